@@ -1,1 +1,1 @@
-"""Benchmarks: how fast penstock is, measured beside what it is compared with, with every output checked."""
+"""Benchmarks: the speed of penstock, measured next to its peers, with every output checked."""

@@ -1,13 +1,13 @@
-"""Autoscaling: a load rises fourfold and falls again, and a managed job follows it without a hand.
+"""Autoscaling: a load rises fourfold and falls again, and a managed job follows it by itself.
 
 `penstock serve` manages a job whose records each wait for a service, simulated by waiting (benchmarks/waiting_job.py),
-so that more tasks help on a machine with few cores, too. Orders arrive as files, two a second. The job's definition has
-a scaling policy with short times, so that the whole takes minutes; nobody does anything but write files.
+so that more tasks also help on a machine with few cores. Orders arrive as files, two a second. The job's definition has
+a scaling policy with short times, so that the whole run takes minutes; the benchmark only writes files.
 
-Lag is that of the job's metrics: how long the oldest order that waits had been waiting when a micro-batch ended. Its
-level is the highest in the second half of the time before the rise, and it must be back there, or below what one
-interval of micro-batches brings, in the last quarter of the time at the top, and of the time after the fall. Every
-order must be priced once.
+Lag is that of the job's metrics: how long the oldest waiting order had been waiting when a micro-batch ended. Its level
+is the highest in the second half of the time before the rise. In the last quarter of the time at the top, and of the
+time after the fall, lag must be back at that level, or below one interval of micro-batches. Every order must be priced
+once.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Sizes:
     scale_in_after_s: int = 60
     cool_down_s: int = 45
     most_tasks: int = 8
-    master: str = option("local[8]", "eight tasks that wait need no eight cores")
+    master: str = option("local[8]", "eight waiting tasks do not need eight cores")
     picture: str = option("", "a file for a chart of the run, as SVG")
 
 
 class _Feed:
-    """Writes orders at the load of the moment, and remembers when."""
+    """A feed that writes orders at the current load, and remembers the times."""
 
     def __init__(self, folder: Path, sizes: Sizes) -> None:
         self._folder = folder
@@ -118,7 +118,7 @@ class _Feed:
 
 
 class _Server:
-    """`penstock serve` in a process of its own."""
+    """`penstock serve` in its own process."""
 
     def __init__(self, folder: Path, definitions: Path) -> None:
         self.home: Final = folder / "home"
@@ -170,7 +170,7 @@ class _Server:
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Run the load once. Raises RuntimeError when the job fails, or an order was not priced exactly once."""
+    """Run the load once. Raises RuntimeError if the job fails, or an order was not priced exactly once."""
     orders, priced, definitions = (work / name for name in ("orders", "priced", "definitions"))
     for folder in (orders, priced, definitions):
         folder.mkdir()
@@ -188,7 +188,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         feed = _Feed(orders, sizes)
         with feed.flowing():
             _wait(sizes)
-        # All that was sent is priced before the job ends.
+        # Everything that was sent is priced before the job ends.
         server.ask("PATCH", f"/v1/jobs/{job}", {"desired": "FINISHED", "drain": True})
         server.await_status(job, "FINISHED")
         events = server.ask("GET", f"/v1/events?job={job}&limit=1000")["items"]
@@ -222,7 +222,7 @@ def _wait(sizes: Sizes) -> None:
 
 
 def _check(priced: Path, sent: int) -> None:
-    """Every order was priced once, and each customer's were counted in turn."""
+    """Check that every order was priced once, and that each customer's orders were counted in sequence."""
     found = [
         json.loads(line) for path in sorted(priced.glob("part-*")) for line in path.read_text().splitlines()
     ]
@@ -310,7 +310,7 @@ def show(result: dict[str, Any]) -> None:
     print(
         f"Lag: {result['lag_before_s']:.1f} s before, {result['lag_highest_s']:.1f} s at most, "
         f"{result['lag_top_s']:.1f} s at the top, {result['lag_after_s']:.1f} s after. "
-        f"{len(result['rescales'])} rescales, in which the job stood still for {result['downtime_s']:.1f} s."
+        f"{len(result['rescales'])} rescales, during which the job paused for {result['downtime_s']:.1f} s."
     )
 
 
@@ -323,12 +323,12 @@ def main() -> None:
 
 
 def complaint(result: dict[str, Any]) -> str:
-    """What was not as it should be; empty when all was."""
+    """Return what went wrong; empty if nothing did."""
     level_s = max(result["lag_before_s"], 2.0) * 1.5
     if not 1 <= len(result["rescales"]) <= 4:
         return f"There were {len(result['rescales'])} rescales."
     if max(result["lag_top_s"], result["lag_after_s"]) > level_s:
-        return f"Lag did not come back to its level, at most {level_s:.1f} s."
+        return f"Lag did not return to its level, at most {level_s:.1f} s."
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Batches: when each micro-batch of a query ended, for any Spark query that keeps a checkpoint."""
+"""Batches: the end of each micro-batch of a query, for any Spark query with a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ __all__ = ["batch_ends", "last_batch"]
 
 
 def batch_ends(checkpoint: Path) -> list[float]:
-    """When each micro-batch was committed, in seconds of the wall clock: the times of Spark's commit files."""
+    """Return when each micro-batch was committed, in seconds of the wall clock: the times of Spark's commit files."""
     return [path.stat().st_mtime for path in sorted(_commits(checkpoint), key=lambda path: int(path.name))]
 
 
 def last_batch(checkpoint: Path) -> int:
-    """The number of the last micro-batch that was committed, -1 when there is none."""
+    """Return the number of the last committed micro-batch, -1 if there is none."""
     return max((int(path.name) for path in _commits(checkpoint)), default=-1)
 
 

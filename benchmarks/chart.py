@@ -1,4 +1,4 @@
-"""Charts: series over time, one panel below the other, as a picture that loads nothing from elsewhere."""
+"""Charts: series over time, in panels below each other, as a self-contained picture."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Panel:
 
 
 def draw_chart(title: str, panels: Sequence[Panel], marks: Sequence[tuple[float, str]], end_s: float) -> str:
-    """Panels over the same time, as SVG; `marks` are moments with a word each."""
+    """Draw panels over the same time, as SVG; `marks` are moments with a label each."""
     height = _TOP + len(panels) * (_PANEL + _GAP) + 6
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
@@ -91,7 +91,7 @@ def _panel(
 
 
 def _nice(most: float) -> float:
-    """A round number that is not less."""
+    """Return a round number that is at least `most`."""
     if most <= 0:
         return 1.0
     size = 10 ** math.floor(math.log10(most))

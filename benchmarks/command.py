@@ -1,4 +1,4 @@
-"""Commands: a benchmark as a program, whose options are the fields of its sizes."""
+"""Commands: a benchmark as a program whose options are the fields of its sizes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmarks.report import print_json
 __all__ = ["option", "run_command"]
 
 
-def option(default: Any, told: str = "", *, choices: Sequence[str] | None = None) -> Any:
-    """A field of sizes with what `--help` says of it, and the values that it may have."""
-    return dataclasses.field(default=default, metadata={"help": told, "choices": choices})
+def option(default: Any, help_text: str = "", *, choices: Sequence[str] | None = None) -> Any:
+    """Return a field of sizes with its `--help` text and its allowed values."""
+    return dataclasses.field(default=default, metadata={"help": help_text, "choices": choices})
 
 
 def run_command(
@@ -27,13 +27,13 @@ def run_command(
     show: Callable[[dict[str, Any]], None],
     flags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Read the options, measure in a folder that is gone afterwards, show the result, print it with --json.
+    """Read the options, measure in a temporary folder, show the result, and with --json print it.
 
     Args:
         sizes: a dataclass; each field with a default of a simple type is an option.
-        measure: is given the sizes, the folder, and each flag by its name.
-        show: prints what was measured for people.
-        flags: further options that are on or off, with what `--help` says of them.
+        measure: takes the sizes, the folder, and each flag by its name.
+        show: prints the measurements for people.
+        flags: further options that are on or off, with their `--help` texts.
 
     """
     module = sys.modules[sizes.__module__]
@@ -50,8 +50,8 @@ def run_command(
             help=field.metadata.get("help") or "default: %(default)s",
             choices=field.metadata.get("choices"),
         )
-    for flag, told in (flags or {}).items():
-        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=told)
+    for flag, help_text in (flags or {}).items():
+        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the result as one line as well")
     given = vars(parser.parse_args())
     as_json = given.pop("json")
@@ -65,6 +65,6 @@ def run_command(
 
 
 def _type_of(hint: Any) -> type:
-    """The simple type in a hint: of `int | None` and of `Sequence[int]` it is int."""
+    """Return the simple type in a hint: int for `int | None` and `Sequence[int]`."""
     found: type = next((one for one in typing.get_args(hint) if one is not type(None)), hint)
     return found

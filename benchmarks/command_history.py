@@ -1,11 +1,10 @@
-"""Command history: whether the last command of a long life costs what the first did, and how a checkpoint grows.
+"""Command history: whether the last command of a long-lived job costs what the first did, and how a checkpoint grows.
 
-Commands to single keys are sent one by one into a checkpoint's folder. Each is found, read, carried out in every slot
-of a step, and has its receipts before the next is sent, by the code that a job runs, but without Spark: what Spark
-stores for a slot is kept in memory. Files are on disk, or where the environment's TMPDIR says. The last commands, of
-which every one has a micro-batch of its own, are timed in turn with the first ones of a job that has just begun, so
-that what else the machine does slows both; and so is asking for the status of a command. Before them there are some in
-each micro-batch, which only saves time.
+Commands to single keys are sent one by one into a checkpoint's folder. Each is found, read, executed in every slot of a
+step, and has its receipts before the next is sent. This uses the code of a real job, but without Spark: the state that
+Spark stores for a slot is kept in memory. Files are on disk, or where the environment's TMPDIR says. Each of the last
+commands has its own micro-batch. They are timed alternately with the first commands of a new job, so that other work
+on the machine slows both; so are status queries. The commands before them share micro-batches, which only saves time.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _START: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many commands are sent, to how many keys, and of how many at each end the median is taken."""
+    """The number of commands, of keys, and of commands at each end over which the median is taken."""
 
     commands: int = option(1_000_000, "how many commands are sent; default: %(default)s")
     keys: int = option(100, "to how many keys; default: %(default)s")
@@ -83,18 +82,18 @@ class _Limits(ps.ProcessFunction):
     limit = ps.ValueState(float)
 
     def process_record(self, record: _Reading, ctx: ps.Context) -> None:
-        """Records do not matter here."""
+        """Ignore the record."""
 
 
 class _Entries:
-    """What Spark stores of a step in a slot, in memory; counts what is written."""
+    """The entries that Spark stores for a step in a slot, in memory; counts written bytes."""
 
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
         self.written = 0
 
     def get(self, name: str) -> bytes | None:
-        """The bytes of a name."""
+        """Return the bytes of a name."""
         return self.stored.get(name)
 
     def put(self, name: str, content: bytes) -> None:
@@ -109,12 +108,12 @@ class _Entries:
 
 @dataclass
 class _States:
-    """What the one step stores in a slot."""
+    """The stored state of the only step in a slot."""
 
     entries_of_step: _Entries
 
-    def entries(self, step_id: str) -> _Entries:  # noqa: ARG002  # there is one step
-        """Where the state of a step is."""
+    def entries(self, step_id: str) -> _Entries:  # noqa: ARG002  # there is only one step
+        """Return the entries of a step."""
         return self.entries_of_step
 
 
@@ -149,11 +148,11 @@ class _Job:
 
     @property
     def stored_bytes(self) -> int:
-        """How much the slots have stored over their life."""
+        """Return how many bytes the slots have stored in total."""
         return sum(states.entries_of_step.written for states in self._states.values())
 
     def run(self) -> int:
-        """One micro-batch; gives how many commands came to their end."""
+        """Run one micro-batch and return the number of finished commands."""
         start, self._end = self._end, self._log.latest(self._end, limited=True)
         splits = self._log.splits(start, self._end, _PARTITIONS)
         chunks = [chunk for split in splits for chunk in self._log.read(split, COMMAND_NODE.record_type)]
@@ -185,9 +184,9 @@ class _Job:
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Send all commands; raises RuntimeError when one has no receipt."""
+    """Send all commands. Raises RuntimeError if one has no receipt."""
     job = _Job(work / "checkpoint", sizes.receipts_mb)
-    # Once every key has its value, so that all commands have the same to do.
+    # First give every key a value, so that all commands do the same work.
     _send(job, sizes, range(sizes.keys), 1)
     most_bytes = 0
     last_begins = sizes.commands - sizes.timed
@@ -200,14 +199,14 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     young = _Job(work / "young", sizes.receipts_mb)
     _send(young, sizes, range(sizes.keys), 1)
     first, last = [], []
-    # By turns, so that a busy machine slows both; many at a time, since a worker keeps the state of one job in memory.
+    # Alternately, so a busy machine slows both; many at a time, since a worker keeps the state of one job in memory.
     for begin in range(0, sizes.timed, _TURN):
         turn = range(begin, min(begin + _TURN, sizes.timed))
         first += _send(young, sizes, range(sizes.keys + turn.start, sizes.keys + turn.stop), 1)
         last += _send(job, sizes, range(last_begins + turn.start, last_begins + turn.stop), 1)
     newest = f"c{sizes.commands - 1}"
     if find_history(job.folder, newest) is None:
-        raise RuntimeError(f"The newest command {newest} has no receipt in the end.")
+        raise RuntimeError(f"The newest command {newest} has no receipt at the end.")
     return {
         "commands": sizes.commands,
         "first_ms": round(statistics.median(first) * 1000, 3),
@@ -223,7 +222,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def _send(job: _Job, sizes: Sizes, numbers: range, at_once: int) -> list[float]:
-    """Send commands, so many before each micro-batch; gives the seconds from the first of each to its receipts."""
+    """Send commands in groups, one micro-batch each; return the seconds from sending to the receipts of each group."""
     taken = []
     for start in range(numbers.start, numbers.stop, at_once):
         some = range(start, min(start + at_once, numbers.stop))
@@ -248,7 +247,7 @@ def _command(number: int, sizes: Sizes) -> Command:
 
 
 def _ask(job: _Job, command_id: str) -> float:
-    """How long asking for a command takes, as the server and `penstock control status` do it, in milliseconds."""
+    """Return how long a status query takes, as the server and `penstock control status` do it, in milliseconds."""
 
     def ask() -> None:
         if find_history(job.folder, command_id) is None:
@@ -273,7 +272,7 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     rows = [
         ["one of the first commands of a new job, median", f"{result['first_ms']:.2f} ms"],
         [f"one of the last of {result['commands']:,}", f"{result['last_ms']:.2f} ms"],

@@ -1,11 +1,11 @@
-"""Control: how soon a command to all keys is applied, and what a storm of commands costs the data beside it.
+"""Control: how soon a command to all keys is applied, and what a storm of commands costs the data next to it.
 
-The temperature-control job holds one key for each sensor. First a command sets the last command of all of them, some
-times over, and the time is taken from its file's appearance to its receipt. Then the job reads readings from a folder
-without an end, by turns without commands, beside commands that are sent to a topic which nobody reads, and with them:
-commands to single sensors come over a Kafka topic at a fixed rate. So what the job spends on them is told from what
-their sender and the broker spend on the same cores. The data rate is that of the micro-batches that end within the time
-of the storm. Every command must have its receipt in the end.
+The temperature-control job holds one key for each sensor. First a command sets the last command of all of them, several
+times, and the time from its file's appearance to its receipt is measured. Then the job reads an endless folder of
+readings, in turn without commands, next to commands sent to a topic that nobody reads, and with commands to single
+sensors that arrive over a Kafka topic at a fixed rate. This separates the job's cost for commands from that of their
+sender and the broker on the same cores. The data rate is that of the micro-batches that end within the time of the
+storm. Every command must have its receipt in the end.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = ["Sizes", "main", "measure"]
 _Round = Literal["calm", "unread", "storm"]
 _FINAL: Final = ("APPLIED", "DEGRADED", "REJECTED")
 _TICK_S: Final = 0.02
-# Those of one command take half of it.
+# The receipts of one command take half of it.
 _RECEIPTS_BYTES: Final = 1024
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: keys held, commands to all of them, and a storm of so many a second for so long.
+    """The size of the measurement: keys held, commands to all of them, and the rate and duration of the storm.
 
-    The first command to all comes when the job has been at rest for `rest_s`.
+    The first command to all keys is sent once the job has been idle for `rest_s`.
     """
 
     keys: int = 100_000
@@ -74,14 +74,14 @@ class _Job(RunningJob):
         }
         if commands is not None:
             bindings["commands"] = commands
-        # All receipts of a storm, which are counted when it is over.
+        # All receipts of a storm, which are counted after it.
         kept_mb = 1 + sizes.commands_per_s * sizes.seconds * _RECEIPTS_BYTES // 2**20
         super().__init__(folder, bindings, ["--cores", str(sizes.cores), "--receipts-mb", str(kept_mb)])
         self._new = NewLines(self.checkpoint, from_start=True)
         self._finals = 0
 
     def finals(self) -> int:
-        """How many commands have come to their end so far; all of them must have been applied."""
+        """Return the number of finished commands so far, all of which must have been applied."""
         for receipt in self._new.read():
             if receipt.status in _FINAL:
                 self._finals += 1
@@ -94,7 +94,7 @@ class _Job(RunningJob):
 def _running(
     folder: Path, sizes: Sizes, rows: int, files: int, commands: str | None = None
 ) -> Iterator[_Job]:
-    """The job with so many files of readings before it, all the same one under different names."""
+    """Run the job with a number of files of readings, all the same under different names."""
     rooms = Rooms(sizes.keys, 0.45)
     for name in ("readings", "settings", "heaters"):
         (folder / name).mkdir(parents=True)
@@ -116,7 +116,7 @@ def _running(
 
 
 def measure_all_keys(folder: Path, sizes: Sizes) -> list[float]:
-    """For each of some commands to all keys the seconds from its file's appearance to its receipt."""
+    """Return the seconds from file appearance to receipt for each of some commands to all keys."""
     taken = []
     with _running(folder, sizes, 1_000, 1) as job:
         time.sleep(sizes.rest_s)
@@ -149,7 +149,7 @@ def _check_reached(job: _Job, sizes: Sizes) -> None:
 
 
 def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, kind: _Round) -> tuple[float, float]:
-    """Readings a second over the time of the storm, and the seconds until the last receipt behind its end."""
+    """Return readings a second over the time of the storm, and the seconds from its end to the last receipt."""
     topic, unread = (f"{folder.parent.name}-{folder.name}-{name}" for name in ("commands", "unread"))
     for name in (topic, unread):
         broker.create_topic(name, 2)
@@ -162,7 +162,7 @@ def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, kind: _Round)
         if kind != "calm":
             sender.start()
         time.sleep(sizes.seconds)
-        # A rate needs two ends, for which a busy machine may take longer.
+        # A rate needs two ended micro-batches, which may take longer on a busy machine.
         job.await_true(
             "two micro-batches", lambda: sum(at >= begin for at in batch_ends(job.checkpoint)) >= 2
         )
@@ -180,7 +180,7 @@ def measure_storm(folder: Path, sizes: Sizes, broker: KafkaBroker, kind: _Round)
 
 
 def _commands(sizes: Sizes) -> list[tuple[bytes, bytes]]:
-    """The commands of a storm with their message keys, made beforehand: sending is not what is measured."""
+    """Return the commands of a storm with their message keys, built in advance, since sending is not measured."""
     made = []
     for number in range(sizes.commands_per_s * sizes.seconds):
         key = number * 7919 % sizes.keys
@@ -211,9 +211,9 @@ def _send(broker: KafkaBroker, topic: str, sizes: Sizes, commands: list[tuple[by
 def measure(
     sizes: Sizes, work: Path, *, calm: bool = True, broker: KafkaBroker | None = None
 ) -> dict[str, Any]:
-    """Measure both; raises RuntimeError when a command was lost or not applied.
+    """Measure both. Raises RuntimeError if a command was lost or not applied.
 
-    `calm` also runs without commands. A broker of its own is started unless one is given.
+    `calm` also runs without commands. Without a given broker, it starts one.
     """
     to_all = measure_all_keys(work / "all", sizes)
     kinds: tuple[_Round, ...] = get_args(_Round) if calm else ("storm",)
@@ -246,7 +246,7 @@ def measure(
 
 
 def _ratio(rates: list[float], others: list[float]) -> float:
-    """The median ratio of the rounds."""
+    """Return the median ratio of the rounds."""
     return round(statistics.median(one / other for one, other in zip(rates, others, strict=True)), 2)
 
 
@@ -256,19 +256,19 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     title = f"Control at {result['keys']:,} keys"
     rows = [
         ["a command to all keys, to its receipt: median", f"{result['all_keys_s']:.2f} s"],
         ["the same: worst", f"{result['all_keys_worst_s']:.2f} s"],
         ["readings without commands", f"{result['rows_per_s_without']:,} a second"],
         [
-            f"readings beside {result['commands_per_s']:,} commands a second",
+            f"readings next to {result['commands_per_s']:,} commands a second",
             f"{result['rows_per_s_with']:,} a second",
         ],
-        ["the same beside commands that nobody reads", f"{result['rows_per_s_unread']:,} a second"],
+        ["the same next to commands that nobody reads", f"{result['rows_per_s_unread']:,} a second"],
         ["ratio to readings without commands, median of the rounds", f"{result['ratio']:.2f}"],
-        ["ratio to readings beside commands that nobody reads", f"{result['ratio_to_unread']:.2f}"],
+        ["ratio to readings next to commands that nobody reads", f"{result['ratio_to_unread']:.2f}"],
         ["last receipt after the storm's end", f"{result['last_receipt_after_s']:.1f} s"],
         ["commands lost", str(result["lost"])],
     ]

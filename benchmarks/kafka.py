@@ -1,9 +1,9 @@
-"""Kafka to Kafka: readings a second from a topic through the temperature-control job to a topic.
+"""Kafka to Kafka: readings per second from a topic through the temperature-control job to a topic.
 
 Settings of all sensors and all readings, as protobuf, are on their topics when the job starts, and 45 % of the readings
-cause a command. The rate counts all readings over the time from the first to the last command, as the broker's
-clock has it; the steady rate leaves out the first micro-batch, which starts workers and reads the settings. Every
-committed command is compared with the fold of all settings first.
+cause a command. The rate counts all readings over the time from the first to the last command, by the broker's clock;
+the steady rate excludes the first micro-batch, which starts workers and reads the settings. Every committed command is
+compared with a fold that applies all settings first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DELIVERIES: Final = ("at-least-once", "exactly-once")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured. Without `batch_records` a micro-batch has penstock's own limit."""
+    """The size of the measurement. Without `batch_records` a micro-batch has penstock's own limit."""
 
     readings: int = 8_000_000
     sensors: int = 100_000
@@ -46,7 +46,7 @@ class Sizes:
 
 
 def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> dict[str, Any]:
-    """Run each form of the job with each delivery, on a broker of its own unless one is given.
+    """Run each form of the job with each delivery, on the given broker or a new one.
 
     Topics are named after the folder.
     """
@@ -121,7 +121,7 @@ def _run(
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured, and where the time went, as tables."""
+    """Print the measurements, and where the time went, as tables."""
     counts = ("commands", "missing", "extra", "wrong")
     columns = [
         Column("function", left=True),
@@ -150,7 +150,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def _phases(run: dict[str, Any], phases: Sequence[str]) -> list[str]:
-    """Medians over the micro-batches; the state's times are sums over its tasks, which run side by side."""
+    """Return medians over the micro-batches; the state's times are sums over its tasks, which run in parallel."""
     batches = run["batches"][1:] or run["batches"]
     found = [[batch["ms"].get(name, 0) for batch in batches] for name in phases]
     found += [

@@ -1,10 +1,10 @@
-"""Keyed state: rows a second of penstock against PySpark's own transformWithState, same logic, same input.
+"""Keyed state: rows per second of penstock and of PySpark's own transformWithState, same logic, same input.
 
-The temperature-control job reads folders of Parquet files, one file a micro-batch. The first micro-batch has the
+The temperature-control job reads folders of Parquet files, one file per micro-batch. The first micro-batch has the
 settings of all sensors and a few readings; it warms up the JVM and the workers and is not counted. The rate is
-rows / (end of the last micro-batch - end of the first one), by the times of Spark's own commit files, for each
-contestant alike. Contestants take turns, each in a process of its own, and the output of every run is compared with
-a fold of the input.
+rows / (end of the last micro-batch - end of the first one), by the times of Spark's own commit files, for all
+contestants. Contestants take turns, each in its own process, and the output of every run is compared with a fold of
+the input.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _PENSTOCK: Final = {"per_record": "job.py", "vectorised": "vectorised.py"}
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """The size of the measurement.
 
-    `file_rows` is the number of readings in one file, so in one micro-batch; `peer_modes` are those of PySpark's
-    `transformWithState` to try, of which the faster one goes on; `forms` are those of penstock's function.
+    `file_rows` is the number of readings in one file, so in one micro-batch; `peer_modes` are the modes of PySpark's
+    `transformWithState` to try, of which the faster one is kept; `forms` are the forms of penstock's function.
     """
 
     rows: int = 16_000_000
@@ -57,13 +57,13 @@ class Sizes:
 
     @property
     def warm_up_rows(self) -> int:
-        """The readings in the first micro-batch."""
+        """The number of readings in the first micro-batch."""
         return min(_WARM_UP_ROWS, self.pyspark_rows)
 
 
 @dataclass(frozen=True)
 class Input:
-    """The input of one or more contestants on disk, and the commands that must come of it."""
+    """The input of one or more contestants on disk, and the expected commands."""
 
     folder: Path
     rows: int
@@ -72,13 +72,13 @@ class Input:
 
 @dataclass
 class Runs:
-    """What was measured of one contestant."""
+    """The measurements of one contestant."""
 
     rows_per_s: list[float] = field(default_factory=list)
     rss_mb: list[int] = field(default_factory=list)
 
     def summary(self) -> dict[str, float]:
-        """The medians."""
+        """Return the medians."""
         return {
             "rows_per_s": round(statistics.median(self.rows_per_s)),
             "rss_mb": round(statistics.median(self.rss_mb)),
@@ -86,14 +86,14 @@ class Runs:
 
 
 def write_input(folder: Path, rooms: Rooms, parts: Sequence[Readings], warm_up_rows: int) -> Input:
-    """Write the readings, one file for each part, the first of which is the warm-up; and the settings."""
+    """Write the settings and the readings, one file for each part; the first one is the warm-up."""
     (folder / "readings").mkdir(parents=True)
     (folder / "settings").mkdir()
     for number, part in enumerate(parts):
         path = folder / "readings" / f"{number:04d}.parquet"
         columns = {"sensor_id": part.sensor_id.astype(np.int64), "temperature": part.temperature}
         pq.write_table(pa.table(columns), path)
-        # Spark's file source goes by modification time, penstock's by name.
+        # Spark's file source sorts by modification time, penstock's by name.
         os.utime(path, (number, number))
     delta = np.full(rooms.count, rooms.delta)
     settings = {
@@ -107,7 +107,7 @@ def write_input(folder: Path, rooms: Rooms, parts: Sequence[Readings], warm_up_r
 
 
 def make_inputs(folder: Path, sizes: Sizes, *, peer: bool) -> tuple[Input, Input | None]:
-    """The whole input, and PySpark's part of it: the same warm-up and the first rows behind it."""
+    """Write the whole input, and PySpark's part of it: the same warm-up and the first rows after it."""
     rooms = Rooms(sizes.keys, sizes.emit_share)
     counts = [sizes.warm_up_rows]
     counts += [min(sizes.file_rows, sizes.rows - done) for done in range(0, sizes.rows, sizes.file_rows)]
@@ -121,7 +121,7 @@ def make_inputs(folder: Path, sizes: Sizes, *, peer: bool) -> tuple[Input, Input
 
 
 def run_penstock(job: str, given: Input, options: Sequence[str], work: Path) -> tuple[Commands, int]:
-    """Run a job of the example with further options of `run_job`; gives its commands and peak memory."""
+    """Run a job of the example with further options of `run_job`; return its commands and peak memory."""
     (work / "out").mkdir()
     bindings = {
         "readings": f"parquet:{given.folder / 'readings'}?max_files_per_batch=1",
@@ -137,7 +137,7 @@ def run_penstock(job: str, given: Input, options: Sequence[str], work: Path) -> 
 
 
 def run_peer(mode: str, given: Input, sizes: Sizes, work: Path) -> tuple[Commands, int]:
-    """Run PySpark's own transformWithState, in row or pandas mode; gives the same."""
+    """Run PySpark's own transformWithState, in row or pandas mode; return its commands and peak memory."""
     arguments = [mode, "--data", str(given.folder), "--output", str(work / "out")]
     arguments += ["--checkpoint", str(work / "checkpoint"), "--cores", str(sizes.cores)]
     _, rss_mb = run_module("benchmarks.pyspark_peer", arguments, work / "stderr.log")
@@ -145,7 +145,7 @@ def run_peer(mode: str, given: Input, sizes: Sizes, work: Path) -> tuple[Command
 
 
 def _files_by_batch(output: Path) -> list[list[Path]]:
-    """The files of Spark's file sink, micro-batch by micro-batch, as its own log lists them."""
+    """Return the files of Spark's file sink, micro-batch by micro-batch, as its own log lists them."""
     found: list[list[Path]] = []
     seen: set[str] = set()
     logs = [path for path in (output / "_spark_metadata").iterdir() if path.name.split(".")[0].isdigit()]
@@ -159,7 +159,7 @@ def _files_by_batch(output: Path) -> list[list[Path]]:
 
 
 def read_commands(batches: Sequence[Sequence[Path]]) -> Commands:
-    """The commands in files that were written micro-batch by micro-batch; each sensor's are in one file of a batch."""
+    """Return the commands in files written micro-batch by micro-batch; each sensor's are in one file of a batch."""
     tables = [
         pq.read_table(path, columns=["sensor_id", "command"], partitioning=None)
         for b in batches
@@ -171,7 +171,7 @@ def read_commands(batches: Sequence[Sequence[Path]]) -> Commands:
 
 
 def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
-    """Let the contestants take turns; raises RuntimeError when one's output is not the fold's."""
+    """Let the contestants take turns. Raises RuntimeError if an output differs from the fold."""
     whole, part = make_inputs(work / "input", sizes, peer=peer)
     runs: dict[str, Runs] = {}
     peers = list(sizes.peer_modes) if peer else []
@@ -195,7 +195,7 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
 
 
 def _take_turn(runs: Runs, given: Input, place: Path, run: Callable[[Path], tuple[Commands, int]]) -> None:
-    """One run, in a folder of its own that is removed when the output was right."""
+    """Run a contestant once, in its own folder, which is removed if the output is right."""
     place.mkdir()
     commands, rss_mb = run(place)
     differs = mismatch(commands, given.expected)
@@ -213,7 +213,7 @@ def _take_turn(runs: Runs, given: Input, place: Path, run: Callable[[Path], tupl
 def report(
     sizes: Sizes, summaries: dict[str, dict[str, float]], peer_mode: str | None, whole: Input
 ) -> dict[str, Any]:
-    """The result of what was measured of each contestant; `pyspark` is the peer in its faster mode."""
+    """Return the result from the measurements of each contestant; `pyspark` is the peer in its faster mode."""
     names = [name for name in ("pyspark", *sizes.forms) if name in summaries]
     rates = {name: summaries[name]["rows_per_s"] for name in names}
     result: dict[str, Any] = {
@@ -251,7 +251,7 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def run_sweep(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Measure penstock with few and with many keys."""
+    """Measure penstock with few and many keys."""
     found = []
     for keys in _SWEEP_KEYS:
         place = work / f"keys-{keys}"
@@ -260,7 +260,7 @@ def run_sweep(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     rows = []
     for result in results:
         for name, rate in result["rows_per_s"].items():

@@ -1,10 +1,10 @@
-"""Large state: gigabytes of text are dumped, saved, rescaled and restored, within a bound of memory.
+"""Large state: gigabytes of text are dumped, saved, rescaled and restored within a memory limit.
 
-The job keeps a text for each key, by default 3 GiB in all, more than Arrow can hold in one array of texts. Beside it
-`penstock state dump` and `penstock savepoint` run in processes of their own; then it is rescaled, stopped, and started
-from the savepoint with a new checkpoint. Each time the memory of all processes is sampled, without pages of files,
-which the system takes back when it needs them. Beyond what the job holds it must stay below a bound, and the texts must
-be those that were put in.
+The job keeps a text for each key, by default 3 GiB in all, more than Arrow can hold in one array of texts. Next to it
+`penstock state dump` and `penstock savepoint` run in their own processes; then the job is rescaled, stopped, and
+started from the savepoint with a new checkpoint. Each time the memory of all processes is sampled, without file pages,
+which the system reclaims when it needs them. The memory beyond what the job holds must stay below a limit, and the
+texts must be unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TEXTS: Final = "keep/text"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """The size of the measurement."""
 
     keys: int = 400_000
     length: int = option(8192, "characters of each text")
@@ -51,19 +51,19 @@ class Sizes:
     tasks: int = 2
     after: int = option(3, "tasks after the rescaling")
     form: str = option("parquet", "format of the dump", choices=("csv", "jsonl", "parquet", "arrow"))
-    most_mb: int = option(2000, "so much memory may be taken beyond what the job holds")
+    most_mb: int = option(2000, "the most memory that may be used beyond what the job holds")
 
 
 @dataclass
 class _Peak:
-    """The memory of processes by their kind, in MB, when all together had most of it."""
+    """The peak memory of all processes together, in MB by kind of process."""
 
     total: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
 
 
 def _memory(root: int) -> _Peak:
-    """The memory of a process and its descendants now, without pages of files; what forks share counts once."""
+    """Return the current memory of a process and its descendants, without file pages; shared pages count once."""
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -92,7 +92,7 @@ def _watched(pid: int) -> Iterator[_Peak]:
     peak, ended = _Peak(), threading.Event()
 
     def watch() -> None:
-        # To count the pages of gigabytes takes a while, so looking often would slow down what is looked at.
+        # Counting the pages of gigabytes takes a while, so frequent sampling would slow down the sampled processes.
         pause_s = _SAMPLE_S
         while not ended.wait(pause_s):
             begun_s = time.thread_time()
@@ -111,7 +111,7 @@ def _watched(pid: int) -> Iterator[_Peak]:
 
 
 def write_input(folder: Path, sizes: Sizes) -> None:
-    """A file of notes for each micro-batch."""
+    """Write a file of notes for each micro-batch."""
     folder.mkdir(parents=True)
     for number, start in enumerate(range(0, sizes.keys, sizes.batch_keys)):
         keys = np.arange(start, min(start + sizes.batch_keys, sizes.keys))
@@ -120,7 +120,7 @@ def write_input(folder: Path, sizes: Sizes) -> None:
 
 
 def expected_digest(sizes: Sizes, schema: pa.Schema) -> str:
-    """The digest of the table of texts, from the texts themselves."""
+    """Return the digest of the table of texts, computed from the texts themselves."""
     digest = Digest()
     for start in range(0, sizes.keys, sizes.batch_keys):
         keys = range(start, min(start + sizes.batch_keys, sizes.keys))
@@ -131,7 +131,7 @@ def expected_digest(sizes: Sizes, schema: pa.Schema) -> str:
 
 
 class _Job:
-    """The job at work, in a process of its own."""
+    """The running job, in its own process."""
 
     def __init__(self, work: Path, name: str, sizes: Sizes, *options: str) -> None:
         self.checkpoint: Final = work / name
@@ -145,7 +145,7 @@ class _Job:
         deadline = time.monotonic() + _PATIENCE_S
         while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"The job did not come so far:\n{self._log.read_text()[-2000:]}")
+                raise RuntimeError(f"The job did not get this far:\n{self._log.read_text()[-2000:]}")
             time.sleep(0.2)
 
     def end(self) -> None:
@@ -156,8 +156,8 @@ class _Job:
             end_session(self.process)
 
 
-def _beside(work: Path, name: str, *arguments: str) -> tuple[float, _Peak, dict[str, Any]]:
-    """Run a command in a process of its own; gives its time and its memory, and what it told."""
+def _run_measured(work: Path, name: str, *arguments: str) -> tuple[float, _Peak, dict[str, Any]]:
+    """Run a command in its own process; return its time, its memory and its output."""
     log = work / f"{name}.log"
     begun_s = time.monotonic()
     process = python_process("penstock.cli", [*arguments, "-o", "json"], log)
@@ -172,7 +172,7 @@ def _beside(work: Path, name: str, *arguments: str) -> tuple[float, _Peak, dict[
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Measure; raises RuntimeError when texts are missing, or too much memory was taken."""
+    """Measure. Raises RuntimeError if texts are missing, or too much memory was used."""
     write_input(work / "notes", sizes)
     batches = -(-sizes.keys // sizes.batch_keys)
     steps: list[dict[str, Any]] = []
@@ -196,15 +196,17 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         held = _memory(job.process.pid).total
         note("load", time.monotonic() - begun_s, loading, held)
         dump = ("state", "dump", str(job.checkpoint), "--to", str(places["dump"]), "--format", sizes.form)
-        note("dump", *_beside(work, "dump-of-it", *dump)[:2], 0)
-        saved = _beside(work, "saving", "savepoint", str(job.checkpoint), "--to", str(places["savepoint"]))
+        note("dump", *_run_measured(work, "dump-of-it", *dump)[:2], 0)
+        saved = _run_measured(
+            work, "saving", "savepoint", str(job.checkpoint), "--to", str(places["savepoint"])
+        )
         note("savepoint", *saved[:2], 0)
         with _watched(job.process.pid) as rescaling:
             wanted = ("--parallelism", str(sizes.after), "--timeout", "1800")
-            _, _, told = _beside(work, "rescaling", "rescale", str(job.checkpoint), *wanted)
+            _, _, answer = _run_measured(work, "rescaling", "rescale", str(job.checkpoint), *wanted)
             add_notes(work / "notes", sizes, batches)
             job.await_true(lambda: last_batch(job.checkpoint) >= 1)
-        note("rescale", told["seconds"], rescaling, held)
+        note("rescale", answer["seconds"], rescaling, held)
     finally:
         job.end()
     restored = _Job(work, "second", sizes, "--from-savepoint", saved[2]["uri"])
@@ -215,14 +217,14 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         now = _memory(restored.process.pid).total
         note("restore", time.monotonic() - begun_s, restoring, now)
         after = ("savepoint", str(restored.checkpoint), "--to", str(places["after"]))
-        last = _beside(work, "saving-again", *after)
+        last = _run_measured(work, "saving-again", *after)
     finally:
         restored.end()
     return _checked(sizes, steps, [str(places["dump"]), saved[2]["uri"], last[2]["uri"]])
 
 
 def add_notes(folder: Path, sizes: Sizes, number: int) -> None:
-    """Two more micro-batches, of keys that are there."""
+    """Add two more micro-batches, of existing keys."""
     for more in (number, number + 1):
         table = pa.table({"key": np.arange(100), "length": np.full(100, sizes.length)})
         hidden = folder / f".{more:05}.parquet"
@@ -235,20 +237,20 @@ def _checked(sizes: Sizes, steps: list[dict[str, Any]], uris: list[str]) -> dict
     expected = expected_digest(sizes, tables[0].arrow_schema)
     for uri, table in zip(uris, tables, strict=True):
         if table.digest != expected:
-            raise RuntimeError(f"{uri} has other texts than were put in: {table.rows} rows.")
+            raise RuntimeError(f"{uri} has other texts than were written: {table.rows} rows.")
     worst = max(step["beyond_mb"] for step in steps if step["step"] != "load")
     if worst > sizes.most_mb:
-        raise RuntimeError(f"{worst} MB were taken beyond what the job holds: {steps}.")
+        raise RuntimeError(f"{worst} MB were used beyond what the job holds: {steps}.")
     text_mb = sizes.keys * sizes.length >> 20
     files = [len(table.files) for table in tables]
     return {"text_mb": text_mb, "keys": sizes.keys, "files": files, "beyond_mb": worst, "steps": steps}
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured."""
+    """Print the measurements."""
     names = ("step", "seconds", "peak_mb", "beyond_mb", "driver", "JVM", "workers")
     print_table(
-        f"{result['text_mb']} MB of text in {result['keys']} keys, in so many files: {result['files']}",
+        f"{result['text_mb']} MB of text in {result['keys']} keys; number of files: {result['files']}",
         [Column(name.replace("_mb", " MB"), left=name == "step") for name in names],
         [[str(step[name]) for name in names] for step in result["steps"]],
     )

@@ -1,4 +1,4 @@
-"""The job of the benchmark of large states: keeps a long text for each key, which no two keys share."""
+"""The job of the benchmark of large states: keeps a long, unique text for each key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Kept", "Note", "job", "text_of"]
 
 @dataclass
 class Note:
-    """Something to keep: of a key, with a text of so many characters."""
+    """A note for a key, whose text has a number of characters."""
 
     key: int
     length: int
@@ -21,14 +21,14 @@ class Note:
 
 @dataclass
 class Kept:
-    """How long the text of a key is."""
+    """The length of the text of a key."""
 
     key: int
     length: int
 
 
 def text_of(key: int, length: int) -> str:
-    """The text of a key, which hardly compresses."""
+    """Return the text of a key, which hardly compresses."""
     return random.Random(key).randbytes(length // 2).hex()
 
 
@@ -39,7 +39,7 @@ class Keep(ps.ProcessFunction):
     notes = ps.ValueState(int)
 
     def process_record(self, note: Note, ctx: ps.Context) -> Iterator[Kept]:  # noqa: ARG002  # as declared
-        """Take the place of the text before."""
+        """Replace the previous text."""
         self.text.set(text_of(note.key, note.length))
         self.notes.set((self.notes.get() or 0) + 1)
         yield Kept(note.key, note.length)

@@ -1,8 +1,8 @@
-"""Latency: the time from a reading's way into Kafka to its command's way out, at a steady low rate.
+"""Latency: the time from producing a reading to Kafka to consuming its command, at a steady low rate.
 
-Readings are produced at 200 a second, each of which causes a command: every sensor is too warm and too cold in turn.
-A reading's latency is the time at which a consumer has its command minus the time at which it was produced, on one
-clock; beside it stands the same by the broker's clock. The job runs with the defaults of `penstock run`.
+Readings are produced at 200 a second, and each causes a command: every sensor is too warm and too cold in turn. A
+reading's latency is the time at which a consumer has its command minus the time at which it was produced, on one
+clock; the same by the broker's clock is reported next to it. The job runs with the defaults of `penstock run`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _LAST_ANSWERS_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: so many records at so many a second, behind so many that warm up.
+    """The size of the measurement: the number of records, their rate, and the warm-up records before them.
 
-    Those begin once a command has come within `settled_s` of its reading, so that what waited while the job started is
-    behind it.
+    Warm-up begins once a command has arrived within `settled_s` of its reading, so that the job has processed the
+    records that waited while it started.
     """
 
     records: int = 3_000
@@ -63,13 +63,13 @@ class Sizes:
 
     @property
     def rooms(self) -> Rooms:
-        """So many that a sensor recurs only when its last command has long been there."""
+        """The number of rooms: enough that a sensor recurs only long after its last command has arrived."""
         return Rooms(self.rate_per_s * _RECURRENCE_S, 0.45)
 
 
 @dataclass
 class _Trip:
-    """A reading and its command: when each was sent or taken, in seconds."""
+    """A reading and its command, with the times at which each was sent or taken, in seconds."""
 
     produced: float = 0.0
     appended_in: float = 0.0
@@ -79,7 +79,7 @@ class _Trip:
 
 
 class _Traffic:
-    """Produces readings at a steady rate and matches the commands that come back."""
+    """Traffic that produces readings at a steady rate and matches the returned commands."""
 
     def __init__(self, broker: KafkaBroker, topics: str, sizes: Sizes) -> None:
         self._broker = broker
@@ -93,7 +93,7 @@ class _Traffic:
 
     @contextlib.contextmanager
     def flowing(self) -> Iterator[None]:
-        """While readings flow and commands are taken."""
+        """Produce readings and take commands within the block."""
         threads = [threading.Thread(target=target, daemon=True) for target in (self._produce, self._consume)]
         for thread in threads:
             thread.start()
@@ -106,7 +106,7 @@ class _Traffic:
 
     def _produce(self) -> None:
         sizes = self._sizes
-        # As soon as it can: a producer that lingers would add to the latency.
+        # Send as soon as possible: a lingering producer would add to the latency.
         client = producer(self._broker, **{"linger.ms": 0})
         topic = f"{self._topics}-readings"
         rounds = 0
@@ -149,14 +149,14 @@ class _Traffic:
 
 
 def _note_append(trip: _Trip, error: KafkaError | None, message: Message) -> None:
-    """Called when the broker has taken a reading, or has not."""
+    """Record whether the broker has taken a reading."""
     if error is not None:
         raise KafkaException(error)
     trip.appended_in = message.timestamp()[1] / 1000
 
 
 def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> dict[str, Any]:
-    """Start the job, let readings flow, and take the latencies; on a broker of its own unless one is given.
+    """Start the job, produce readings, and measure the latencies, on the given broker or a new one.
 
     Topics are named after the folder.
     """
@@ -197,7 +197,7 @@ def _job_arguments(broker: KafkaBroker, sizes: Sizes, work: Path) -> list[str]:
 
 
 def _after_warm_up(traffic: _Traffic, job: subprocess.Popen[str], sizes: Sizes, log: Path) -> int:
-    """The number of the first reading that counts, once it is about to be produced."""
+    """Wait for the end of the warm-up, and return the number of the first reading that counts."""
     deadline = time.monotonic() + _PATIENCE_S
     while not traffic.settled.wait(0.2):
         if job.poll() is not None:
@@ -212,7 +212,7 @@ def _after_warm_up(traffic: _Traffic, job: subprocess.Popen[str], sizes: Sizes, 
 
 
 def _wait(traffic: _Traffic, job: subprocess.Popen[str], count: int, log: Path) -> None:
-    """Until so many readings were produced."""
+    """Wait until a number of readings was produced."""
     while len(traffic.trips) < count:
         time.sleep(0.1)
         if job.poll() is not None:
@@ -221,7 +221,7 @@ def _wait(traffic: _Traffic, job: subprocess.Popen[str], count: int, log: Path) 
 
 
 def _await_answers(trips: list[_Trip]) -> None:
-    """Until every reading has its command, or none will come any more."""
+    """Wait until every reading has its command, or no more commands arrive."""
     deadline = time.monotonic() + _LAST_ANSWERS_S
     while time.monotonic() < deadline and not all(trip.commands for trip in trips):
         time.sleep(0.1)
@@ -255,7 +255,7 @@ def _percentiles(prefix: str, values: list[float]) -> dict[str, float]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     columns = [Column("clock", left=True), Column("p50 ms"), Column("p95 ms"), Column("p99 ms")]
     rows = [
         [name, *(f"{result[f'{prefix}p{p}_ms']:.0f}" for p in (50, 95, 99))]

@@ -1,10 +1,10 @@
-"""Open windows: the time of a micro-batch of equal size, and of the end of all windows, while their number grows.
+"""Open windows: the time of a micro-batch of equal size, and of ending all windows, as their number grows.
 
-First a reading comes for each window, which opens it, half a million a micro-batch. Then in each micro-batch comes the
-same number of readings for random ones of these windows. At last a single reading ends all of them in one micro-batch.
-Windows are of as many keys, or of fewer, each of which has many. Reported are the median time between Spark's commits
-of the last micro-batches and its growth, and the time of the one in which the windows end, for each window and as its
-growth. What the windows emit is compared with a fold of the input.
+First a reading opens each window, half a million per micro-batch. Then each micro-batch has the same number of readings
+for random open windows. Finally a single reading ends all of them in one micro-batch. Each window has its own key, or
+fewer keys have many windows each. The report has the median time between Spark's commits of the last micro-batches and
+its growth, and the time of the micro-batch in which the windows end, per window and as its growth. The output of the
+windows is compared with a fold of the input.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _WINDOWS: Final = (10_000, 100_000, 1_000_000)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """The size of the measurement.
 
-    `windows` are the numbers of windows to have open, `per_key` how many of them a key has, and `roads` which jobs of
-    `benchmarks.window_jobs` have them. Of `batches` micro-batches of `batch_rows` readings the last `counted` count. In
+    `windows` are the numbers of open windows, `per_key` the number of windows per key, and `roads` the jobs of
+    `benchmarks.window_jobs` to run. Of `batches` micro-batches of `batch_rows` readings the last `counted` count. In
     each of the `rounds` all take turns.
     """
 
@@ -55,7 +55,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Input:
-    """A folder of readings, how many files of them open the windows, and what comes of all."""
+    """A folder of readings, the number of files that open the windows, and the expected output."""
 
     folder: Path
     fills: int
@@ -64,7 +64,7 @@ class Input:
 
 @dataclass
 class Measured:
-    """What was measured of a number of windows, by round."""
+    """The measurements for a number of windows, by round."""
 
     batches_ms: list[float] = field(default_factory=list)
     ends_ms: list[float] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Measured:
 
 
 def write_input(folder: Path, windows: int, per_key: int, sizes: Sizes) -> Input:
-    """Write readings for the windows, and one that ends them."""
+    """Write readings for the windows, and one reading that ends them."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     keys = max(windows // per_key, 1)
@@ -98,7 +98,7 @@ def write_input(folder: Path, windows: int, per_key: int, sizes: Sizes) -> Input
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Measure each number of windows in turn; RuntimeError when an output is not the fold's."""
+    """Measure each number of windows in turn. Raises RuntimeError if an output differs from the fold."""
     inputs = {
         (per_key, windows): write_input(work / f"{windows}-by-{per_key}", windows, per_key, sizes)
         for per_key in sizes.per_key
@@ -143,12 +143,12 @@ def _row(measured: Measured, first: Measured, windows: int, times: float) -> dic
 
 
 def _growth(times: list[float], first: list[float]) -> float:
-    """How many times as long: the median of the ratios within each round, whose runs are close to each other."""
+    """Return the growth factor: the median of the ratios within each round, whose runs are close in time."""
     return statistics.median(one / other for one, other in zip(times, first, strict=True))
 
 
 def _times_ms(checkpoint: Path, fills: int, sizes: Sizes) -> list[float]:
-    """How long the micro-batches that count took, and that in which the windows ended."""
+    """Return the durations of the counted micro-batches, and of the one in which the windows ended."""
     taken = 1000 * np.diff(batch_ends(checkpoint)[: fills + sizes.batches + 1])
     found: list[float] = taken[-sizes.counted - 1 :].tolist()
     return found
@@ -160,7 +160,7 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     columns = [
         Column("road", left=True),
         Column("of a key"),

@@ -1,8 +1,8 @@
-"""Power loss: what it costs a small micro-batch that all a replay of it needs is on disk before its output is visible.
+"""Power loss: the cost for a small micro-batch of syncing everything its replay needs before its output is visible.
 
-A count by key reads a small file in each micro-batch. In every other one nothing is synced but the output itself, as
-if there were no power losses; neighbours make a pair. What is reported are the times between Spark's commits, the
-median of what a pair differs by, how long the sync took beside the tasks, and how long the output waited for it.
+A count by key reads a small file in each micro-batch. In every other micro-batch only the output itself is synced, as
+if there were no power losses; two neighbours are a pair. The report has the times between Spark's commits, the median
+difference within a pair, how long the sync took next to the tasks, and how long the output waited for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Sizes", "main", "measure"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured; the first `warm_up` micro-batches do not count."""
+    """The size of the measurement; the first `warm_up` micro-batches do not count."""
 
     batches: int = 400
     warm_up: int = 60
@@ -61,7 +61,7 @@ class _Counts(ps.ProcessFunction):
     count = ps.ValueState(int)
 
     def process_record(self, reading: _Reading, ctx: ps.Context) -> Iterator[_Seen]:  # noqa: ARG002
-        """Count one."""
+        """Count a reading."""
         count = (self.count.get() or 0) + 1
         self.count.set(count)
         yield _Seen(reading.sensor, count)
@@ -76,7 +76,7 @@ def _job() -> ps.Job:
 
 @dataclass
 class _Clock:
-    """How long syncs took, and what waited for them, in milliseconds by micro-batch."""
+    """The durations of syncs, and of waits for them, in milliseconds by micro-batch."""
 
     synced: dict[int, float] = field(default_factory=dict)
     waited: dict[int, float] = field(default_factory=dict)
@@ -84,12 +84,12 @@ class _Clock:
 
     @property
     def syncs(self) -> bool:
-        """Whether the micro-batch is one with sync."""
+        """Return whether the micro-batch is one with sync."""
         return self.batch % 2 == 1
 
     @contextmanager
     def times(self, into: dict[int, float], batch: int) -> Iterator[None]:
-        """Add the time that a block takes."""
+        """Add the duration of a block."""
         begun_s = time.perf_counter()
         yield
         into[batch] = into.get(batch, 0.0) + 1000 * (time.perf_counter() - begun_s)
@@ -97,7 +97,7 @@ class _Clock:
 
 @contextmanager
 def _every_other(clock: _Clock, sizes: Sizes) -> Iterator[None]:
-    """While every other micro-batch does without the sync, and without waiting for the disk with small files."""
+    """Skip the sync, and waiting for the disk with small files, in every other micro-batch within the block."""
     run, begin, wait = CheckpointSync._run, CheckpointSync.begin, CheckpointSync.wait  # noqa: SLF001
 
     def timed_run(sync: CheckpointSync, batch: int) -> None:
@@ -127,7 +127,7 @@ def _every_other(clock: _Clock, sizes: Sizes) -> Iterator[None]:
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Run the job, in this process, and compare its micro-batches; RuntimeError when it counted wrong."""
+    """Run the job in this process, and compare its micro-batches. Raises RuntimeError if it counted wrong."""
     folder = work / "readings"
     folder.mkdir(parents=True)
     for number in range(sizes.batches):
@@ -144,7 +144,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     with _every_other(clock, sizes):
         summary = JobRunner(_job(), settings, (Path(__file__),)).run()
     if summary.records_out != {"seen": sizes.batches * sizes.records}:
-        raise RuntimeError(f"{summary.records_out} records came out of {sizes.batches * sizes.records}.")
+        raise RuntimeError(f"{summary.records_out} records were emitted for {sizes.batches * sizes.records}.")
     took = dict(enumerate(1000 * np.diff(batch_ends(work / "checkpoint")), start=1))
     counted = range(sizes.warm_up // 2 * 2, len(took), 2)
     differences = [took[number + 1] - took[number] for number in counted]
@@ -163,7 +163,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     names = ("without_ms", "with_ms", "cost_ms", "sync_ms", "waited_ms")
     columns = [Column(name.replace("_", " ")) for name in names]
     title = f"Micro-batches without and with sync: {result['pairs']} pairs, output made visible by {result['sinks']}"

@@ -1,4 +1,4 @@
-"""Processes: run a contestant alone in a process of its own, and watch what it and all that it starts use."""
+"""Processes: run a contestant alone in its own process, and watch the resources that it and its descendants use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class ContestantError(RuntimeError):
-    """A contestant's process failed; the message ends with what it wrote last."""
+    """The failure of a contestant's process; the message ends with its last output."""
 
 
 def python_process(module: str, arguments: list[str], log: Path) -> subprocess.Popen[str]:
@@ -51,7 +51,7 @@ def python_process(module: str, arguments: list[str], log: Path) -> subprocess.P
 
 
 def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, Any], int]:
-    """Run `python -m module` to its end; gives the JSON object in its last line, and its peak memory in MB."""
+    """Run `python -m module` to its end; return the JSON object in its last line, and its peak memory in MB."""
     process = python_process(module, arguments, log)
     try:
         with MemoryWatch(process.pid) as memory:
@@ -62,7 +62,7 @@ def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, 
 
 
 def result_of(process: subprocess.Popen[str], output: str, log: Path) -> dict[str, Any]:
-    """The JSON object in the last line of what an ended process printed."""
+    """Return the JSON object in the last line of an ended process's output."""
     lines = output.strip().splitlines()
     if process.returncode != 0 or not lines:
         last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-15:])
@@ -73,7 +73,7 @@ def result_of(process: subprocess.Popen[str], output: str, log: Path) -> dict[st
 
 
 def end_session(process: subprocess.Popen[str]) -> None:
-    """End the JVM and the workers as well, should the process have left them behind."""
+    """End the JVM and the workers as well, if the process has left them behind."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -90,7 +90,7 @@ class MemoryWatch:
 
     @property
     def peak_mb(self) -> int:
-        """The largest sum seen."""
+        """The largest sum sampled."""
         return (self._peak_bytes + (1 << 19)) >> 20
 
     def __enter__(self) -> Self:
@@ -110,9 +110,9 @@ class MemoryWatch:
 
 @dataclass(frozen=True)
 class TreeUsage:
-    """What a process and its descendants use at one moment: resident memory and open files, and how many they are.
+    """The usage of a process and its descendants at one moment: resident memory, open files, number of processes.
 
-    `cpu_s` is what they have used since they began, with those of them that have ended.
+    `cpu_s` is their CPU time since their start, including that of ended descendants.
     """
 
     memory_bytes: int
@@ -122,7 +122,7 @@ class TreeUsage:
 
     @classmethod
     def of(cls, root: int) -> TreeUsage:
-        """The usage of a process and its descendants, read from /proc."""
+        """Return the usage of a process and its descendants, read from /proc."""
         children: dict[int, list[int]] = {}
         found: dict[int, _Process] = {}
         for process in _processes():
@@ -143,7 +143,7 @@ class TreeUsage:
 
 
 def _open_files(pid: int) -> int:
-    """How many files a process has open; 0 when it has ended."""
+    """Return the number of open files of a process; 0 if it has ended."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # only their number is needed
     except OSError:
@@ -158,7 +158,7 @@ class _Process(NamedTuple):
 
 
 def _processes() -> Iterator[_Process]:
-    """Every process; its CPU time is also that of its children that have ended."""
+    """Return every process; its CPU time includes that of its ended children."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):

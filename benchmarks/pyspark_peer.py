@@ -2,7 +2,7 @@
 
 Settings and readings come in one union, grouped by sensor; two value states hold the setting and the last command. Each
 state is read at most once and written at most once for a key in a micro-batch, since every state call is a round trip
-between the worker and the JVM. Not a benchmark of its own: `benchmarks.keyed_state` starts it.
+between the worker and the JVM. This is not a benchmark by itself: `benchmarks.keyed_state` starts it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Thermostat(StatefulProcessor):
             yield Row(sensor_id=key[0], command=command)
 
     def commands(self, rows: Iterable[tuple[Any, Any, Any, Any]]) -> Iterator[str]:
-        """The commands that follow, settings first."""
+        """Yield the resulting commands, with settings applied first."""
         readings, setting = [], None
         for temperature, desired, up_delta, down_delta in rows:
             if temperature is None:
@@ -69,7 +69,7 @@ class Thermostat(StatefulProcessor):
             self.last_command.update((last,))
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class PandasThermostat(Thermostat):

@@ -1,4 +1,4 @@
-"""Reports: what was measured, as a table for people and as one JSON line for programs."""
+"""Reports: measurements as a table for people and as one JSON line for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH: Final = 140
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; numbers stand on the right."""
+    """A column of a table; numbers are right-aligned."""
 
     name: str
     left: bool = False
@@ -31,7 +31,7 @@ def print_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[s
     for row in rows:
         table.add_row(*row)
     console = Console()
-    # Without a terminal Rich takes 80 columns, which is too few for the names.
+    # Without a terminal Rich uses 80 columns, which is too narrow for the names.
     (console if console.is_terminal else Console(width=_WIDTH)).print(table)
 
 

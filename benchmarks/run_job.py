@@ -1,8 +1,8 @@
-"""Run a penstock job in this process and report, as a JSON line, what each micro-batch spent.
+"""Run a penstock job in this process and report, as a JSON line, the time spent on each micro-batch.
 
-Not a benchmark of its own: the benchmarks start it, so that each run has a fresh JVM and fresh workers; tests of their
-small forms call `run`. It runs a job as `penstock run` does, and listens to Spark's own account of each micro-batch
-besides.
+This is not a benchmark by itself: the benchmarks start it, so that each run has a fresh JVM and fresh workers; tests of
+their small forms call `run`. It runs a job as `penstock run` does, and also collects Spark's own account of each
+micro-batch.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from penstock.spark.query import Query, start_query
 
 __all__ = ["main", "run"]
 
-# Asking more often would take time from the job; Spark keeps the accounts of the last 100 micro-batches.
+# Polling more often would take time from the job; Spark keeps the accounts of the last 100 micro-batches.
 _LOOK_EVERY_S: Final = 2.0
 
 
 class _Accounts:
-    """Spark's own account of each micro-batch, of all queries that a run has one after the other."""
+    """Spark's own accounts of each micro-batch, over all successive queries of a run."""
 
     def __init__(self) -> None:
         self.batches: dict[int, dict[str, Any]] = {}
@@ -43,8 +43,8 @@ class _Accounts:
         self._looked = 0.0
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """While each query that is started is known."""
+    def track(self) -> Iterator[None]:
+        """Track each query that starts within the block."""
 
         def start(session: SparkSession, query: Query) -> StreamingQuery:
             self._take()
@@ -55,7 +55,7 @@ class _Accounts:
             yield
 
     def look(self, progress: Progress) -> None:
-        """Take the newest accounts; called while the job runs, and once behind its last micro-batch."""
+        """Take the newest accounts; called while the job runs, and once after its last micro-batch."""
         if self._query is None or (self._query.isActive and time.monotonic() - self._looked < _LOOK_EVERY_S):
             return
         self._looked = time.monotonic()
@@ -75,7 +75,7 @@ class _Accounts:
 
 
 def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, Any]:
-    """Run the job of the arguments, to its end or until it is to stop; gives its account."""
+    """Run the job of the arguments, to its end or until it is asked to stop; return its account."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job")
     parser.add_argument("-D", dest="bindings", action="append", default=[])
@@ -101,7 +101,7 @@ def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, 
     if arguments.receipts_mb is not None:
         settings = dataclasses.replace(settings, receipts_mb=arguments.receipts_mb)
     accounts = _Accounts()
-    with accounts.kept():
+    with accounts.track():
         summary = JobRunner(loaded.job, settings, loaded.code).run(stop, RunHooks(on_progress=accounts.look))
     return {
         "records_in": summary.records_in,

@@ -1,4 +1,4 @@
-"""Running: the temperature-control job as a process that reads folders without an end, until it is told to stop."""
+"""Running: the temperature-control job as a process that reads folders until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PATIENCE_S: Final = 300.0
 
 
 class RunningJob:
-    """The job in a process of its own, with checkpoint and log in a folder.
+    """The job in its own process, with checkpoint and log in a folder.
 
-    It is run by `run_job`, which has accounts of its micro-batches, or by another command: a module and its first
-    arguments. `options` are those of the command, which tells the summary as a line of JSON.
+    `run_job`, which has accounts of its micro-batches, runs it, or another command: a module and its first arguments.
+    `options` are those of the command, which prints the summary as a line of JSON.
     """
 
     def __init__(
@@ -39,19 +39,19 @@ class RunningJob:
 
     @property
     def pid(self) -> int:
-        """The process of the driver."""
+        """The process id of the driver."""
         return self._process.pid
 
     def await_true(self, what: str, condition: Callable[..., bool], poll_s: float = 0.05) -> None:
-        """Wait, and fail when the job has ended or it takes too long."""
+        """Wait for a condition. Raises RuntimeError if the job has ended, or the wait takes too long."""
         deadline = time.monotonic() + _PATIENCE_S
         while not condition():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"The job did not come to {what}; see {self._log}.")
+                raise RuntimeError(f"The job did not reach {what}; see {self._log}.")
             time.sleep(poll_s)
 
     def end(self) -> dict[str, Any]:
-        """Stop it, and whatever it has left behind; gives its account."""
+        """Stop the job and any processes it has left behind; return its account."""
         self._process.send_signal(signal.SIGTERM)
         try:
             output, _ = self._process.communicate(timeout=60)

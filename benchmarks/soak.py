@@ -1,14 +1,14 @@
-"""Soak: what a job uses while it runs for long, and whether that grows.
+"""Soak: the resources that a job uses over a long time, and whether they grow.
 
-The temperature-control job reads a file of readings and takes one command at a time, for as long as it is told. Before
-that it gets as many commands as it may remember, and it keeps few receipts and metrics and little of its log, so that
-what is bounded has reached its bound. What it uses (memory of driver, JVM and workers, their open files, the size and
-the files of the checkpoint), how much CPU time a micro-batch costs all processes, and how long a micro-batch and a
-command take is noted all the while. The median of the last tenth of the time is compared with that of the second tenth.
-Micro-batches come at a fixed interval, for Spark's maintenance comes once a minute: quicker ones would leave it more
-files to remove. A fixed piece of work is timed all the while, too: times have grown by what they have grown more than
-that, since a machine that others use is not equally fast all the time. Inputs that were read and outputs are deleted,
-as the job's owner would; every command must be applied.
+For a given time, the temperature-control job reads a file of readings and takes one command at a time. Before that it
+gets as many commands as it may remember, and it keeps few receipts and metrics and little of its log, so that all
+bounded data has reached its bound. Throughout, the soak records the job's resources (memory of driver, JVM and workers,
+their open files, the size and the files of the checkpoint), the CPU time of all processes for a micro-batch, and the
+durations of micro-batches and commands. It compares the median of the last tenth of the time with that of the second
+tenth. Micro-batches come at a fixed interval, because Spark's maintenance comes once a minute: faster ones would leave
+it more files to remove. A fixed piece of work is timed throughout as well, since the speed of a shared machine varies;
+the growth of a time is relative to it. Inputs that were read and outputs are deleted, as the job's owner would do;
+every command must be applied.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _UNITS: Final = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long the job runs, and with what load."""
+    """The duration and the load of the job."""
 
     seconds: int = option(3600, "how long the job is observed; default: %(default)s")
     keys: int = 10_000
@@ -76,27 +76,27 @@ class Sizes:
     period_s: float = option(0.5, "time between two files, and between two commands; default: %(default)s")
     interval_ms: int = option(1_000, "time between two micro-batches; default: %(default)s")
     remembered: int = option(110_000, "commands before the clock starts; default: %(default)s")
-    samples: int = option(200, "how often memory, files and disk are looked at; default: %(default)s")
+    samples: int = option(200, "how often memory, files and disk are sampled; default: %(default)s")
     part: float = option(
-        0.1, "how much of the time is compared, its second part with its last; default: %(default)s"
+        0.1, "the part of the time to compare, the second with the last; default: %(default)s"
     )
     cores: int = 2
 
 
 @dataclass
 class Series:
-    """Values over the time of the soak, as parts of it from 0 to 1."""
+    """Values over the time of the soak, which goes from 0 to 1."""
 
     at: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
     def add(self, at: float, value: float) -> None:
-        """Note one value."""
+        """Record one value."""
         self.at.append(at)
         self.values.append(value)
 
     def median(self, begin: float, end: float) -> float:
-        """The median of what was noted within a part of the time."""
+        """Return the median of the values recorded within a part of the time."""
         within = [value for at, value in zip(self.at, self.values, strict=True) if begin <= at <= end]
         if not within:
             raise RuntimeError("The soak is too short: a part of it has no value. Give it more --seconds.")
@@ -104,13 +104,13 @@ class Series:
 
 
 def growth(series: Series, part: float = 0.1) -> tuple[float, float, float]:
-    """The medians of the second and of the last part, a tenth; and by how many percent the latter is larger."""
+    """Return the medians of the second and the last tenth, and by how many percent the latter is larger."""
     early, late = series.median(part, 2 * part), series.median(1 - part, 1.0)
     return early, late, (late / early - 1) * 100
 
 
 class _Clock:
-    """Where the soak is in its time."""
+    """The progress of the soak in time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds: Final = seconds
@@ -118,16 +118,16 @@ class _Clock:
         self.begin: Final = time.time()
 
     def part(self) -> float:
-        """How much of the time is over, from 0 to 1 and beyond."""
+        """Return the elapsed fraction of the time, from 0 to 1 and beyond."""
         return (time.monotonic() - self._begin_s) / self._seconds
 
     def part_at(self, time_s: float) -> float:
-        """The same of a time of the wall clock."""
+        """Return the elapsed fraction at a time of the wall clock."""
         return (time_s - self.begin) / self._seconds
 
 
 class _Beside(threading.Thread):
-    """What goes on beside the job until `_ended` is set; a context manager."""
+    """A background thread next to the job, until `_ended` is set; a context manager."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -145,7 +145,7 @@ class _Beside(threading.Thread):
 
 
 class _Usage(_Beside):
-    """Notes again and again what a job uses; a context manager."""
+    """A recorder that samples the resources of a job; a context manager."""
 
     def __init__(self, job: RunningJob, clock: _Clock, interval_s: float, batches: Callable[[], int]) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class _Usage(_Beside):
         self.folders: Final[list[tuple[float, Counter[str]]]] = []
 
     def run(self) -> None:
-        """Look until the end."""
+        """Sample until the end."""
         cpu_s, batches = TreeUsage.of(self._job.pid).cpu_s, self._batches()
         while not self._ended.wait(self._interval_s):
             at = self._clock.part()
@@ -186,7 +186,7 @@ class _Usage(_Beside):
 
 
 def _fixed_work_ms() -> float:
-    """The CPU time of a fixed piece of work, which tells how fast the machine is at the moment."""
+    """Return the CPU time of a fixed piece of work, which shows the current speed of the machine."""
     begin_s = time.thread_time()
     for _ in range(3):
         np.sort(_FIXED_NUMBERS)
@@ -195,7 +195,7 @@ def _fixed_work_ms() -> float:
 
 
 def _sizes_of(folder: Path) -> tuple[Counter[str], int]:
-    """The bytes in each folder and file of a folder, and the number of all files. Files may come and go meanwhile."""
+    """Return the bytes in each folder and file of a folder, and the number of all files; files may come and go."""
     sizes: Counter[str] = Counter()
     files = 0
     for parent, _, names in os.walk(folder):
@@ -203,16 +203,16 @@ def _sizes_of(folder: Path) -> tuple[Counter[str], int]:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 size = os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118  # thousands of files
-                # What is about to take a file's place has a name of its own each time.
+                # A file that is about to replace another one has a new name each time.
                 sizes[inside[0] if inside else ".*" if name.startswith(".") else name] += size
                 files += 1
     return sizes, files
 
 
 class _Feed(_Beside):
-    """Gives the job a file of readings in each period, and notes how long its micro-batches take; a context manager.
+    """A feed of one file of readings per period, which also records the micro-batch durations; a context manager.
 
-    Files that were read in committed micro-batches are deleted, as are outputs when they are some seconds old.
+    Files that were read in committed micro-batches are deleted, and so are outputs after some seconds.
     """
 
     def __init__(self, folder: Path, sizes: Sizes, metrics: BatchMetricsTail, clock: _Clock) -> None:
@@ -236,7 +236,7 @@ class _Feed(_Beside):
             _delete_outputs(self._folder / "heaters")
 
     def _delete_read(self, files: int) -> None:
-        """Delete the oldest files of readings, except the newest that was read, up to so many since the start."""
+        """Delete the oldest files of readings, except the newest one read, up to a number counted since the start."""
         for number in range(self._oldest, files - 1):
             _reading_file(self._folder, number).unlink()
             self._oldest = number + 1
@@ -247,7 +247,7 @@ def _reading_file(folder: Path, number: int) -> Path:
 
 
 def _offer(folder: Path, number: int) -> None:
-    """Give the job one more file of readings, the same one under another name."""
+    """Give the job another file of readings: the same one under a new name."""
     os.link(folder / "one.parquet", _reading_file(folder, number))
 
 
@@ -259,7 +259,7 @@ def _delete_outputs(folder: Path) -> None:
 
 
 def _make_inputs(folder: Path, sizes: Sizes) -> None:
-    """A file with a setting of each sensor, and one of readings, which is offered again and again."""
+    """Write a file with a setting for each sensor, and one with readings, which is offered repeatedly."""
     rooms = Rooms(sizes.keys, 0.45)
     for name in ("readings", "settings", "heaters"):
         (folder / name).mkdir(parents=True)
@@ -278,7 +278,7 @@ def _make_inputs(folder: Path, sizes: Sizes) -> None:
 
 
 class _Commands:
-    """Sends commands to a job, one at a time, and awaits that each is applied."""
+    """A sender of commands to a job, one at a time, which waits until each is applied."""
 
     def __init__(self, job: RunningJob, keys: int) -> None:
         self._checkpoint: Final = job.checkpoint
@@ -294,7 +294,7 @@ class _Commands:
         return Command(id=f"c{number}", kind="set", target=target, payload=value)
 
     def send_many(self, count: int) -> None:
-        """Send commands in one file, and await the last one."""
+        """Send commands in one file, and wait for the last one."""
         commands = [self._next() for _ in range(count)]
         new = NewReceipts(self._checkpoint)
         hidden = self._checkpoint / "commands" / ".many"
@@ -303,7 +303,7 @@ class _Commands:
         self._await(new, commands[-1])
 
     def send_one(self) -> float:
-        """Send one command; gives the seconds until its final receipt is there."""
+        """Send one command, and return the seconds until its final receipt exists."""
         command = self._next()
         new = NewReceipts(self._checkpoint)
         begin_s = time.monotonic()
@@ -318,7 +318,7 @@ class _Commands:
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Run the job for the time, and compare the last tenth with the second. Every command must be applied."""
+    """Run the job for the given time, and compare the last tenth with the second. Every command must be applied."""
     _make_inputs(work, sizes)
     bindings = {name: f"parquet:{work / name}" for name in ("readings", "settings", "heaters")}
     options = ["--master", f"local[{sizes.cores}]", "--batch-interval", str(sizes.interval_ms), "-o", "json"]
@@ -362,7 +362,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def _by_folder(seen: list[tuple[float, Counter[str]]], part: float) -> dict[str, tuple[float, float]]:
-    """What each folder of the checkpoint held in the second and in the last part, those that grew most first."""
+    """Return the size of each folder of the checkpoint in the second and the last tenth, largest growth first."""
     found = {}
     for name in sorted({name for _, sizes in seen for name in sizes}):
         series = Series([at for at, _ in seen], [sizes[name] / (1 << 20) for _, sizes in seen])
@@ -371,7 +371,7 @@ def _by_folder(seen: list[tuple[float, Counter[str]]], part: float) -> dict[str,
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     title = (
         f"{result['seconds']:,} s: {result['records']:,} records, {result['batches']:,} micro-batches, "
         f"{result['commands']:,} commands"
@@ -395,7 +395,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Measure and print; the exit code is 1 when anything has grown by more than the limit."""
+    """Measure and print; the exit code is 1 if anything has grown by more than the limit."""
     result = run_command(Sizes, measure, show)
     grown = {
         name: percent

@@ -1,11 +1,11 @@
-"""State dump: what a dump of a large state takes, and what it costs the job that runs on beside it.
+"""State dump: how long a dump of a large state takes, and what it costs the running job.
 
 The temperature-control job holds a setting for each room, and the last command of most. It reads a file of readings of
-random rooms in each micro-batch, at a fixed rate that leaves the machine partly idle. When it has done so for a while,
-`penstock state dump` runs in another process, some times over. What is reported is the median time of the micro-batches
-before the first dump, by Spark's own account, and of those that ran at the same time as one, from the start of its
-process to its end; and of the dumps their own time, which they count from when Spark has started. Each dump is verified
-and must have a row for each room.
+random rooms in each micro-batch, at a fixed rate that leaves the machine partly idle. After a while,
+`penstock state dump` runs in another process, several times. The report has the median time of the micro-batches before
+the first dump, by Spark's own account, and of those that ran at the same time as a dump, from the start of its process
+to its end; and the dumps' own time, counted from when Spark has started. Each dump is verified and must have a row for
+each room.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from penstock.snapshots.snapshot_reader import verify
 
 __all__ = ["Sizes", "main", "measure"]
 
-# Different files of readings; each comes again under other names.
+# Different files of readings; each is repeated under other names.
 _PARTS: Final = 50
-# For so long the readings last beside each dump.
+# How long the readings last for each dump.
 _LONGEST_S: Final = 180
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """The size of the measurement.
 
-    Of `batch_rows` readings a micro-batch, one each `interval_ms`, the first `warm_up` do not count; `before` are then
-    counted before the first of so many `dumps`.
+    Micro-batches of `batch_rows` readings come every `interval_ms`. The first `warm_up` do not count; then `before` are
+    counted before the first of the `dumps`.
     """
 
     keys: int = 1_000_000
@@ -60,19 +60,19 @@ class Sizes:
 
     @property
     def settings_files(self) -> int:
-        """In how many files, so micro-batches, the settings come."""
+        """The number of files, and so of micro-batches, with settings."""
         return -(-self.keys // self.settings_rows)
 
     @property
     def files(self) -> int:
-        """How many files of readings there are, which is more than are read."""
+        """The number of files of readings, more than are read."""
         beside = self.dumps * _LONGEST_S * 1_000 // self.interval_ms
         return self.settings_files + self.warm_up + self.before + beside
 
 
 @dataclass(frozen=True)
 class Dump:
-    """A dump: what it tells of itself, and when its process began and ended, in seconds of the wall clock."""
+    """A dump: its report, and the start and end of its process in seconds of the wall clock."""
 
     told: dict[str, Any]
     began_s: float
@@ -80,7 +80,7 @@ class Dump:
 
 
 def write_input(folder: Path, sizes: Sizes) -> None:
-    """Settings of all rooms, and readings that do not end while the benchmark runs."""
+    """Write settings of all rooms, and enough readings for the whole benchmark."""
     rooms = Rooms(sizes.keys, sizes.emit_share)
     for name in ("readings", "settings", "heaters", "parts"):
         (folder / name).mkdir(parents=True)
@@ -101,7 +101,7 @@ def write_input(folder: Path, sizes: Sizes) -> None:
 
 
 def take_dump(checkpoint: Path, place: Path, sizes: Sizes) -> Dump:
-    """Dump the state in a process of its own."""
+    """Dump the state in a separate process."""
     arguments = ["state", "dump", str(checkpoint), "--to", str(place), "--format", sizes.form, "-o", "json"]
     began_s = time.time()
     told, _ = run_module("penstock.cli", arguments, place.with_suffix(".log"))
@@ -109,17 +109,17 @@ def take_dump(checkpoint: Path, place: Path, sizes: Sizes) -> Dump:
 
 
 def check_dump(place: Path, sizes: Sizes) -> None:
-    """Raise RuntimeError when a dump is not sound, or does not have each room once."""
+    """Raise RuntimeError if a dump is not sound, or does not have each room once."""
     found = verify(str(place))
     if not found.sound or found.manifest is None:
         raise RuntimeError(f"The dump {place} is not sound: {found.defects}.")
     rows = {table.name: table.rows for table in found.manifest.tables}
     if rows["thermostat/setting"] != sizes.keys or not 0 < rows["thermostat/last_command"] <= sizes.keys:
-        raise RuntimeError(f"The dump {place} of {sizes.keys} rooms has so many rows: {rows}.")
+        raise RuntimeError(f"The dump {place} of {sizes.keys} rooms has a wrong number of rows: {rows}.")
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Measure; raises RuntimeError when a dump is not what the job holds."""
+    """Measure. Raises RuntimeError if a dump differs from the state of the job."""
     write_input(work, sizes)
     bindings = {
         "readings": f"parquet:{work / 'readings'}?max_files_per_batch=1",
@@ -187,10 +187,10 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     rows = [
         [f"a micro-batch before, median of {result['batches_before']}", f"{result['before_ms']:,} ms"],
-        [f"a micro-batch beside a dump, median of {result['batches_during']}", f"{result['during_ms']:,} ms"],
+        [f"a micro-batch during a dump, median of {result['batches_during']}", f"{result['during_ms']:,} ms"],
         ["ratio", f"{result['ratio']:.2f}"],
         ["a dump, from when Spark has started: median", f"{result['seconds']:.1f} s"],
         ["a dump, the whole process: median", f"{result['process_s']:.1f} s"],

@@ -1,9 +1,9 @@
-"""State growth: the time of a micro-batch of equal size while the number of keys that are held grows.
+"""State growth: the time of a micro-batch of equal size as the number of keys grows.
 
-The temperature-control job holds a setting and the last command of each room. First the settings of all rooms come in,
-a file a micro-batch, then in each micro-batch the same number of readings of random rooms. What is reported is the
-median time between Spark's commits of the last micro-batches, and the 95th percentile. PySpark's own
-transformWithState runs the same logic on the same input. Every output is compared with a fold.
+The temperature-control job holds a setting and the last command of each room. First the settings of all rooms arrive, a
+file per micro-batch; then each micro-batch has the same number of readings of random rooms. The report has the median
+time between Spark's commits of the last micro-batches, and the 95th percentile. PySpark's own transformWithState runs
+the same logic on the same input. Every output is compared with a fold.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _KEYS: Final = (10_000, 100_000, 1_000_000, 10_000_000)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """The size of the measurement.
 
     `keys` are the numbers of keys to hold; up to `peer_keys` PySpark's own state runs as well. Of `batches`
-    micro-batches of `batch_rows` readings the last `counted` count, but none of the first `warm_up`. `memory_mb` bounds
-    what a worker keeps in memory.
+    micro-batches of `batch_rows` readings the last `counted` count, but none of the first `warm_up`. `memory_mb` limits
+    the memory of a worker for state.
     """
 
     keys: Sequence[int] = option(_KEYS, "keys to hold")
-    peer_keys: int = option(1_000_000, "the most that PySpark holds")
+    peer_keys: int = option(1_000_000, "the most keys that PySpark holds")
     batch_rows: int = 20_000
     batches: int = 80
     counted: int = 50
     warm_up: int = 5
     peer_batches: int = 20
     settings_rows: int = 500_000
-    memory_mb: int | None = option(None, "bound of what a worker keeps in memory")
+    memory_mb: int | None = option(None, "limit of a worker's memory for state")
     emit_share: float = 0.45
     cores: int = 2
 
 
 def write_input(folder: Path, rooms: Rooms, sizes: Sizes, batches: int) -> Input:
-    """Settings of all rooms, and readings: beside each file of settings but the last a few, of rooms that are known."""
+    """Write settings of all rooms, and readings: a few of known rooms next to each file of settings except the last."""
     starts = range(0, rooms.count, sizes.settings_rows)
     parts = []
     for number in range(len(starts) - 1):
@@ -89,12 +89,12 @@ def write_input(folder: Path, rooms: Rooms, sizes: Sizes, batches: int) -> Input
 
 def _write(path: Path, columns: dict[str, Any], number: int) -> None:
     pq.write_table(pa.table(columns), path)
-    # Spark's file source goes by modification time, penstock's by name.
+    # Spark's file source sorts by modification time, penstock's by name.
     os.utime(path, (number, number))
 
 
 def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
-    """Measure each number of keys; raises RuntimeError when an output is not the fold's."""
+    """Measure each number of keys. Raises RuntimeError if an output differs from the fold."""
     found = []
     options = ["--cores", str(sizes.cores)]
     if sizes.memory_mb is not None:
@@ -147,7 +147,7 @@ def _measure(sizes: Sizes, work: Path, *, no_peer: bool) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     columns = [
         Column("contestant", left=True),
         Column("keys held"),

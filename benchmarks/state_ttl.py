@@ -1,9 +1,9 @@
-"""Expiring state: the time of each micro-batch while many keys expire, all at once, and leave the state.
+"""Expiring state: the time of each micro-batch while many keys expire together and leave the state.
 
 Visitors come in micro-batches of one second of event time each: first all of them, then the same number of random ones
-in each. After the time to live of the first visits most keys expire in one micro-batch. What is reported is the median
-time between Spark's commits of the micro-batches behind the first visits, the 95th percentile and the longest. The
-output is compared with a fold.
+in each. After the time to live of the first visits most keys expire in one micro-batch. The report has the median time
+between Spark's commits of the micro-batches after the first visits, the 95th percentile and the longest. The output is
+compared with a fold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Sizes", "main", "measure"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: `keys` come once in files of `first_rows`, then `batches` of `batch_rows` random ones."""
+    """The size of the measurement: `keys` once in files of `first_rows`, then `batches` of `batch_rows` random keys."""
 
     keys: int = 1_000_000
     first_rows: int = 200_000
@@ -38,7 +38,7 @@ class Sizes:
 
 
 def write_input(folder: Path, sizes: Sizes) -> tuple[int, int]:
-    """Write the visits; gives how many newcomers there are among them, and the number of files with first visits."""
+    """Write the visits; return the number of newcomers among them, and the number of files with first visits."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     starts = range(0, sizes.keys, sizes.first_rows)
@@ -59,7 +59,7 @@ def write_input(folder: Path, sizes: Sizes) -> tuple[int, int]:
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Run the job; raises RuntimeError when it did not tell of the fold's newcomers."""
+    """Run the job. Raises RuntimeError if its newcomers differ from those of the fold."""
     expected, first = write_input(work / "visits", sizes)
     (work / "new").mkdir()
     arguments = [str(Path(__file__).with_name("ttl_job.py")), "--bounded", "--cores", str(sizes.cores)]
@@ -68,8 +68,8 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
     found = sum(pq.read_metadata(path).num_rows for path in (work / "new").glob("*.parquet"))
     if found != expected:
-        raise RuntimeError(f"The job told of {found} newcomers, the fold of {expected}.")
-    # What waits for the first micro-batches is no measure.
+        raise RuntimeError(f"The job reported {found} newcomers, the fold {expected}.")
+    # The wait for the first micro-batches does not count.
     times_ms = 1000 * np.diff(batch_ends(work / "checkpoint")[first + 2 :])
     median_ms = statistics.median(times_ms.tolist())
     return {
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     columns = [Column(name) for name in ("keys", "batch ms", "p95 ms", "longest ms", "longest", "memory MB")]
     row = [f"{result[name]:,}" for name in ("keys", "batch_ms", "p95_ms", "longest_ms")]
     row += [f"{result['longest_by_median']:.2f}x", f"{result['rss_mb']:,}"]

@@ -1,4 +1,4 @@
-"""Topics: the example's protobuf messages into and out of Kafka with plain clients, in bulk."""
+"""Topics: write and read the example's protobuf messages on Kafka with plain clients, in bulk."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CODES: Final = {messages.On: ON, messages.Off: OFF}
 
 @contextlib.contextmanager
 def broker_or_own(given: KafkaBroker | None) -> Iterator[KafkaBroker]:
-    """The broker that is given, or else a new one that ends with the block."""
+    """Return the given broker, or a new one that ends with the block."""
     if given is not None:
         yield given
         return
@@ -56,7 +56,7 @@ def broker_or_own(given: KafkaBroker | None) -> Iterator[KafkaBroker]:
 
 
 def create_topic(broker: KafkaBroker, name: str, partitions: int) -> None:
-    """Create a topic whose records have the time at which the broker took them."""
+    """Create a topic whose records are timestamped by the broker."""
     broker.create_topic(name, partitions)
     entry = ConfigEntry(
         "message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET
@@ -68,13 +68,13 @@ def create_topic(broker: KafkaBroker, name: str, partitions: int) -> None:
 
 
 def producer(broker: KafkaBroker, **settings: Any) -> Producer:
-    """A plain producer with large queues."""
+    """Return a plain producer with large queues."""
     sizes = {"queue.buffering.max.messages": 2_000_000, "queue.buffering.max.kbytes": 1 << 20}
     return Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "lz4", **sizes, **settings})
 
 
 def consumer(broker: KafkaBroker, topic: str) -> Consumer:
-    """A consumer of committed records that reads the whole topic, without a group."""
+    """Return a consumer of committed records that reads the whole topic, without a group."""
     found = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -91,7 +91,7 @@ def consumer(broker: KafkaBroker, topic: str) -> Consumer:
 
 
 def reading_message(sensor_id: int, temperature: float) -> bytes:
-    """A reading on the wire."""
+    """Return the wire form of a reading."""
     sent: bytes = messages.SensorData(sensorID=sensor_id, temperature=temperature).SerializeToString()
     return sent
 
@@ -139,7 +139,7 @@ def _flush(client: Producer) -> None:
 
 
 def sensor_and_code(message: Message) -> tuple[int, int]:
-    """The sensor and the command (ON or OFF) of a command on the wire."""
+    """Return the sensor and the command (ON or OFF) from a command's wire form."""
     command = messages.HeaterControl.FromString(message.value())
     return command.sensorID, _CODES[command.command]
 
@@ -154,7 +154,7 @@ class Output:
 
 
 def read_commands(broker: KafkaBroker, topic: str) -> Output:
-    """All committed commands on a topic."""
+    """Return all committed commands on a topic."""
     client = consumer(broker, topic)
     waiting = {partition.partition for partition in client.assignment()}
     sensors: list[int] = []

@@ -1,4 +1,4 @@
-"""The job of the benchmark of expiring state: tells which visitors have not come for a while."""
+"""The job of the benchmark of expiring state: reports visitors who have not come for a while."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Visit:
 
 @dataclass
 class New:
-    """A visitor who has not come for the time to live, or never before."""
+    """A visitor who has not come within the time to live, or never before."""
 
     visitor: int
     at: int
 
 
 class Newcomers(ps.ProcessFunction):
-    """Keeps the last visit of each visitor for a time."""
+    """Keeps the last visit of each visitor for a limited time."""
 
     last = ps.ValueState(int, ttl=ps.Ttl(TTL, time="event"))
 
     def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[New]:  # noqa: ARG002  # as declared
-        """Tell of a newcomer."""
+        """Report a newcomer."""
         if self.last.get() is None:
             yield New(visit.visitor, visit.at)
         self.last.set(visit.at)

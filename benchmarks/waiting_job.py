@@ -1,8 +1,8 @@
-"""The job of the benchmark of autoscaling: asks a slow service about each record, which takes time and no core.
+"""The job of the benchmark of autoscaling: asks a slow service about each record, which takes time but no core.
 
-The service is simulated by waiting: it takes one order after the other, and who asks it waits for it whenever it is
-some way ahead. So more tasks help as they do where each has a core of its own, also on a machine that has fewer cores
-than the job has tasks.
+The service is simulated by waiting: it processes one order after the other, and a caller waits whenever it is some way
+ahead of the service. So more tasks help as if each had its own core, even if the job has more tasks than the machine
+has cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AHEAD_S: Final = 0.1
 
 @dataclass
 class Order:
-    """What a customer ordered."""
+    """An order of a customer."""
 
     customer: int
     number: int
@@ -32,7 +32,7 @@ class Order:
 
 @dataclass
 class Priced:
-    """An order with its price, and how many the customer has had."""
+    """An order with its price, and the customer's number of orders so far."""
 
     customer: int
     number: int
@@ -40,13 +40,13 @@ class Priced:
 
 
 class _Service:
-    """Takes orders one after the other, for one worker."""
+    """A service that takes orders one after the other, for one worker."""
 
     def __init__(self) -> None:
         self._busy_until_s = 0.0
 
     def price(self) -> None:
-        """Wait for the answer, for many orders at a time, since a machine that is busy wakes sleepers late."""
+        """Wait for the answer, for many orders at a time, since a busy machine wakes sleepers late."""
         now_s = time.monotonic()
         self._busy_until_s = max(self._busy_until_s, now_s) + ANSWER_S
         if self._busy_until_s - now_s >= _AHEAD_S:
@@ -62,7 +62,7 @@ class Price(ps.ProcessFunction):
     orders = ps.ValueState(int)
 
     def process_record(self, order: Order, ctx: ps.Context) -> Iterator[Priced]:  # noqa: ARG002  # as declared
-        """Ask, and count."""
+        """Ask for the price, and count the order."""
         _service.price()
         count = (self.orders.get() or 0) + 1
         self.orders.set(count)

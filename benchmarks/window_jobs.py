@@ -1,6 +1,6 @@
-"""The jobs of the benchmarks of windows: the mean of each key in each window, on three roads; and distinct counts.
+"""The jobs of the benchmarks of windows: the mean of each key in each window, on three code paths; distinct counts.
 
-Those whose names begin with `open` have windows that stay open while event time goes on for a month.
+Jobs whose names begin with `open` have windows that stay open while event time advances by a month.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPEN_MS = 30 * 24 * 3600 * 1000
 
 @dataclass
 class Reading:
-    """A value at a time, in milliseconds since 1970."""
+    """A value with its time in milliseconds since 1970."""
 
     key: int
     at: int
@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass
 class Total:
-    """Of how many values, and their sum."""
+    """The number of some values, and their sum."""
 
     count: int
     total: float
@@ -48,24 +48,24 @@ class MeanOf(ps.AggregateFunction[Reading, Total, float]):
     """The mean, in plain Python."""
 
     def create_accumulator(self) -> Total:
-        """No values."""
+        """Return the total of no values."""
         return Total(0, 0.0)
 
     def add(self, value: Reading, accumulator: Total) -> Total:
-        """One more."""
+        """Add a value."""
         return Total(accumulator.count + 1, accumulator.total + value.value)
 
     def get_result(self, accumulator: Total) -> float:
-        """The mean of all."""
+        """Return the mean."""
         return accumulator.total / accumulator.count
 
     def merge(self, a: Total, b: Total) -> Total:
-        """Those of two windows."""
+        """Merge the totals of two windows."""
         return Total(a.count + b.count, a.total + b.total)
 
 
 class AtTheEnd(ps.Trigger):
-    """Fires at the end of the window, as the default trigger does, and keeps how many records came."""
+    """Fires at the end of the window, as the default trigger does, and counts its records."""
 
     state_type = int
 
@@ -76,18 +76,18 @@ class AtTheEnd(ps.Trigger):
         window: ps.Window,
         ctx: ps.TriggerContext,
     ) -> ps.TriggerResult:
-        """Count, and wait for the end."""
+        """Count the record, and wait for the end."""
         ctx.state = (ctx.state or 0) + 1
         ctx.register_event_timer(window.end - 1)
         return ps.TriggerResult.CONTINUE
 
     def on_event_time(self, time_ms: int, window: ps.Window, ctx: ps.TriggerContext) -> ps.TriggerResult:  # noqa: ARG002
-        """The end has come."""
+        """Fire at the end."""
         return ps.TriggerResult.FIRE
 
 
 def windows(name: str, bound: str = "2s") -> tuple[ps.Job, Any]:
-    """A job with the windows; readings may be so far behind."""
+    """Return a job and its windowed stream; readings may be late by `bound`."""
     job = ps.Job(name)
     readings = job.data_stream(
         "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.bounded(bound)

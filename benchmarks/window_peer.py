@@ -1,7 +1,7 @@
 """Spark's own windows, as the peer of the benchmark of windows: groupBy(window), or plain Python for each record.
 
-Not a benchmark of its own: `benchmarks.windows` starts it. It gets penstock's own Spark settings: the same state store,
-file system and number of partitions.
+This is not a benchmark by itself: `benchmarks.windows` starts it. It uses penstock's own Spark settings: the same state
+store, file system and number of partitions.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Means(StatefulProcessor):
         return iter(())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
-        """The end of a window."""
+        """Emit the mean at the end of a window."""
         start = expiredTimerInfo.getExpiryTimeInMs() + 1 - SIZE_MS
         count, total = self._totals.getValue((start,)) or (0, 0.0)
         self._totals.removeKey((start,))
         yield Row(key=key[0], window_start=start, mean=total / count)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def _native(readings: DataFrame) -> DataFrame:
@@ -105,7 +105,7 @@ def main() -> None:
         log_file=arguments.checkpoint / "spark.log",
     )
     with open_session(settings) as spark:
-        # Else the windows that the last micro-batch ends would not be emitted.
+        # Otherwise the windows that end in the last micro-batch would not be emitted.
         spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
         files = spark.readStream.schema(_READING).option("maxFilesPerTrigger", 1)
         readings = files.parquet(str(arguments.readings))

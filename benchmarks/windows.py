@@ -1,11 +1,11 @@
-"""Windows: rows a second of tumbling event-time windows of many keys, on the fast road, record by record, and in Spark.
+"""Windows: rows per second of tumbling event-time windows of many keys, columnar, record by record, and in Spark.
 
-Readings of random keys come in files of Parquet, one a micro-batch, whose times go on and are a little out of order.
-Each contestant gives the mean of each key in each window of 10 s; two more give how many different times it has, both
+Readings of random keys come in Parquet files, one per micro-batch, with increasing times that are slightly out of
+order. Each contestant computes the mean of each key in each window of 10 s; two more count its different times, both
 with the same accuracy. The rate is rows / (end of the last micro-batch with data - end of the first one), by the times
-of Spark's own commit files. Contestants take turns, each in a process of its own; the number of windows, and the sums
-of their counts and means, are compared with a fold of the input. That of PySpark's transformWithState lacks a few
-windows in 100,000, for a reason that was not found; it is held to a thousandth.
+of Spark's own commit files. Contestants take turns, each in its own process; the number of windows, and the sums of
+their counts and means, are compared with a fold of the input. The output of PySpark's transformWithState lacks a few
+windows in 100,000, for an unknown reason; its tolerance is a thousandth.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _AS_COLUMNS: Final = ("spark", "columns", "spark_distinct", "distinct")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: `files` of `file_rows` readings of `keys` keys, over `span_ms` of event time.
+    """The size of the measurement: `files` of `file_rows` readings of `keys` keys, over `span_ms` of event time.
 
-    The contestants that run record by record get the first `slow_files` of them, and `peer_files` the one that does so
-    in PySpark.
+    The contestants that run record by record get the first `slow_files` of them, and the one in PySpark the first
+    `peer_files`.
     """
 
     keys: int = 100_000
@@ -59,7 +59,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a fold of the input says: how many windows end, and the sums of their counts, distinct times and means."""
+    """The result of a fold: the number of ended windows, and the sums of their counts, distinct times and means."""
 
     windows: int
     readings: int
@@ -68,7 +68,7 @@ class Expected:
 
 
 def write_input(folder: Path, sizes: Sizes, files: int) -> Expected:
-    """Write the readings; in the last file is one that ends all windows but its own."""
+    """Write the readings; one in the last file ends all windows except its own."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     parts = []
@@ -90,14 +90,14 @@ def write_input(folder: Path, sizes: Sizes, files: int) -> Expected:
             readings = pa.concat_tables([readings, last])
         path = folder / f"{number:04d}.parquet"
         pq.write_table(readings, path)
-        # Spark's file source goes by modification time, penstock's by name.
+        # Spark's file source sorts by modification time, penstock's by name.
         os.utime(path, (number, number))
         parts.append(readings)
     return fold(pa.concat_tables(parts).slice(0, files * sizes.file_rows))
 
 
 def fold(readings: pa.Table) -> Expected:
-    """What the windows of these readings come to."""
+    """Return the expected result of the windows of these readings."""
     window = pc.divide(readings.column("at"), SIZE_MS)
     grouped = readings.append_column("window", window).group_by(["key", "window"])
     means = grouped.aggregate([("value", "mean"), ("value", "count"), ("at", "count_distinct")])
@@ -110,7 +110,7 @@ def fold(readings: pa.Table) -> Expected:
 
 
 def run(name: str, readings: Path, work: Path, cores: int) -> tuple[Path, int]:
-    """Run a contestant; gives where its windows are, and its peak memory."""
+    """Run a contestant; return the place of its windows, and its peak memory."""
     out = work / "out"
     out.mkdir(parents=True)
     if name in _ROADS:
@@ -134,14 +134,14 @@ def run(name: str, readings: Path, work: Path, cores: int) -> tuple[Path, int]:
 
 
 def check(name: str, out: Path, expected: Expected) -> None:
-    """RuntimeError when the windows are not those of the fold."""
+    """Raise RuntimeError if the windows differ from the fold."""
     windows = pa.concat_tables([pq.read_table(path) for path in sorted(out.rglob("*.parquet"))])
     value = next(column for column in ("value", "mean", "distinct") if column in windows.column_names)
-    # The last reading, of 0, has a window of its own, which ends where time ends with the input.
+    # The last reading, of 0, has its own window, which ends if time ends with the input.
     lasts = 0 if name in _ROADS else 1
     wanted, allowed = expected.means, 1e-3 if name == "pyspark" else 1e-6
     if value == "distinct":
-        # The errors of single windows are as good as none in all of them together.
+        # The errors of single windows cancel out over all windows.
         wanted, allowed = expected.distinct + lasts, ACCURACY / 3
     found = pc.sum(windows.column(value)).as_py()
     lost = abs(windows.num_rows - expected.windows - lasts) / expected.windows
@@ -157,7 +157,7 @@ def check(name: str, out: Path, expected: Expected) -> None:
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Measure each contestant in turn; RuntimeError when an output is not the fold's."""
+    """Measure each contestant in turn. Raises RuntimeError if an output differs from the fold."""
     inputs = {}
     files_of = dict.fromkeys(sizes.contestants, sizes.slow_files)
     files_of |= {**dict.fromkeys(_AS_COLUMNS, sizes.files), "pyspark": sizes.peer_files}
@@ -181,7 +181,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def report(sizes: Sizes, found: dict[str, int], memory: dict[str, int]) -> dict[str, Any]:
-    """The result of the rows a second and the peak memory of each contestant."""
+    """Return the result from the rows per second and the peak memory of each contestant."""
     return {
         "keys": sizes.keys,
         "rows": sizes.files * sizes.file_rows,
@@ -194,7 +194,7 @@ def report(sizes: Sizes, found: dict[str, int], memory: dict[str, int]) -> dict[
 
 
 def _ratio(found: dict[str, int], peer: str, digits: int) -> float | None:
-    """How many times as fast as a peer the fast road is, when both have run."""
+    """Return how many times as fast as a peer the columnar path is, if both have run."""
     return round(found["columns"] / found[peer], digits) if {"columns", peer} <= found.keys() else None
 
 
@@ -204,7 +204,7 @@ def main() -> None:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print what was measured as a table."""
+    """Print the measurements as a table."""
     told = {
         "spark": "Spark groupBy(window)",
         "columns": "penstock, statistics",

@@ -1,4 +1,4 @@
-"""The workload: settings and readings of many rooms with a fixed seed, and the commands that must come of them."""
+"""The workload: settings and readings of many rooms with a fixed seed, and the expected commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["OFF", "ON", "Commands", "Mismatch", "Readings", "Rooms", "expected_c
 
 ON: Final = 1
 OFF: Final = 2
-_SPREAD: Final = 5.0  # readings lie within so many degrees of what the room's owner asked for
+_SPREAD: Final = 5.0  # readings are within this many degrees of the desired temperature
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -21,7 +21,7 @@ Codes = npt.NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Readings:
-    """Temperatures in the order in which they are read."""
+    """Temperatures in the order of reading."""
 
     sensor_id: npt.NDArray[np.int32]
     temperature: Floats
@@ -39,7 +39,7 @@ class Commands:
 
     @classmethod
     def in_order(cls, sensor_id: Any, code: Codes) -> Commands:
-        """From commands of which each sensor's are in order."""
+        """Return commands sorted by sensor; those of each sensor must be in order."""
         sensors = np.asarray(sensor_id, np.int32)
         order = np.argsort(sensors, kind="stable")
         return cls(sensors[order], code[order])
@@ -50,10 +50,10 @@ class Commands:
 
 @dataclass(frozen=True)
 class Rooms:
-    """The rooms: one sensor each, with a setting each, and how often a reading causes a command.
+    """The rooms, with one sensor and one setting each, and the share of readings that cause a command.
 
     Temperatures are uniform around the desired one, so a share p is too warm and a share p too cold. In the long
-    run the last command was ON or OFF equally often, and half of those 2 p readings ask for the other one:
+    run the last command is ON or OFF equally often, and half of those 2 p readings require the other one:
     `emit_share` is p, and at most 0.5.
     """
 
@@ -63,30 +63,30 @@ class Rooms:
 
     @property
     def desired(self) -> Floats:
-        """What each room's owner asks for."""
+        """The desired temperature of each room."""
         return np.random.default_rng((self.seed, 0)).uniform(18, 22, self.count)
 
     @property
     def delta(self) -> float:
-        """How far from that a reading may be, to either side, without a command."""
+        """The largest deviation, to either side, without a command."""
         return _SPREAD * (1 - 2 * self.emit_share)
 
     def readings(self, count: int, part: int) -> Readings:
-        """Readings of random rooms; every part is another piece of the same fixed input."""
+        """Return readings of random rooms; every part is another piece of the same fixed input."""
         random = np.random.default_rng((self.seed, 1, part))
         sensor_id = random.integers(0, self.count, count, np.int32)
         temperature = self.desired[sensor_id] + random.uniform(-_SPREAD, _SPREAD, count)
         return Readings(sensor_id, temperature)
 
     def alternating(self, rounds: int) -> Readings:
-        """Readings of all rooms in turn, too warm in one round and too cold in the next: each causes a command."""
+        """Return readings of all rooms in turn, too warm in one round, too cold in the next: each causes a command."""
         sensor_id = np.tile(np.arange(self.count, dtype=np.int32), rounds)
         sign = np.repeat(np.where(np.arange(rounds) % 2 == 0, 1.0, -1.0), self.count)
         return Readings(sensor_id, self.desired[sensor_id] + sign * _SPREAD)
 
 
 def expected_commands(rooms: Rooms, parts: list[Readings]) -> Commands:
-    """The fold with all settings first: a command where one differs from the sensor's last one."""
+    """Fold all readings after all settings: return a command wherever it differs from the sensor's last one."""
     desired, delta = rooms.desired, rooms.delta
     sensor_id = np.concatenate([part.sensor_id for part in parts])
     temperature = np.concatenate([part.temperature for part in parts])
@@ -102,7 +102,7 @@ def expected_commands(rooms: Rooms, parts: list[Readings]) -> Commands:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How commands differ from the expected ones, counted sensor by sensor and place by place."""
+    """The differences between actual and expected commands, counted sensor by sensor and position by position."""
 
     missing: int
     extra: int
@@ -132,7 +132,7 @@ def _last(commands: Commands) -> int:
 
 
 def _places(commands: Commands, counts: npt.NDArray[np.int64]) -> Integers:
-    """The place of each command among those of its sensor."""
+    """Return the position of each command among those of its sensor."""
     starts = np.cumsum(counts) - counts
     places: Integers = np.arange(len(commands)) - starts[commands.sensor_id]
     return places

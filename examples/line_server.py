@@ -1,4 +1,4 @@
-"""A server of lines: sends them to the first client that connects, and ends the connection; shared by the examples."""
+"""A server that sends lines to the first client that connects, then closes the connection; shared by the examples."""
 
 import socket
 import time
@@ -8,7 +8,7 @@ __all__ = ["serve"]
 
 
 def serve(server: socket.socket, lines: Iterable[str], per_second: float) -> None:
-    """Send lines to the first client, no more than so many in a second, until they end or the client goes."""
+    """Send lines to the first client, at most `per_second`, until they end or the client disconnects."""
     connection, _ = server.accept()
     with connection:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A running job: `penstock run` in a process of its own, which is handed files and commands; shared by the examples."""
+"""A running job: `penstock run` in its own process, which receives files and commands; shared by the examples."""
 
 import itertools
 import json
@@ -18,12 +18,12 @@ PENSTOCK = (sys.executable, "-m", "penstock.cli")
 
 
 def read(folder: Path) -> list[Record]:
-    """All records in the JSON Lines files of a folder."""
+    """Return all records in the JSON Lines files of a folder."""
     return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.open()]
 
 
 def run_bounded(job_file: Path, bindings: Mapping[str, str]) -> Record:
-    """Run a job on all that is there, to its end; the summary of the run."""
+    """Run a job on all available input, to its end, and return the summary of the run."""
     finished = subprocess.run(
         [*PENSTOCK, "run", str(job_file), "--bounded", "-o", "json", *_places(bindings)],
         capture_output=True,
@@ -43,9 +43,9 @@ def _places(bindings: Mapping[str, str]) -> list[str]:
 class RunningJob:
     """A job on folders: `folder/NAME` for each stream and sink, `folder/checkpoint` for the job itself.
 
-    `bindings` are streams and sinks that are elsewhere.
+    `bindings` are streams and sinks in other places.
 
-    Use it as a context manager; at the end the job is stopped between two micro-batches.
+    Use it as a context manager: at the end it stops the job between two micro-batches.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class RunningJob:
             self._process.kill()
 
     def runs(self) -> bool:
-        """Whether the job has not ended."""
+        """Return whether the job is still running."""
         return self._process.poll() is None
 
     def check(self) -> None:
-        """Raise RuntimeError, with what the job said, when it runs no more."""
+        """Raise RuntimeError, with the end of the job's log, if the job no longer runs."""
         if not self.runs():
             raise RuntimeError(self._last_words())
 
@@ -94,7 +94,7 @@ class RunningJob:
         )
 
     def hand_in(self, stream: str, file: Path) -> None:
-        """Let a stream have a file: it is moved into the stream's folder, so that it appears whole."""
+        """Move a file into the folder of a stream, so that it appears complete."""
         where = self.checkpoint if stream == "commands" else self.folder
         target = where / stream / f"{next(self._numbers):06}.jsonl"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,15 +107,15 @@ class RunningJob:
         self.hand_in("commands", file)
 
     def receipts(self) -> list[Record]:
-        """What became of the commands so far: the last receipt of each, but for those of `settle`."""
+        """Return the final receipts of the commands so far, except those of `settle`."""
         found = read(self.checkpoint / "receipts")
         return [one for one in found if one["status"] in FINAL and not one["id"].startswith("settle-")]
 
     def settle(self) -> None:
-        """Wait until the job has done with all that was handed in before.
+        """Wait until the job has processed everything that was handed in before.
 
-        The micro-batch that answers the first trace may have looked for files before the last one was there. The one
-        that answers the second began later.
+        The micro-batch that answers the first trace may have looked for files before the last one was there. The
+        micro-batch that answers the second trace started later.
         """
         for _ in range(2):
             number = next(self._numbers)

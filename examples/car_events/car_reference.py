@@ -1,4 +1,4 @@
-"""The reference: the top speeds that the job must emit, in plain Python. It knows neither penstock nor Spark."""
+"""The reference: the top speeds that the job must emit, in plain Python, without penstock or Spark."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,7 +10,7 @@ LAST_MS = 10_000
 
 
 def top_speeds(reports: Iterable[Record]) -> Iterator[Record]:
-    """The fastest report of the last ten seconds, whenever a car has gone more than fifty metres.
+    """Yield the fastest report of the last ten seconds whenever a car has gone more than fifty metres.
 
     >>> first = {"car": 1, "speed": 90, "distance": 0.0, "time": 0}
     >>> list(top_speeds([first, {**first, "speed": 80, "distance": 51.0, "time": 2_000}]))

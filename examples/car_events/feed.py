@@ -1,4 +1,4 @@
-"""Cars on the road: `python feed.py FOLDER` writes what they report, in the order of time, as JSON Lines."""
+"""Cars on the road: `python feed.py FOLDER` writes their reports, in time order, as JSON Lines."""
 
 import json
 import random
@@ -14,7 +14,7 @@ EVERY_MS = 500
 
 
 def reports(cars: int, count: int, seed: int = 1) -> Iterator[Record]:
-    """So many reports of each car, which speeds up or slows down a little before each."""
+    """Yield `count` reports of each car, which speeds up or slows down a little before each report."""
     numbers = random.Random(seed)
     speeds, distances = [50] * cars, [0.0] * cars
     for number in range(count):
@@ -26,7 +26,7 @@ def reports(cars: int, count: int, seed: int = 1) -> Iterator[Record]:
 
 
 def write(folder: Path, cars: int = 3, count: int = 240) -> None:
-    """Write the reports into files of a hundred, which a job reads one after the other."""
+    """Write the reports into files of a hundred reports each, which a job reads one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(report) + "\n" for report in reports(cars, count)]
     for number, first in enumerate(range(0, len(lines), 100), 1):

@@ -1,4 +1,4 @@
-"""Run the job on what three cars report in two minutes, and show the top speeds of each."""
+"""Run the job on two minutes of reports from three cars, and show the top speeds of each car."""
 
 import sys
 import tempfile
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def table(car: int, found: list[Record]) -> Table:
-    """The first top speeds of a car."""
+    """Return a table of the first top speeds of a car."""
     title = f"Car {car}: {len(found)} top speeds"
     shown = Table("km/h", "after seconds", "after metres", title=title, title_justify="left")
     for one in found[:SHOWN]:

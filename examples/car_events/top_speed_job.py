@@ -1,4 +1,4 @@
-"""Tell the top speed of each car over its last ten seconds, every fifty metres."""
+"""Emit the top speed of each car over its last ten seconds, every fifty metres."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ METRES = 50.0
 
 @dataclass
 class CarEvent:
-    """Where a car is: speed in km/h, distance in metres since it set off, time in milliseconds since 1970."""
+    """A report of a car: speed in km/h, distance in metres since departure, time in milliseconds since 1970."""
 
     car: int
     speed: int
@@ -22,7 +22,7 @@ def metres(earlier: CarEvent, later: CarEvent) -> float:
 
 
 def faster(one: CarEvent, other: CarEvent) -> CarEvent:
-    """The faster of two; of equal ones the first."""
+    """Return the faster of two reports; the first one if they are equal."""
     return other if other.speed > one.speed else one
 
 

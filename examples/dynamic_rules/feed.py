@@ -1,6 +1,6 @@
-"""Payments of four hours, and what happens to the rules before each: `python feed.py FOLDER` writes them.
+"""Payments of four hours, with the rule changes before each hour: `python feed.py FOLDER` writes them.
 
-FOLDER/1 to FOLDER/4 get the files rules.jsonl, commands.jsonl and payments.jsonl, each when there is something in it.
+FOLDER/1 to FOLDER/4 get the files rules.jsonl, commands.jsonl and payments.jsonl; empty files are omitted.
 """
 
 import datetime as dt
@@ -15,7 +15,7 @@ from typing import Any
 Record = dict[str, Any]
 
 MORNING = dt.datetime(2026, 3, 2, 9, tzinfo=dt.UTC)
-# What people buy, and for how many cents.
+# What people buy, with the range of amounts in cents.
 SHOPS = {
     "groceries": (500, 9_000),
     "fuel": (3_000, 9_000),
@@ -55,7 +55,7 @@ TESTING = {
 
 @dataclass(frozen=True)
 class Stage:
-    """What happens to the rules, on the control stream or by commands, before an hour of payments."""
+    """Changes of the rules, by the control stream or by commands, before an hour of payments."""
 
     title: str
     rules: list[Record]
@@ -63,7 +63,7 @@ class Stage:
 
 
 def command(kind: str, payload: Any, number: int) -> Record:
-    """A command to the step that judges."""
+    """Return a command to the step `judge`."""
     target = {"step": "judge"}
     return {"id": f"{kind}-{number}", "kind": kind, "target": target, "issued_by": "ann", "payload": payload}
 
@@ -100,7 +100,7 @@ STAGES = [
 
 
 def payments(hour: int) -> list[Record]:
-    """The payments of an hour: people who shop, and a few who try stolen cards. They come up to two minutes late."""
+    """Return the payments of an hour, from shoppers and a few who test stolen cards, up to two minutes late."""
     numbers = random.Random(hour)
     start = MORNING + dt.timedelta(hours=hour)
     found = [*shoppers(numbers, start), *testers(numbers, start)]
@@ -109,7 +109,7 @@ def payments(hour: int) -> list[Record]:
 
 
 def shoppers(numbers: random.Random, start: dt.datetime) -> Iterator[Record]:
-    """Sixty accounts, some with a card from abroad."""
+    """Yield payments of sixty accounts, some with a foreign card."""
     for _ in range(600):
         account = numbers.randrange(60)
         merchant = numbers.choice(list(SHOPS))
@@ -119,7 +119,7 @@ def shoppers(numbers: random.Random, start: dt.datetime) -> Iterator[Record]:
 
 
 def testers(numbers: random.Random, start: dt.datetime) -> Iterator[Record]:
-    """Three accounts whose stolen cards are tried out on gift cards, within five minutes each."""
+    """Yield payments of three accounts whose stolen cards are tested on gift cards, within five minutes each."""
     for account in numbers.sample(range(60), 3):
         begin = numbers.uniform(0, 3_300)
         for _ in range(8):
@@ -129,7 +129,7 @@ def testers(numbers: random.Random, start: dt.datetime) -> Iterator[Record]:
 def payment(
     account: str, country: str, merchant: str, amount: int, start: dt.datetime, second: float
 ) -> Record:
-    """A payment as JSON."""
+    """Return a payment as JSON."""
     at = (start + dt.timedelta(seconds=int(second))).isoformat()
     return {"account": account, "country": country, "merchant": merchant, "amount": amount, "at": at}
 

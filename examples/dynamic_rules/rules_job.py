@@ -1,4 +1,4 @@
-"""Judge payments by rules that change while the job runs."""
+"""Check payments against rules that change while the job runs."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import penstock as ps
 
 @dataclass
 class Payment:
-    """A payment by card; `amount` in cents, `country` is the card's, `at` the payment's own time."""
+    """A card payment: `amount` in cents, `country` of the card, `at` the time of the payment."""
 
     account: str
     country: str
@@ -21,10 +21,11 @@ class Payment:
 
 @dataclass
 class Rule:
-    """An alert when the payments of an account that fit the rule come to more than the threshold.
+    """A rule that raises an alert if the matching payments of an account exceed the threshold.
 
-    They are counted, or their amounts are summed: the last `last` of them, or those of the last `minutes`. A payment
-    fits that meets every condition; an empty list is no condition. `version` is the author's, for each rule.
+    The rule counts payments or sums their amounts: of the last `last` ones, or of those in the last `minutes`. A
+    payment matches if it meets every condition; an empty list is not a condition. The author numbers the versions of
+    each rule.
     """
 
     name: str
@@ -48,19 +49,19 @@ class Rule:
         )
 
     def window(self, seen: list[Payment]) -> tuple[list[Payment], list[Payment]]:
-        """What to go on keeping of an account, and what to measure, when the last of these has come."""
+        """Return the payments to keep for an account, and those to measure, after the last of the given ones."""
         if self.minutes is None:
             kept = seen[-max(self.last, 1) :]
             return kept, kept
         now, span = seen[-1].at, dt.timedelta(minutes=self.minutes)
-        # Twice the span, so that a payment which comes late by no more than the span is judged as if it were in time.
+        # Twice the span, so that a payment late by at most the span is checked as if it were in time.
         oldest = max(one.at for one in seen) - 2 * span
         return [one for one in seen if one.at > oldest], [one for one in seen if now - span < one.at <= now]
 
 
 @dataclass
 class Alert:
-    """What a rule has found, by which of its versions, and why."""
+    """An alert of a rule, with the rule's version and the reason."""
 
     account: str
     rule: str
@@ -71,7 +72,7 @@ class Alert:
 
 
 class Judge(ps.ConnectedProcessFunction):
-    """Judges every payment by the rules in force at the cut."""
+    """Checks every payment against the rules in force at the cut."""
 
     rules = ps.BroadcastState(str, Rule)
     seen = ps.ValueState(dict[str, list[Payment]])  # by rule
@@ -127,7 +128,7 @@ class Judge(ps.ConnectedProcessFunction):
                 self.seen.set({rule: kept for rule, kept in seen.items() if rule != name})
 
     @ps.on_command("list-rules", scope="step")
-    def tell(self, payload: None, ctx: ps.CommandContext) -> None:
+    def list_rules(self, payload: None, ctx: ps.CommandContext) -> None:
         ctx.reply([rule for rule in self.rules.values() if not rule.paused])
 
     def known(self, name: str) -> Rule:

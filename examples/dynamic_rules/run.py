@@ -1,4 +1,4 @@
-"""Run the job on four hours of payments, change its rules before each, and show what came of it."""
+"""Run the job on four hours of payments, change its rules before each hour, and show the alerts and receipts."""
 
 import json
 import sys
@@ -36,13 +36,13 @@ def main() -> None:
         console.print(alerts_table(hours))
         console.print(receipts_table(receipts))
         console.print("\nIn force at the end, as the job replies to list-rules:")
-        for rule in replied(receipts, "list-rules"):
+        for rule in find_reply(receipts, "list-rules"):
             console.print(f"  {rule['name']} v{rule['version']}: {rule['measure']} over {rule['threshold']}")
         console.print(f"\nOne job, never restarted, {time.monotonic() - began:.0f} s.")
 
 
 def play(job: RunningJob, number: int, console: Console) -> list[Record]:
-    """Change the rules, then let an hour of payments come; the alerts of that hour."""
+    """Change the rules, hand in an hour of payments, and return the alerts of that hour."""
     files = job.folder / "feed" / str(number)
     known = len(read(job.folder / "alerts"))
     for stream in ("rules", "commands", "payments"):
@@ -57,7 +57,7 @@ def play(job: RunningJob, number: int, console: Console) -> list[Record]:
 
 
 def alerts_table(hours: list[list[Record]]) -> Table:
-    """How many alerts each rule gave in each hour, by which of its versions."""
+    """Return a table of the number of alerts of each rule in each hour, by version."""
     table = Table("rule", title="Alerts by the rules that were in force", title_justify="left")
     for number, alerts in enumerate(hours, 1):
         versions = sorted({alert["control_version"] for alert in alerts})
@@ -72,7 +72,7 @@ def alerts_table(hours: list[list[Record]]) -> Table:
 
 
 def receipts_table(receipts: list[Record]) -> Table:
-    """What became of each command."""
+    """Return a table of the outcome of each command."""
     table = Table("command", "status", "keys", "reason", title="Receipts", title_justify="left")
     for receipt in receipts:
         colour = MARKS[receipt["status"]]
@@ -81,8 +81,8 @@ def receipts_table(receipts: list[Record]) -> Table:
     return table
 
 
-def replied(receipts: list[Record], kind: str) -> Any:
-    """What the job has replied to the command of a kind."""
+def find_reply(receipts: list[Record], kind: str) -> Any:
+    """Return the job's reply to the command of a kind."""
     (receipt,) = (one for one in receipts if one["kind"] == kind)
     return json.loads(receipt["details"])
 

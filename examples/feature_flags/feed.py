@@ -1,6 +1,6 @@
-"""Page views of three days, and what happens to the flags before each: `python feed.py FOLDER` writes them.
+"""Page views of three days, with the flag changes before each day: `python feed.py FOLDER` writes them.
 
-FOLDER/1 to FOLDER/3 get the files flags.jsonl, commands.jsonl and views.jsonl, each when there is something in it.
+FOLDER/1 to FOLDER/3 get the files flags.jsonl, commands.jsonl and views.jsonl; empty files are omitted.
 """
 
 import datetime as dt
@@ -21,7 +21,7 @@ VIEWS = 4_000
 
 @dataclass(frozen=True)
 class Day:
-    """What happens to the flags, on the control stream or by commands, before the views of a day."""
+    """Changes of the flags, by the control stream or by commands, before the views of a day."""
 
     title: str
     flags: list[Record]
@@ -29,12 +29,12 @@ class Day:
 
 
 def at(day: int, hour: float) -> dt.datetime:
-    """A time of a day; 0 is Monday."""
+    """Return a time of a day; day 0 is Monday."""
     return MONDAY + dt.timedelta(days=day, hours=hour)
 
 
 def checkout(version: int, percent: float, since: dt.datetime) -> Record:
-    """The flag of the new checkout, for a part of the users; two testers have it always."""
+    """Return the flag of the new checkout for a percentage of the users; two testers always have it."""
     return {
         "name": "new-checkout",
         "version": version,
@@ -45,7 +45,7 @@ def checkout(version: int, percent: float, since: dt.datetime) -> Record:
 
 
 def kill(names: list[str], since: dt.datetime, number: int) -> Record:
-    """The command that turns features off for everybody from a time on."""
+    """Return the command that turns features off for all users from a time on."""
     return {
         "id": f"kill-{number}",
         "kind": "set",
@@ -67,7 +67,7 @@ DAYS = [
     ),
     Day(
         "announced the evening before: 50 % from noon, all from 16:00",
-        # The later step is announced first: what counts is the time from which each is effective.
+        # The later step is announced first: only the effective times count.
         [checkout(4, 100, at(1, 16)), checkout(3, 50, at(1, 12))],
         [],
     ),
@@ -80,7 +80,7 @@ DAYS = [
 
 
 def views(day: int) -> list[Record]:
-    """The page views of a day, in no order at all: many devices send theirs hours later."""
+    """Return the page views of a day in random order: many devices send theirs hours later."""
     numbers = random.Random(day)
     found = []
     for _ in range(VIEWS):

@@ -1,4 +1,4 @@
-"""Tell which user sees which variant of a feature, by flags that change while the job runs."""
+"""Determine which variant of a feature each user sees, by flags that change while the job runs."""
 
 import bisect
 import datetime as dt
@@ -14,7 +14,7 @@ BEGINNING = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 @dataclass
 class PageView:
-    """A page that a user looked at, and when."""
+    """A page that a user viewed, and when."""
 
     user: str
     page: str
@@ -23,10 +23,10 @@ class PageView:
 
 @dataclass
 class Flag:
-    """Who has a feature from `effective_at` on; without that time from the beginning.
+    """The users who have a feature, from `effective_at` on, or from the beginning without that time.
 
-    A flag that is not enabled is off for everybody. Users in `allow` have it always, of the others `percent` out of
-    100. `version` numbers the changes of all flags together.
+    A flag that is not enabled is off for everybody. Users in `allow` always have the feature, and `percent` of the
+    others. `version` numbers the changes of all flags together.
     """
 
     name: str
@@ -49,18 +49,18 @@ class Exposure:
 
 
 def bucket(user: str, flag: str) -> float:
-    """The place of a user between 0 and 100, another one for each flag, but the same on every machine and for ever."""
+    """Return a user's bucket from 0 to 100: different for each flag, but the same on every machine, forever."""
     digest = hashlib.blake2b(f"{flag}/{user}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") * 100 / 2**64
 
 
 def start(flag: Flag) -> dt.datetime:
-    """The time from which a version of a flag holds."""
+    """Return the time from which a version of a flag holds."""
     return flag.effective_at or BEGINNING
 
 
 class Assign(ps.ConnectedProcessFunction):
-    """Assigns a variant of every flag to every page view, as the flags were at the time of the view."""
+    """Assigns a variant of every flag to every page view, by the flags in force at the time of the view."""
 
     schedules = ps.BroadcastState(str, list[Flag])
     killed = ps.Setting(list[str], [])
@@ -80,7 +80,7 @@ class Assign(ps.ConnectedProcessFunction):
 
 
 def assigned(user: str, flag: Flag) -> tuple[str, str]:
-    """The variant of a user under a version of a flag, and why."""
+    """Return a user's variant under a version of a flag, and the reason."""
     if not flag.enabled:
         return "off", "disabled"
     if user in flag.allow:

@@ -1,4 +1,4 @@
-"""Run the job on the page views of three days, change its flags before each, and show what users saw."""
+"""Run the job on the page views of three days, change its flags before each day, and show what users saw."""
 
 import datetime as dt
 import sys
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def play(job: RunningJob, number: int, console: Console) -> list[Record]:
-    """Change the flags, then let the views of a day come; the exposures of that day."""
+    """Change the flags, hand in the views of a day, and return the exposures of that day."""
     files = job.folder / "feed" / str(number)
     known = len(read(job.folder / "exposures"))
     for stream in ("flags", "commands", "views"):
@@ -53,7 +53,7 @@ def play(job: RunningJob, number: int, console: Console) -> list[Record]:
 
 
 def shares_table(days: list[list[Record]]) -> Table:
-    """The share of views with the new checkout by the hour of the view, and the control versions in force then."""
+    """Return a table of the share of views with the new checkout, by hour, with the control versions in force."""
     table = Table("hour", title="Views with the new checkout, by the hour of the view", title_justify="left")
     for number in range(1, len(days) + 1):
         table.add_column(f"day {number}")
@@ -63,7 +63,7 @@ def shares_table(days: list[list[Record]]) -> Table:
 
 
 def share(exposures: list[Record], hour: int) -> str:
-    """How many of the views in an hour saw the new checkout, as a bar."""
+    """Return the share of an hour's views with the new checkout, as a bar."""
     found = [
         one
         for one in exposures
@@ -76,7 +76,7 @@ def share(exposures: list[Record], hour: int) -> str:
 
 
 def receipts_table(receipts: list[Record]) -> Table:
-    """What became of each command."""
+    """Return a table of the outcome of each command."""
     table = Table("command", "kind", "target", "status", title="Receipts", title_justify="left")
     for one in receipts:
         table.add_row(one["id"], one["kind"], one["target"], one["status"])
@@ -84,7 +84,7 @@ def receipts_table(receipts: list[Record]) -> Table:
 
 
 def switched_off(exposures: list[Record]) -> int:
-    """How many users had the new checkout at one time and not at a later one."""
+    """Return how many users had the new checkout at one time and not at a later one."""
     had: set[str] = set()
     lost: set[str] = set()
     for one in sorted(exposures, key=lambda one: str(one["at"])):

@@ -1,4 +1,4 @@
-"""Sum up and count the profit of each month, as sales come in, every two seconds."""
+"""Emit the profit and the number of sales of each month every two seconds."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Sale:
 
 @dataclass
 class Profit:
-    """The profit of some sales, and how many they were."""
+    """The total profit and the number of some sales."""
 
     profit: int
     count: int
@@ -42,7 +42,7 @@ def parse(line: Line) -> Sale:
 
 
 class SumAndCount(ps.AggregateFunction[Sale, Profit, Profit]):
-    """Adds up profits, and counts sales."""
+    """Adds up profits and counts sales."""
 
     def create_accumulator(self) -> Profit:
         return Profit(0, 0)

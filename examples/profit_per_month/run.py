@@ -1,4 +1,4 @@
-"""Run the sales server and the job, and write what the job tells into profitPerMonthWindowed.txt."""
+"""Run the sales server and the job, and write the job's output to profitPerMonthWindowed.txt."""
 
 import argparse
 import subprocess
@@ -40,13 +40,13 @@ def main() -> None:
     result = arguments.to / RESULT
     result.write_text("\n".join(rows) + "\n")
     print(
-        f"{len(rows) - 1} lines are in {result}, and {letters} lines of the server were no sales. The first ones:"
+        f"{len(rows) - 1} lines are in {result}, and {letters} lines of the server were not sales. The first ones:"
     )
     print("\n".join(rows[:8]))
 
 
 def profits(folder: Path, port: int, sales: int) -> list[str]:
-    """The lines that the job writes until it has told of all sales, with their header."""
+    """Return the lines that the job writes until its output covers all sales, with their header."""
     bindings = {
         "sales": f"socket://127.0.0.1:{port}",
         "profits": f"csv:{folder / 'profits'}",
@@ -54,15 +54,15 @@ def profits(folder: Path, port: int, sales: int) -> list[str]:
     }
     with RunningJob(HERE / "profit_job.py", folder, bindings=bindings) as job:
         while True:
-            rows = written(folder / "profits")
+            rows = read_csv(folder / "profits")
             if sum(int(row.split(",")[-1]) for row in rows[1:]) >= sales:
                 return rows
             job.check()
             time.sleep(0.2)
 
 
-def written(folder: Path) -> list[str]:
-    """The lines of all files in a folder of CSV, with one header."""
+def read_csv(folder: Path) -> list[str]:
+    """Return the lines of all CSV files in a folder, with one header."""
     parts = [path.read_text().splitlines() for path in sorted(folder.glob("*.csv"))]
     return [*parts[0][:1], *(row for part in parts for row in part[1:])] if parts else []
 

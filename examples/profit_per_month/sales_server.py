@@ -1,7 +1,7 @@
 """A server that sends sales: `python sales_server.py [--port 9181] [--sales 2000] [--per-second 200]`.
 
-The first client that connects gets lines `date,month,category,product,profit`, and then the connection ends. Each run
-sends the same sales; here and there one of them is not a sale.
+The first client that connects gets lines `date,month,category,product,profit`, then the connection closes. Each run
+sends the same sales, with an invalid line now and then.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BAD_EVERY = 97
 
 
 def sales(count: int, seed: int = 1) -> Iterator[str]:
-    """Lines of so many sales, with bad ones in between."""
+    """Yield `count` lines of sales, some of them invalid."""
     numbers = random.Random(seed)
     for number in range(1, count + 1):
         month = numbers.randrange(len(MONTHS))

@@ -1,6 +1,6 @@
-"""Clicks of a morning: `python feed.py FOLDER` writes them as JSON Lines, a file for each hour in which they come.
+"""Clicks of a morning: `python feed.py FOLDER` writes them as JSON Lines, one file per hour of arrival.
 
-Most come within the minute. Now and then a phone has been offline, and what its user did an hour or two ago comes then.
+Most arrive within a minute. Occasionally a phone was offline, and its user's clicks arrive an hour or two later.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ OFFLINE = 0.03
 
 
 def arrivals(users: int, seed: int = 1) -> Iterator[tuple[float, Record]]:
-    """The clicks of so many users in no order: when each comes, in seconds since the morning began, and the click."""
+    """Yield the clicks of users in no order: the arrival time, in seconds since the morning began, and the click."""
     numbers = random.Random(seed)
     for user in range(users):
         second = numbers.uniform(0, 3_600)
@@ -31,12 +31,12 @@ def arrivals(users: int, seed: int = 1) -> Iterator[tuple[float, Record]]:
                 second + late_s,
                 {"user": f"U{user:02}", "page": numbers.choice(PAGES), "at": at.isoformat()},
             )
-            # Mostly the user goes on, and sometimes has a break.
+            # Most of the time the user continues; sometimes they take a break.
             second += numbers.uniform(5, 240) if numbers.random() < 0.85 else numbers.uniform(1_000, 4_000)
 
 
 def hours(users: int, seed: int = 1) -> list[list[Record]]:
-    """The clicks that come in each hour, in the order in which they come."""
+    """Return the clicks that arrive in each hour, in order of arrival."""
     found = sorted(arrivals(users, seed), key=lambda one: one[0])
     last = int(found[-1][0] // 3_600)
     return [[click for second, click in found if second // 3_600 == number] for number in range(last + 1)]

@@ -1,4 +1,4 @@
-"""Run the job on the clicks of a morning, hour by hour, and show the sessions of users and what came late."""
+"""Run the job on the clicks of a morning, hour by hour, and show the users' sessions and the late clicks."""
 
 import datetime as dt
 import sys
@@ -24,7 +24,7 @@ def main() -> None:
         write(folder / "clicks")
         console.print("Running the job ...")
         places = {name: f"jsonl:{folder / name}" for name in ("sessions", "late")}
-        # What is late depends on what came in the micro-batches before.
+        # Which clicks are late depends on the previous micro-batches.
         clicks = f"jsonl:{folder / 'clicks'}?max_files_per_batch=1"
         run_bounded(HERE / "sessions_job.py", {"clicks": clicks, **places})
         sessions, late = read(folder / "sessions"), read(folder / "late")
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def sessions_table(user: str, sessions: list[Record]) -> Table:
-    """The sessions of a user, in their order."""
+    """Return a table of the sessions of a user, in order."""
     table = Table("from", "to", "clicks", "pages", title=f"Sessions of {user}", title_justify="left")
     for one in sorted(sessions, key=lambda one: str(one["start"])):
         table.add_row(clock(one["start"]), clock(one["end"]), str(one["clicks"]), ", ".join(one["pages"]))

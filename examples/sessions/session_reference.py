@@ -1,4 +1,4 @@
-"""The reference: the sessions and the late clicks of a run, in plain Python. It knows neither penstock nor Spark."""
+"""The reference: the sessions and the late clicks of a run, in plain Python, without penstock or Spark."""
 
 import datetime as dt
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 def at(click: Record) -> dt.datetime:
-    """When a click was."""
+    """Return the time of a click."""
     return dt.datetime.fromisoformat(click["at"])
 
 
 class Model:
-    """Takes micro-batches of clicks; the watermark moves behind each."""
+    """A model that takes micro-batches of clicks; the watermark moves after each."""
 
     def __init__(self) -> None:
         self.sessions: list[Record] = []
@@ -26,7 +26,7 @@ class Model:
         self._newest = dt.datetime.min.replace(tzinfo=dt.UTC) + 2 * BEHIND
 
     def take(self, clicks: Iterable[Record]) -> None:
-        """A micro-batch: its clicks, then what is over by the new watermark."""
+        """Take a micro-batch: its clicks, then the sessions that end by the new watermark."""
         over = self._newest - BEHIND - MILLISECOND
         found = list(clicks)
         for click in found:
@@ -35,11 +35,11 @@ class Model:
         self._close(self._newest - BEHIND - MILLISECOND)
 
     def end(self) -> None:
-        """Nothing will follow."""
+        """End the input."""
         self._close(dt.datetime.max.replace(tzinfo=dt.UTC))
 
     def _put(self, click: Record, over: dt.datetime) -> None:
-        """Join a click with the open sessions that it is near to, unless even then it would be over."""
+        """Join a click with the open sessions close to it, unless the result would already be over."""
         known = self._open.setdefault(click["user"], [])
         near = [one for one in known if at(one[0]) - GAP <= at(click) <= at(one[-1]) + GAP]
         joined = sorted([click, *(other for one in near for other in one)], key=at)

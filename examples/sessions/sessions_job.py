@@ -1,4 +1,4 @@
-"""Tell the sessions of users from their clicks: from when to when, and how many clicks."""
+"""Find the sessions of users in their clicks: start, end, number of clicks and pages."""
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ class Click:
 
 @dataclass
 class Session:
-    """What a user did without a longer break. It ends with the last click."""
+    """The clicks of a user without a longer break. It ends with the last click."""
 
     user: str
     start: dt.datetime
@@ -30,7 +30,7 @@ class Session:
 
 
 class Summary(ps.WindowFunction):
-    """Makes one session of the clicks of a window."""
+    """Turns the clicks of a window into one session."""
 
     def process(self, key: str, records: Sequence[Click], ctx: ps.WindowContext) -> Iterator[Session]:
         clicks = sorted(records, key=lambda click: (click.at, click.page))

@@ -1,11 +1,11 @@
-"""Records: what the streams of the temperature-control job carry."""
+"""The records in the streams of the temperature-control job."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Command(Enum):
-    """What a heater is told."""
+    """A command to a heater: on or off."""
 
     ON = "ON"
     OFF = "OFF"
@@ -13,7 +13,7 @@ class Command(Enum):
 
 @dataclass
 class SensorReading:
-    """A temperature that a room's sensor has measured, in degrees Celsius."""
+    """A temperature measured by a room's sensor, in degrees Celsius."""
 
     sensor_id: int
     temperature: float
@@ -21,7 +21,7 @@ class SensorReading:
 
 @dataclass
 class TemperatureSetting:
-    """What a room's owner asks for: from `desired - down_delta` to `desired + up_delta` degrees Celsius."""
+    """The range that a room's owner wants, `desired - down_delta` to `desired + up_delta` degrees Celsius."""
 
     sensor_id: int
     desired: float

@@ -1,6 +1,6 @@
-"""The reference: what the temperature-control job must emit, as a fold in plain Python.
+"""The reference: the expected output of the temperature-control job, as a fold in plain Python.
 
-It knows neither penstock nor Spark, so that it can judge them. Records are dicts as in JSON.
+It uses neither penstock nor Spark, so that it can check them. Records are dicts as in JSON.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,18 +10,18 @@ Record = dict[str, Any]
 
 
 class Fold:
-    """The job on one machine, one record at a time."""
+    """The logic of the job on one machine, one record at a time."""
 
     def __init__(self) -> None:
         self.settings: dict[int, Record] = {}
         self.last_command: dict[int, str] = {}
 
     def take_setting(self, setting: Record) -> None:
-        """A room's owner asks for something else."""
+        """Take a new setting of a room's owner."""
         self.settings[setting["sensor_id"]] = setting
 
     def judge(self, reading: Record) -> Record | None:
-        """The command that a reading causes, or None."""
+        """Return the command that a reading causes, or None."""
         sensor = reading["sensor_id"]
         if sensor not in self.settings:
             return None
@@ -39,7 +39,7 @@ class Fold:
 
 
 def commands(batches: Iterable[tuple[Iterable[Record], Iterable[Record]]]) -> Iterator[Record]:
-    """The commands of a run: in each batch (settings, readings) all settings take effect, then the readings come.
+    """Yield the commands of a run: in each batch (settings, readings) all settings take effect before the readings.
 
     >>> warm = {"sensor_id": 1, "temperature": 23.5}
     >>> wish = {"sensor_id": 1, "desired": 20.0, "up_delta": 1.0, "down_delta": 1.0}

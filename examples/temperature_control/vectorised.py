@@ -1,6 +1,6 @@
-"""The temperature-control job in its vectorised form: the same commands, from columns instead of single records.
+"""The temperature-control job in vectorised form: the same commands, from columns instead of single records.
 
-State has the same names and types as in `job.py`, so either form goes on from the other's checkpoint.
+State has the same names and types as in `job.py`, so either form continues from the other's checkpoint.
 """
 
 import messages_pb2 as messages

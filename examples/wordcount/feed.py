@@ -11,14 +11,14 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from line_server import serve  # found by the line above
 
-# Every word is less frequent than those before it.
+# Each word is less frequent than the one before it.
 TEXT = "the river and water of a gate lets flow wheel turns mill sluice rises falls slowly by night stone miller waits"
 WORDS = TEXT.split()
 FREQUENCIES = [1 / place for place in range(1, len(WORDS) + 1)]
 
 
 def lines(count: int, seed: int = 1) -> Iterator[str]:
-    """So many lines, the same ones for each seed."""
+    """Yield `count` lines, always the same for a seed."""
     numbers = random.Random(seed)
     for _ in range(count):
         words = numbers.choices(WORDS, FREQUENCIES, k=numbers.randint(3, 9))
@@ -26,7 +26,7 @@ def lines(count: int, seed: int = 1) -> Iterator[str]:
 
 
 def write(folder: Path, files: int = 3, count: int = 200) -> None:
-    """Write files of so many lines."""
+    """Write files with a fixed number of lines each."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(1, files + 1):
         (folder / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines(count, number)))

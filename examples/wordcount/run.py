@@ -1,4 +1,4 @@
-"""Count the words of a folder of text, and then those of lines that come in, of five seconds every second."""
+"""Count the words of a folder of text, then those of incoming lines over five seconds, every second."""
 
 import datetime as dt
 import socket
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def from_socket(folder: Path) -> list[Record]:
-    """The counts of lines that come from a server for half a minute."""
+    """Return the counts of lines that a server sends for half a minute."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = f"socket://127.0.0.1:{server.getsockname()[1]}"
         sending = threading.Thread(
@@ -53,7 +53,7 @@ def from_socket(folder: Path) -> list[Record]:
             while sending.is_alive():
                 job.check()
                 time.sleep(0.1)
-            # The job connects again when the connection has ended, and there is nothing more to come.
+            # The job reconnects after the connection has closed, although nothing more will come.
             over = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=3)
             while not any(end(one) >= over for one in read(folder / "counts")):
                 job.check()
@@ -66,7 +66,7 @@ def end(count: Record) -> dt.datetime:
 
 
 def counts_table(counts: list[Record]) -> Table:
-    """The most frequent words."""
+    """Return a table of the most frequent words."""
     table = Table("word", "count", title="All of the text", title_justify="left")
     for one in sorted(counts, key=lambda one: (-one["count"], one["word"]))[:SHOWN]:
         table.add_row(one["word"], str(one["count"]))
@@ -74,7 +74,7 @@ def counts_table(counts: list[Record]) -> Table:
 
 
 def windows_table(counts: list[Record]) -> Table:
-    """The most frequent words of each of the last windows."""
+    """Return a table of the most frequent words of each of the last windows."""
     table = Table("five seconds up to", "words", "most frequent", title="Every second", title_justify="left")
     windows: dict[dt.datetime, Counter[str]] = {}
     for one in counts:

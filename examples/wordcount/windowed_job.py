@@ -16,14 +16,14 @@ class Line:
 
 @dataclass
 class Word:
-    """A word, in small letters."""
+    """A word in lower case."""
 
     word: str
 
 
 @dataclass
 class Total:
-    """How often a word has come."""
+    """The number of occurrences of a word."""
 
     count: int
 
@@ -34,7 +34,7 @@ def words(line: Line) -> Iterator[Word]:
 
 
 class Count(ps.AggregateFunction[Word, int, Total]):
-    """Counts."""
+    """Counts words."""
 
     def create_accumulator(self) -> int:
         return 0

@@ -66,7 +66,7 @@ def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
     file.rename(tmp_path / "elsewhere")
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "commands", "products")}
     with pytest.raises(
-        ExternalSystemError, match=f"'{away}': the file {file} .*gone.*when it is started again"
+        ExternalSystemError, match=f"'{away}': the file {file} .*disappeared.*when the job is started again"
     ):
         run_job(factor_job(), bindings)
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
@@ -91,7 +91,7 @@ def test_a_plan_that_no_output_has_is_made_anew(run_job: Any, tmp_path: Path, do
     found(tmp_path / "numbers", "numbers", tmp_path / "checkpoint")
     away = tmp_path / "numbers" / f"{done + 1}.jsonl"
     away.rename(tmp_path / "elsewhere")
-    with pytest.raises(ExternalSystemError, match="gone"):
+    with pytest.raises(ExternalSystemError, match="disappeared"):
         run_job(factor_job(), bindings)
     (tmp_path / "elsewhere").rename(away)
     bindings["numbers"] += "?max_files_per_batch=1"

@@ -314,7 +314,7 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
     expect(page.get_by_role("button", name="Delete")).to_be_disabled()
     picture(page, "savepoints")
     owner = visit(place.served.started["token"]).page
-    page.get_by_role("button", name="Begin a job with it").click()
+    page.get_by_role("button", name="Start a job from it").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"penstock submit turnstile --from-savepoint {savepoint}")
     dialog.get_by_role("button", name="Submit").click()
@@ -323,7 +323,7 @@ def test_a_savepoint_is_taken_begun_with_and_deleted(
     assert job_id != place.job_id
     owner.goto(f"{place.url}/dashboard/savepoints")
     owner.get_by_role("button", name=savepoint).click()
-    expect(owner.get_by_text(f"The job {job_id} began with it.")).to_be_visible()
+    expect(owner.get_by_text(f"Job {job_id} started from it.")).to_be_visible()
 
     def delete() -> None:
         owner.get_by_role("button", name="Delete", exact=True).click()

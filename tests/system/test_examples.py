@@ -31,7 +31,7 @@ def test_the_profit_of_each_month_is_told_while_sales_come(
         check=False,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    assert "and 3 lines of the server were no sales" in finished.stdout
+    assert "and 3 lines of the server were not sales" in finished.stdout
     header, *rows = (tmp_path / "profitPerMonthWindowed.txt").read_text().splitlines()
     assert header == '"month","window_start","window_end","profit","count"'
     found: dict[str, Counter[str]] = {}

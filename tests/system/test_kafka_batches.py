@@ -64,7 +64,7 @@ def test_a_broker_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPat
     binding = bind(type("Nobody", (), {"bootstrap": "127.0.0.1:9"})(), "t", "?delivery=exactly-once")
     begun_s = time.monotonic()
     with pytest.raises(
-        ExternalSystemError, match=r"127\.0\.0\.1:9 does not tell which micro-batches it holds"
+        ExternalSystemError, match=r"127\.0\.0\.1:9 does not report which micro-batches it holds"
     ):
         KafkaSink(binding, Plain()).newest("one", "")
     assert time.monotonic() - begun_s < 20

@@ -62,8 +62,11 @@ def test_an_object_is_read(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
 def test_what_is_not_there_is_named(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
     """A missing object, and a missing bucket."""
     s3.put("here", "it", b"{}")
-    assert refusal("s3://here/not") == "'s3://here/not' cannot be read: there is no such object"
-    assert refusal("s3://not-here/it") == "'s3://not-here/it' cannot be read: there is no bucket 'not-here'"
+    assert refusal("s3://here/not") == "'s3://here/not' cannot be read: the object does not exist"
+    assert (
+        refusal("s3://not-here/it")
+        == "'s3://not-here/it' cannot be read: the bucket 'not-here' does not exist"
+    )
     assert "a/../b" in refusal("s3://here/a/../b")
 
 
@@ -168,7 +171,7 @@ def test_a_profile_gives_the_keys(s3: S3Server, environ: pytest.MonkeyPatch, tmp
     environ.setenv("AWS_PROFILE", "role")
     assert "the profile 'role', which AWS_PROFILE names, has no keys" in refusal(uri)
     environ.setenv("AWS_PROFILE", "none")
-    assert "there is no profile 'none'" in refusal(uri)
+    assert "the profile 'none', which AWS_PROFILE names, does not exist" in refusal(uri)
 
 
 def test_a_job_without_credentials_says_so(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
@@ -245,7 +248,7 @@ def _stalls(connection: socket.socket, _: bytes) -> None:
 SLOW: dict[str, tuple[Answer, str]] = {
     "mute": (lambda *_: time.sleep(30), "does not answer in time"),
     "drips": (_drips, "does not answer in time"),
-    "stalls": (_stalls, "broke the connection"),
+    "stalls": (_stalls, "closed the connection early"),
     "busy": (
         lambda it, _: it.sendall(b"HTTP/1.1 503 sesame\r\nRetry-After: 100\r\nContent-Length: 0\r\n\r\n"),
         "answered 503",
@@ -282,7 +285,7 @@ def test_a_slow_host_is_given_up(environ: pytest.MonkeyPatch) -> None:
 
 
 ANSWERS: dict[str, tuple[Answer, str]] = {
-    "breaks off": (lambda it, _: it.sendall(HEAD + b"xx"), "broke the connection"),
+    "breaks off": (lambda it, _: it.sendall(HEAD + b"xx"), "closed the connection early"),
     "another region": (
         lambda it, _: it.sendall(b"HTTP/1.1 301 Moved\r\nContent-Length: 0\r\n\r\n"),
         "the bucket is in another region; set AWS_REGION",
@@ -347,7 +350,7 @@ def test_settings_come_from_an_object(s3: S3Server, environ: pytest.MonkeyPatch,
         "missing": "REJECTED",
     }
     (reason,) = (receipt.reason for receipt in result.receipts if receipt.status == "REJECTED")
-    assert reason == "'s3://settings/none.json' cannot be read: there is no such object"
+    assert reason == "'s3://settings/none.json' cannot be read: the object does not exist"
     assert [seen.offset for seen in result.output("seen")] == [11]
     s3.put("settings", "limits.yaml", b"offset: 12\n")
     s3.put("settings", "none.json", b'{"offset": 13}')

@@ -114,7 +114,7 @@ def test_a_folder_and_an_object_store_are_compared(bucket: str, tmp_path: Path) 
 
 def test_what_is_wrong_is_told(bucket: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """No bucket, and no rights; without secrets."""
-    with pytest.raises(ExternalSystemError, match="cannot be read: there is no bucket 'nowhere'"):
+    with pytest.raises(ExternalSystemError, match="cannot be read: the bucket 'nowhere' does not exist"):
         read_manifest(open_store("s3://nowhere/x"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", STRANGER)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", STRANGER_SECRET)

@@ -25,12 +25,13 @@ _ENDING = ".results.jsonl"
 
 _HEAD = """# Reliability
 
-The faults that tests injected into penstock, how often, and with which result. `make reliability` makes this page from
-the results in [docs/chaos](docs/chaos), which `make chaos` writes. [docs/guarantees.md](docs/guarantees.md) says what
-must hold.
+This page lists the faults that tests have injected into penstock, how often, and with what result.
+`make reliability` generates it from the results in [docs/chaos](docs/chaos), which `make chaos`
+writes. [docs/guarantees.md](docs/guarantees.md) states what must hold.
 
-A violation is an output, a receipt or a state that is missing, doubled or wrong, a job that does not recover, or a
-refusal without a remedy. Random schedules follow from their seeds: `python tests/crash/replay.py SEED` repeats one.
+A violation is a missing, doubled or wrong output, receipt or state, a job that does not recover, or
+a refusal without a remedy. Random schedules follow from their seeds:
+`python tests/crash/replay.py SEED` repeats one.
 """
 
 
@@ -145,9 +146,9 @@ def _soak_lines(soak: dict[str, Any]) -> list[str]:
         "## Growth\n",
         "    make soak ARGS=--json | tail -1 > docs/chaos/soak.json\n",
         (
-            f"A job ran for {soak['seconds']:,} s: {soak['batches']:,} micro-batches, {soak['records']:,} records and "
-            f"{soak['commands']:,} commands, each applied before the next was sent. Medians; growth of a time is "
-            "relative to that of a fixed piece of work, since the machine's speed varies:\n"
+            f"A job ran for {soak['seconds']:,} s: {soak['batches']:,} micro-batches, {soak['records']:,} records\n"
+            f"and {soak['commands']:,} commands, each applied before the next was sent. Figures are medians. Since\n"
+            "the machine's speed varies, the growth of a time is relative to that of a fixed piece of work:\n"
         ),
         "| | second tenth | last tenth | growth |\n|---|---|---|---|",
         *rows,

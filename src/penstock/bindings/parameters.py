@@ -1,4 +1,4 @@
-"""Parameters of URIs: which there are, where each is allowed, and what it does."""
+"""URI parameters: which exist, where each is allowed, and what it does."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A query parameter of a URI: where it is allowed, what it may be, and what it does.
+    """A query parameter of a URI: where it is allowed, its possible values, and what it does.
 
-    `values` is "integer", or the allowed words. `default` is what holds when it is left out, in words.
+    `values` is "integer", or the allowed words. `default` describes what applies when it is left out.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Parameter:
 
     @property
     def form(self) -> str:
-        """How the parameter is written: `name=a|b`, or `name=N` for an integer."""
+        """The written form: `name=a|b`, or `name=N` for an integer."""
         return f"{self.name}={'N' if self.values == 'integer' else '|'.join(self.values)}"
 
     def parse(self, text: str) -> int | str:
-        """The value of the parameter; ValueError says what is wrong with it."""
+        """Return the value of the parameter. Raises ValueError, which says what is wrong with it."""
         if self.values == "integer":
             if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
                 raise ValueError(f"{self.name}={text!r} must be a whole number of at least 1")
@@ -66,7 +66,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         "integer",
         "no limit",
-        "The most files that one batch reads.",
+        "The maximum number of files that one batch reads.",
     ),
     Parameter(
         "max_bytes_per_batch",
@@ -74,7 +74,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         "integer",
         str(BYTES_PER_BATCH),
-        "The most bytes of files that one batch reads, but always one file; a file counts as 4096 bytes at least.",
+        "The maximum bytes of files that one batch reads, but always one file; a file counts as at least 4096 bytes.",
     ),
     Parameter(
         "missing",
@@ -82,7 +82,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         ("fail", "skip"),
         "fail",
-        "Whether a file that is gone before it was read ends the run, or is left out with a dead letter.",
+        "Whether a file that disappears before it is read ends the run, or is skipped with a dead letter.",
     ),
     Parameter(
         "format",
@@ -90,7 +90,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ALL_ROLES,
         ("json", "protobuf", "bytes"),
         "json",
-        "What a message value is: a JSON object, a protobuf message of the stream's schema, or plain bytes.",
+        "The form of a message value: a JSON object, a protobuf message of the stream's schema, or plain bytes.",
     ),
     Parameter(
         "start",
@@ -98,7 +98,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         ("latest", "earliest"),
         "latest for data, earliest for control",
-        "Where a job without a checkpoint begins to read.",
+        "Where a job without a checkpoint starts to read.",
     ),
     Parameter(
         "max_records_per_batch",
@@ -106,7 +106,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         "integer",
         str(RECORDS_PER_BATCH),
-        "The most records that one batch reads. A control stream is read before data at a start, unless it is given.",
+        "The maximum records that one batch reads. Without it, a control stream is read before data at a start.",
     ),
     Parameter(
         "max_bytes_per_batch",
@@ -114,7 +114,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         "integer",
         f"{BYTES_PER_BATCH} for data without max_records_per_batch",
-        "About the most bytes that one batch reads, by the mean size of the records that came.",
+        "The approximate maximum bytes that one batch reads, by the mean size of the records so far.",
     ),
     Parameter(
         "delivery",
@@ -138,7 +138,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         "integer",
         str(UNACKNOWLEDGED),
-        "The most messages that the broker sends before those in front are acknowledged.",
+        "The maximum number of messages that the broker sends ahead of acknowledgements.",
     ),
     Parameter(
         "create",
@@ -149,7 +149,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Declare the queue (durable, a quorum queue) or the stream when it does not exist.",
     ),
 )
-"""Every query parameter that penstock itself reads. Kafka URIs take client settings besides."""
+"""Every query parameter that penstock itself reads. Kafka URIs also take client settings."""
 
 CLIENT_SETTING: Final = (
     "client settings: a name with a dot (fetch.max.bytes), or the prefix kafka. (kafka.acks)"
@@ -157,7 +157,7 @@ CLIENT_SETTING: Final = (
 
 OWN_SETTINGS: Final = {
     "auto.offset.reset": "write start=latest|earliest instead",
-    "bootstrap.servers": "the servers stand before the topic",
+    "bootstrap.servers": "write the servers before the topic",
     "enable.auto.commit": "the checkpoint keeps the offsets",
     "enable.auto.offset.store": "the checkpoint keeps the offsets",
     "enable.idempotence": "sinks are always idempotent",
@@ -169,15 +169,15 @@ OWN_SETTINGS: Final = {
     "value.deserializer": "write format=json|protobuf|bytes instead",
     "value.serializer": "write format=json|protobuf|bytes instead",
 }
-"""Client settings that would break what penstock promises, and what to do instead."""
+"""Client settings that would break penstock's guarantees, and what to do instead."""
 
 
 def parameters_of(scheme: str, role: Role) -> list[Parameter]:
-    """The parameters that a URI of a scheme may have in a role."""
+    """Return the parameters that a URI of a scheme may have in a role."""
     return [p for p in PARAMETERS if scheme in p.schemes and role in p.roles]
 
 
 def is_client_setting(name: str) -> bool:
-    """Whether a parameter is a setting of the Kafka client."""
-    # A name without a dot is rather a misspelt parameter than a setting, so those need the prefix.
+    """Return whether a parameter is a setting of the Kafka client."""
+    # A name without a dot is more likely a misspelt parameter than a setting, so such settings need the prefix.
     return "." in name.strip(".")

@@ -49,7 +49,7 @@ _MOST_UNACKNOWLEDGED: Final = 65_535
 
 
 def split_definition(definition: str) -> tuple[str, str]:
-    """The stream and the URI of one `-D` argument.
+    """Return the stream and the URI of one `-D` argument.
 
     >>> split_definition("readings=jsonl:in?max_files_per_batch=1")
     ('readings', 'jsonl:in?max_files_per_batch=1')
@@ -58,13 +58,13 @@ def split_definition(definition: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"[A-Za-z_][\w.-]*", stream.strip()) or not uri.strip():
         raise BindingError(
             f"-D {redacted(definition)!r} is not of the form NAME=URI. "
-            "Write for example -D readings=jsonl:DIR, with the stream's name as the job file has it."
+            "Write for example -D readings=jsonl:DIR, with the stream's name from the job file."
         )
     return stream.strip(), uri.strip()
 
 
 def parse_binding(stream: str, uri: str, role: Role) -> Binding:
-    """What `uri` binds the stream to, which is a data stream, a control stream or a sink.
+    """Parse the URI of a stream with a role: a data stream, a control stream or a sink.
 
     >>> parse_binding("readings", "jsonl:/data/in", "data").directory
     '/data/in'
@@ -80,13 +80,13 @@ def parse_binding(stream: str, uri: str, role: Role) -> Binding:
 
 
 def missing_binding(stream: str, role: Role) -> BindingError:
-    """The error for a stream that nothing is bound to."""
+    """Return the error for a stream without a binding."""
     kind = {"data": "Data stream", "control": "Control stream", "sink": "Sink"}[role]
     return BindingError(f"{kind} {stream!r} has no binding. Add -D {stream}=URI. {allowed_forms(role)}")
 
 
 def allowed_forms(role: Role) -> str:
-    """Every form of URI that a role allows, one a line."""
+    """List every form of URI that a role allows, one per line."""
     forms = [s.form + _query_form(name, role) for name, s in _SCHEMES.items() if role in s.roles]
     kind = {"data": "a data stream", "control": "a control stream", "sink": "a sink"}[role]
     return "\n  ".join([f"Allowed for {kind}:", *forms])
@@ -101,7 +101,7 @@ def _query_form(scheme: str, role: Role) -> str:
 
 @dataclass(frozen=True)
 class _Uri:
-    """A URI in its parts; all parsers below raise ValueError, which `parse_binding` makes a BindingError."""
+    """The parts of a URI. All parsers below raise ValueError, which `parse_binding` turns into a BindingError."""
 
     stream: str
     uri: str
@@ -111,7 +111,7 @@ class _Uri:
     query: Sequence[tuple[str, str]]
 
     def known(self) -> dict[str, Any]:
-        """The values of penstock's own parameters; others are refused unless they are client settings."""
+        """Return the values of penstock's own parameters; refuse others unless they are client settings."""
         parameters = {p.name: p for p in parameters_of(self.scheme, self.role)}
         found: dict[str, Any] = {}
         for name, value in self.query:
@@ -122,14 +122,14 @@ class _Uri:
         return found
 
     def client(self) -> dict[str, str]:
-        """The client settings among the parameters, without the prefix `kafka.`."""
+        """Return the client settings among the parameters, without the prefix `kafka.`."""
         settings: dict[str, str] = {}
         for name, value in self.query:
             if not is_client_setting(name):
                 continue
             bare = name.removeprefix("kafka.")
             if bare in OWN_SETTINGS:
-                raise ValueError(f"{bare} is penstock's to set; {OWN_SETTINGS[bare]}")
+                raise ValueError(f"{bare} is set by penstock; {OWN_SETTINGS[bare]}")
             if bare in settings:
                 raise ValueError(f"the client setting {bare} is given twice")
             settings[bare] = value
@@ -141,7 +141,7 @@ class _Uri:
         near = difflib.get_close_matches(name, parameters, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         if self.scheme == "kafka":
-            return f"unknown parameter {name!r}{hint}; known are its own and {CLIENT_SETTING}"
+            return f"unknown parameter {name!r}{hint}; use one of those below, or {CLIENT_SETTING}"
         return f"unknown parameter {name!r}{hint}"
 
 
@@ -191,7 +191,7 @@ def _parse_files(uri: _Uri) -> FilesBinding:
         raise ValueError("the directory is missing")
     _check_no_uri(uri.scheme, path)
     if "\0" in path:
-        raise ValueError("a directory has no NUL characters in its name")
+        raise ValueError("the name of a directory cannot contain NUL characters")
     known = uri.known()
     return FilesBinding(
         stream=uri.stream,
@@ -205,7 +205,7 @@ def _parse_files(uri: _Uri) -> FilesBinding:
 
 
 def _check_no_uri(scheme: str, path: str) -> None:
-    """Refuse what is a URI itself: it would become a folder of this machine that is called like one."""
+    """Refuse a path that is itself a URI: it would become a local folder of that name."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)", path)
     if match is None:
         return
@@ -223,7 +223,7 @@ def _check_no_uri(scheme: str, path: str) -> None:
             else "mount it, and write the path of the mount"
         )
     raise ValueError(
-        f"{inner}:{slashes} is not a folder of this machine; {instead}. A folder of that name is {scheme}:./{inner}:..."
+        f"{inner}:{slashes} is not a local folder; {instead}. A folder of that name is {scheme}:./{inner}:..."
     )
 
 
@@ -270,14 +270,14 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
 def _parse_socket(uri: _Uri) -> SocketBinding:
     authority, _, path = _authority(uri.rest)
     if path:
-        raise ValueError(f"a socket has no path, but there is {path!r}")
+        raise ValueError(f"a socket has no path, but this one has {path!r}")
     host, port = _server(authority)
     uri.known()
     return SocketBinding(uri.stream, uri.uri, host.strip("[]"), port)
 
 
 def _check_login(place: str, query: str) -> None:
-    """Refuse a password that is not escaped, before a part of it is taken for something that messages may show."""
+    """Refuse a password that is not escaped, before a part of it is mistaken for something that messages may show."""
     authority = place.removeprefix("//").partition("/")[0]
     if authority.count("@") > 1 or "@" in place.removeprefix("//")[len(authority) :] or "@" in query:
         raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
@@ -286,7 +286,7 @@ def _check_login(place: str, query: str) -> None:
 
 
 def _virtual_host(uri: _Uri) -> tuple[RabbitVirtualHost, str]:
-    """The virtual host, and the name of the queue or stream in it."""
+    """Return the virtual host, and the name of the queue or stream in it."""
     authority, _, path = _authority(uri.rest)
     login, _, server = authority.partition("@")
     user, _, password = login.partition(":")
@@ -294,7 +294,7 @@ def _virtual_host(uri: _Uri) -> tuple[RabbitVirtualHost, str]:
     names = path.split("/")
     kind = "STREAM" if uri.scheme == "rabbitmq-stream" else "QUEUE"
     if len(names) != 2 or not all(names):
-        raise ValueError(f"behind the port it needs /VHOST/{kind} (%2F is the virtual host /)")
+        raise ValueError(f"it needs /VHOST/{kind} after the port (%2F is the virtual host /)")
     vhost, name = (urllib.parse.unquote(part) for part in names)
     if any(not 1 <= len(part.encode()) <= 255 for part in (vhost, name)):
         raise ValueError("names of virtual hosts, queues and streams have at most 255 bytes")
@@ -336,7 +336,7 @@ def _parse_rabbit_stream(uri: _Uri) -> RabbitStreamBinding:
 
 def _parse_console(uri: _Uri) -> ConsoleBinding:
     if uri.rest.strip("/"):
-        raise ValueError(f"console: takes nothing behind it, but there is {uri.rest!r}")
+        raise ValueError(f"console: takes nothing after it, but there is {uri.rest!r}")
     uri.known()
     return ConsoleBinding(uri.stream, uri.uri)
 
@@ -350,7 +350,7 @@ def _parse_rate(uri: _Uri) -> RateBinding:
 
 def _parse_discard(uri: _Uri) -> DiscardBinding:
     if uri.rest:
-        raise ValueError(f"discard: takes nothing behind it, but there is {uri.rest!r}")
+        raise ValueError(f"discard: takes nothing after it, but there is {uri.rest!r}")
     uri.known()
     return DiscardBinding(uri.stream, uri.uri)
 
@@ -398,5 +398,5 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
 
 
 def schemes(role: Role) -> Iterable[tuple[str, str]]:
-    """The schemes that a role allows, with the form of each, for the documentation."""
+    """Return the schemes that a role allows, with the form of each, for the documentation."""
     return [(name, s.form) for name, s in _SCHEMES.items() if role in s.roles]

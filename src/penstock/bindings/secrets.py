@@ -11,7 +11,7 @@ from penstock.bindings.types import Binding, FilesBinding
 __all__ = ["public_uri", "redacted", "without_secrets"]
 
 
-# In the name of a folder that is not a URI itself @ means nothing.
+# In the name of a folder that is not itself a URI, @ has no meaning.
 _LOGIN: Final = re.compile(
     r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):(?!\s*[A-Za-z][A-Za-z0-9+.-]*:))([^:]*:/*[^:]*:).*@"
 )
@@ -20,19 +20,19 @@ _SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:password|secret|jaas|token|crede
 
 
 def redacted(uri: str) -> str:
-    """The URI with passwords and other secrets masked, for messages and logs.
+    """Return the URI with passwords and other secrets masked, for messages and logs.
 
     >>> redacted("kafka://h:9092/t?sasl.password=abc&format=json")
     'kafka://h:9092/t?sasl.password=***&format=json'
     >>> redacted("amqp://guest:abc@h:5672/%2F/readings")
     'amqp://guest:***@h:5672/%2F/readings'
     """
-    # Up to the last @, and under any scheme, so that what is mistyped shows no password either.
+    # Mask up to the last @, and under any scheme, so that a mistyped URI shows no password either.
     return _SECRET.sub(r"\1***", _LOGIN.sub(r"\1***@", uri))
 
 
 def without_secrets(text: str) -> str:
-    """A text in which the secrets of URIs are masked, for logs.
+    """Return the text with the secrets of its URIs masked, for logs.
 
     >>> without_secrets("The broker amqp://guest:abc@h:5672/%2F/readings does not answer.")
     'The broker amqp://guest:***@h:5672/%2F/readings does not answer.'
@@ -41,7 +41,7 @@ def without_secrets(text: str) -> str:
 
 
 def public_uri(binding: Binding) -> str:
-    """The URI of a binding with secrets masked, which means the same in another working folder."""
+    """Return the URI of a binding with secrets masked, which means the same in another working folder."""
     if isinstance(binding, FilesBinding):
         return f"{binding.format}:{urllib.parse.quote(binding.directory)}"
     return redacted(binding.uri)

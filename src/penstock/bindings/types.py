@@ -1,4 +1,4 @@
-"""Binding types: what a stream is bound to, once its URI is read."""
+"""Binding types: what a stream is bound to, once its URI is parsed."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
 Missing: TypeAlias = Literal["fail", "skip"]
 LINE_FORMATS: Final = ("jsonl", "text")
-"""The formats of files in which a line is a record."""
+"""The file formats in which each line is a record."""
 RECORDS_PER_BATCH: Final = 2_000_000
-"""The most records that a micro-batch reads of a topic, where its binding does not say otherwise."""
+"""The most records that a micro-batch reads from a topic, unless its binding says otherwise."""
 BYTES_PER_BATCH: Final = 256 << 20
-"""The most bytes that a micro-batch reads of a folder, where its binding does not say otherwise."""
+"""The most bytes that a micro-batch reads from a folder, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
 
 
 @dataclass(frozen=True)
 class FilesBinding:
-    """A directory of files. `directory` is absolute; whether it exists is the source's or sink's to check.
+    """A directory of files. `directory` is absolute; the source or sink checks whether it exists.
 
-    `missing` says what becomes of a file that was found and is gone before it was read. A micro-batch reads at least
+    `missing` says what happens when a file that was found disappears before it is read. A micro-batch reads at least
     one file, however large it is.
     """
 
@@ -66,9 +66,9 @@ class FilesBinding:
 class KafkaBinding:
     """A Kafka topic. `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
 
-    `max_records_per_batch` is None for a control stream whose binding gives none: what it holds at a start is then read
-    before any data, in as many micro-batches as the usual limit needs. `max_bytes_per_batch` is kept by the mean size
-    of the records that came.
+    `max_records_per_batch` is None for a control stream whose binding sets none: at a start its backlog is then read
+    before any data, in as many micro-batches as the default limit needs. `max_bytes_per_batch` is applied by the mean
+    size of the records so far.
     """
 
     stream: str
@@ -85,7 +85,7 @@ class KafkaBinding:
 
     @property
     def is_paced(self) -> bool:
-        """Whether the binding says how much of the topic goes into a micro-batch, where it is a control stream."""
+        """Whether the binding of a control stream limits how much of the topic goes into a micro-batch."""
         return self.max_records_per_batch is not None or self.max_bytes_per_batch is not None
 
 
@@ -101,7 +101,7 @@ class SocketBinding:
 
 @dataclass(frozen=True)
 class RabbitVirtualHost:
-    """A virtual host of a RabbitMQ broker, and whom to log in as. `secure` says that the connection uses TLS."""
+    """A virtual host of a RabbitMQ broker, and the login. With `secure` the connection uses TLS."""
 
     host: str
     port: int
@@ -129,7 +129,7 @@ class QueueBinding:
 
 @dataclass(frozen=True)
 class RabbitStreamBinding:
-    """A RabbitMQ stream, which is named `name` there. `uri` has its password masked."""
+    """A RabbitMQ stream; `name` is its name on the broker. `uri` has its password masked."""
 
     stream: str
     uri: str
@@ -150,7 +150,7 @@ class ConsoleBinding:
 
 @dataclass(frozen=True)
 class RateBinding:
-    """Numbers that come at an even rate, in records per second."""
+    """Numbers that arrive at an even rate, in records per second."""
 
     stream: str
     uri: str
@@ -159,7 +159,7 @@ class RateBinding:
 
 @dataclass(frozen=True)
 class DiscardBinding:
-    """Nowhere."""
+    """Nowhere: records are dropped."""
 
     stream: str
     uri: str

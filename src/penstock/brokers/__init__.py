@@ -1,4 +1,4 @@
-"""Brokers: topics of Kafka, which sources and sinks both need.
+"""Brokers: Kafka topics, which both sources and sinks need.
 
 In: a binding.
 Out: a topic that exists, or an error that says what is missing.

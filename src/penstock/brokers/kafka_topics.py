@@ -21,7 +21,7 @@ ANSWER_TIMEOUT_S: Final = 6.0
 _APPEARS_POLL_S: Final = 0.05
 
 kafka_log: Final = logging.getLogger("penstock.kafka")
-"""Where librdkafka's own messages go. Without a handler they would all end on standard error."""
+"""The logger of librdkafka's own messages. Without a handler they would all go to standard error."""
 kafka_log.addHandler(logging.NullHandler())
 
 # librdkafka's own error codes begin with an underscore.
@@ -33,29 +33,29 @@ _Client = TypeVar("_Client")
 
 
 class LastError:
-    """Remembers the newest error that a client reported, because a time-out alone does not say why."""
+    """The newest error that a client reported, kept because a time-out alone does not say why."""
 
     def __init__(self) -> None:
         self.text = ""
 
     def __call__(self, error: KafkaError) -> None:
-        """Take an error; clients call this."""
+        """Record an error; clients call this."""
         # "All brokers are down" follows the error that says why, and would hide it.
         if error.code() != _ALL_BROKERS_DOWN or not self.text:
             self.text = error.str()
 
     def after(self, error: KafkaError) -> str:
-        """The reason to show for an error: what was reported before, if it was only a time-out."""
+        """Return the reason to show for an error: the one reported before, if this is only a time-out."""
         return self.text if self.text and error.code() in _VAGUE else error.str()
 
 
 def build_client(
     make: Callable[..., _Client], binding: KafkaBinding, settings: Mapping[str, Any], errors: LastError
 ) -> _Client:
-    """A quiet confluent-kafka client; raises BindingError when it does not know a setting."""
+    """Build a quiet confluent-kafka client. Raises BindingError when it does not know a setting."""
     own = {
         "bootstrap.servers": binding.servers,
-        # Asking for a topic must not make it: a mistyped name is to be an error.
+        # Looking up a topic must not create it: a mistyped name must be an error.
         "allow.auto.create.topics": False,
         "enable.metrics.push": False,
     }
@@ -65,7 +65,7 @@ def build_client(
     except (KafkaException, ValueError, TypeError) as e:
         reason = e.args[0].str() if isinstance(e, KafkaException) else e
         raise BindingError(
-            f"Stream {binding.stream!r}: Kafka's client does not take a setting of "
+            f"Stream {binding.stream!r}: the Kafka client rejects a setting of "
             f"kafka://{binding.servers}/{binding.topic}: {reason}. Correct it in the URI."
         ) from e
 
@@ -73,10 +73,10 @@ def build_client(
 def check_topic(
     binding: KafkaBinding, settings: Mapping[str, Any], timeout_s: float = ANSWER_TIMEOUT_S
 ) -> int:
-    """How many partitions the binding's topic has; it is created first when the binding says so.
+    """Return how many partitions the binding's topic has; create the topic first when the binding says so.
 
-    Raises ExternalSystemError when no broker answers, PlaceMissingError when there is no such topic, and
-    BindingError when Kafka's client does not take a setting.
+    Raises ExternalSystemError when no broker answers, PlaceMissingError when the topic does not exist, and
+    BindingError when the Kafka client rejects a setting.
     """
     errors = LastError()
     admin = build_client(AdminClient, binding, settings, errors)
@@ -85,7 +85,7 @@ def check_topic(
         _create(admin, binding, errors, timeout_s)
     if partitions is None and (binding.create_topic or binding.topic in _names(admin, timeout_s)):
         deadline = time.monotonic() + timeout_s
-        # The broker that is asked hears of a new topic a moment after the one that has made it.
+        # The broker that is asked learns of a new topic a moment after the one that created it.
         while (partitions := _partitions(admin, binding, errors, timeout_s)) is None:
             if time.monotonic() >= deadline:
                 break
@@ -99,7 +99,7 @@ def check_topic(
 
 
 def _partitions(admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float) -> int | None:
-    """How many partitions the topic has, or None when it does not exist."""
+    """Return how many partitions the topic has, or None when it does not exist."""
     try:
         topic = admin.list_topics(binding.topic, timeout=timeout_s).topics[binding.topic]
     except KafkaException as e:
@@ -133,7 +133,7 @@ def _create(admin: AdminClient, binding: KafkaBinding, errors: LastError, timeou
 
 
 def _names(admin: AdminClient, timeout_s: float) -> list[str]:
-    """The names of all topics, as far as the brokers tell them."""
+    """Return the names of all topics that the brokers list; none when they do not answer."""
     try:
         return list(admin.list_topics(timeout=timeout_s).topics)
     except KafkaException:

@@ -20,7 +20,7 @@ from penstock.state.key_groups import key_groups
 from penstock.state.key_index import key_values
 from penstock.state.plain_values import PlainValues
 from penstock.state.shared import Setting
-from penstock.state.state_spec import completed
+from penstock.state.state_spec import fill_defaults
 from penstock.state.values import KeyedState
 
 __all__ = [
@@ -286,7 +286,7 @@ def _unknown(kind: str, who: str, kinds: Mapping[str, Any]) -> str:
 
 def payload_of(command: Command, payload_type: Any) -> Any:
     """A command's payload. msgspec.DecodeError when it is not of the type."""
-    return completed(payload_decoder(payload_type).decode(command.payload))
+    return fill_defaults(payload_decoder(payload_type).decode(command.payload))
 
 
 @functools.lru_cache(maxsize=256)

@@ -85,11 +85,11 @@ class SlotRun:
         watermark_ms = progress.watermark_ms
         self._clock = Clock(now_ms, tables.clock_ms, watermark_ms, watermark_ms, has_watermarks)
         self.event_clock: EventClock | None = None
-        self._shared = tables.parts.made(SHARED, self._shared_of)
+        self._shared = tables.parts.load(SHARED, self._shared_of)
         if not self._shared.is_of(core.shared):
             self._read_shared()
-        self._unions: Final = Unions(tables.parts.made(UNIONS, whole_part), core.specs)
-        self._standing = tables.parts.made(STANDING, _standing_of)
+        self._unions: Final = Unions(tables.parts.load(UNIONS, whole_part), core.specs)
+        self._standing = tables.parts.load(STANDING, _standing_of)
         self._plain: FunctionInstance | None = None
         self._letters: list[DeadLetter] = []
         self._standing_applier: tuple[FunctionInstance | None, ApplyStanding | None] = (None, None)
@@ -170,7 +170,7 @@ class SlotRun:
         blocks: Sequence[Block],
         kind: type[BoundValueState],
     ) -> CommandExecution:
-        register = self._tables.parts.made(REGISTER, register_of)
+        register = self._tables.parts.load(REGISTER, register_of)
         register.take_back()
         kept = KeptOnce(SlotHeader.of(self._tables.header), register, self._standing.copy())
         around = self._around(self._shared)

@@ -1,4 +1,4 @@
-"""Addresses: where a job listens, and who can reach it there."""
+"""Addresses at which a job listens, and who can reach them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOCAL_NAME: Final = "localhost"
 
 
 class Address(NamedTuple):
-    """Where to listen: a host name or an IP address, and a port, 0 for a free one."""
+    """An address to listen at: a host name or an IP address, and a port, with 0 for a free one."""
 
     host: str
     port: int
@@ -29,9 +29,9 @@ class Address(NamedTuple):
 
 
 def metrics_address(text: str, *, allow_remote: bool) -> Address:
-    """The address in a text, HOST:PORT or [IPv6]:PORT.
+    """Parse an address, HOST:PORT or [IPv6]:PORT.
 
-    Raises JobDefinitionError when it is none, or when others could reach it and that is not allowed.
+    Raises JobDefinitionError when the text is not an address, or when others could reach it and that is not allowed.
     """
     try:
         parts = urllib.parse.urlsplit(f"//{text}")
@@ -45,14 +45,14 @@ def metrics_address(text: str, *, allow_remote: bool) -> Address:
     address = Address(host, port)
     if not address.is_loopback and not allow_remote:
         raise JobDefinitionError(
-            f"Metrics would be served at {address} to everyone who can reach this machine. Take 127.0.0.1, or add "
+            f"Metrics would be served at {address} to everyone who can reach this machine. Use 127.0.0.1, or add "
             "--metrics-allow-remote."
         )
     return address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or an IP address is that of this machine for itself."""
+    """Return whether a host name or an IP address is a loopback address of this machine."""
     try:
         return host == _LOCAL_NAME or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""Batch metrics: what happened in each micro-batch of a job, kept as lines of JSON in its checkpoint, within a bound.
+"""Batch metrics: what happened in each micro-batch of a job, kept as JSON lines in its checkpoint, up to a limit.
 
-The folder `metrics` has segments, `0000000001.jsonl` and so on, each of whole lines, oldest first. The run that has the
-checkpoint appends to the newest; when that is full it begins another, and deletes the oldest beyond the bound. Whoever
-reads takes no notice of a line that is not whole yet. docs/metrics.md describes every field.
+The folder `metrics` has segments of whole lines, `0000000001.jsonl` and so on, oldest first. The run that holds the
+checkpoint appends to the newest segment. When that is full, it starts another and deletes the oldest ones beyond the
+limit. Readers ignore a line that is not complete yet. docs/metrics.md describes every field.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 METRICS_FOLDER: Final = "metrics"
-"""The folder in a checkpoint that keeps the metrics."""
+"""The folder in a checkpoint that contains the metrics."""
 
 BOUNDS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""By how long the job is at work in them, in seconds, micro-batches are counted in totals."""
+"""The upper bounds, in seconds, of the buckets by which totals count micro-batches: how long the job worked in them."""
 
 DEFAULT_METRICS_BYTES: Final = 32 << 20
 
@@ -48,9 +48,9 @@ _SEGMENT_BYTES: Final = 1 << 20
 
 
 class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What waits in the source of a stream: how much, in the units that the source knows, and for how long.
+    """The backlog in the source of a stream, in the units that the source reports, and how long it has waited.
 
-    `seconds` is how long the oldest of it has been waiting since the run first saw it; None when that is not known.
+    `seconds` is how long the oldest part has been waiting since the run first saw it; None if that is not known.
     """
 
     records: int | None = None
@@ -60,11 +60,12 @@ class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StepBatchMetrics(msgspec.Struct, frozen=True):
-    """A step in one micro-batch: what it processed, and what it holds afterwards.
+    """A step in one micro-batch: what it processed, and what it stores afterwards.
 
-    `skew` is the number of records of the slot with the most, divided by the mean over all slots: 1 when all had the
-    same, None when there were none. `key_skew` is the same of keys. `state_bytes` is the size of the stored state,
-    `held_bytes` that of data that waits while the step is paused; `watermark` is None until the run has seen it move.
+    `skew` is the number of records of the slot with the most, divided by the mean over all slots: 1 if all had the
+    same number, None if there were none. `key_skew` is the same for keys. `state_bytes` is the size of the stored
+    state, `held_bytes` that of data that waits while the step is paused. `watermark` is None until the run has seen it
+    move.
     """
 
     records: int = 0
@@ -79,9 +80,10 @@ class StepBatchMetrics(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What a run has done since it started, over all micro-batches that were committed. They only grow.
+    """Totals over all committed micro-batches of a run since it started. They only grow.
 
-    `batches_within` has, for each of `BOUNDS_S`, in how many of them the job was at work for at most that long.
+    `batches_within` has, for each of `BOUNDS_S`, the number of micro-batches in which the job worked for at most that
+    long.
     """
 
     batches: int = 0
@@ -99,13 +101,13 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in one committed micro-batch.
+    """The metrics of one committed micro-batch.
 
-    `batch_interval_ms` is how far apart micro-batches begin at least, as the run was told; 0 is as soon as there is
-    data. `phases` are the seconds of the parts of `duration_s`, `idle_s` is how long the job had waited before it
-    began, and `rest_s` how long it rested within, since nothing had come. `state_commit_s` is the time that tasks took
-    to commit state, added up over tasks. `cores` is how many tasks Spark runs at a time. `commands` counts by what
-    became of them: applied, degraded, rejected.
+    `batch_interval_ms` is the minimum time between the starts of two micro-batches, a setting of the run; 0 starts them
+    as soon as there is data. `phases` are the seconds of the parts of `duration_s`, `idle_s` is how long the job waited
+    before the micro-batch began, and `rest_s` how long it rested within it because nothing had arrived.
+    `state_commit_s` is the time that tasks took to commit state, summed over tasks. `cores` is how many tasks Spark
+    runs at a time. `commands` counts them by outcome: applied, degraded, rejected.
     """
 
     format: int = _FORMAT
@@ -133,7 +135,7 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy_s(self) -> float:
-        """How long the job was at work in the micro-batch, in seconds."""
+        """The time for which the job worked in the micro-batch, in seconds."""
         return max(0.0, self.duration_s - self.rest_s)
 
 
@@ -142,15 +144,15 @@ _decoder: Final = msgspec.json.Decoder(BatchMetrics)
 
 
 class BatchMetricsWriter:
-    """Appends metrics to a checkpoint, for the run that has it; a context manager.
+    """A writer that appends metrics to a checkpoint, for the run that holds it.
 
-    Each line is one write, so that it is there as a whole or not at all. What a power cut takes is not missed: nothing
-    depends on metrics.
+    Each line is one write, so that it is stored completely or not at all. Losing lines in a power failure does no harm,
+    since nothing depends on metrics.
 
     Args:
         checkpoint: the folder of the checkpoint.
-        segment_bytes: a segment of this size is full.
-        most_bytes: the oldest segments go when all together have more.
+        segment_bytes: the size at which a segment is full.
+        most_bytes: the size of all segments above which the oldest ones are deleted.
 
     """
 
@@ -177,7 +179,7 @@ class BatchMetricsWriter:
             self._begin_segment()
         assert self._file is not None
         if os.write(self._file, line) != len(line):
-            # The disk is full, and what was written is not a whole line.
+            # The disk is full, and the written line is incomplete.
             os.ftruncate(self._file, self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
         self._size += len(line)
@@ -189,7 +191,7 @@ class BatchMetricsWriter:
             self._file = None
 
     def _open(self) -> None:
-        """Go on with the newest segment, without what a killed run has left of a line."""
+        """Open the newest segment, and cut off the incomplete line that a killed run may have left."""
         self._folder.mkdir(exist_ok=True)
         names = _segments(self._folder)
         self._number = _number_of(names[-1]) if names else 1
@@ -219,9 +221,9 @@ class BatchMetricsWriter:
 
 
 class BatchMetricsTail:
-    """The metrics that come after this was made, of a job that another process may run.
+    """A reader of the metrics that a job adds after this was created. Another process may run the job.
 
-    With `from_start` those that are there already come first.
+    With `from_start` the existing metrics come first.
     """
 
     def __init__(self, checkpoint: Path, *, from_start: bool = False) -> None:
@@ -232,7 +234,7 @@ class BatchMetricsTail:
             self.read()
 
     def read(self) -> list[BatchMetrics]:
-        """What came since the last call, oldest first. Raises CheckpointError when it cannot be read."""
+        """Return the metrics added since the last call, oldest first. Raises CheckpointError if unreadable."""
         found: list[BatchMetrics] = []
         for name in _segments(self._folder):
             number = _number_of(name)
@@ -240,50 +242,50 @@ class BatchMetricsTail:
                 continue
             offset = self._offset if number == self._number else 0
             lines = _lines(self._folder / name, offset)
-            found += _decoded(self._folder / name, lines)
+            found += _decode(self._folder / name, lines)
             self._number, self._offset = number, offset + sum(len(line) + 1 for line in lines)
         return found
 
 
 def read_batch_metrics(checkpoint: Path, since: dt.datetime | None = None) -> Iterator[BatchMetrics]:
-    """The metrics that a checkpoint keeps, oldest first; with `since` of micro-batches that ended after that time.
+    """Yield the metrics in a checkpoint, oldest first; with `since` only of micro-batches that ended after that time.
 
-    The job may be running. Raises CheckpointError when they cannot be read.
+    The job may be running. Raises CheckpointError when the metrics cannot be read.
     """
     folder = checkpoint / METRICS_FOLDER
     names = _segments(folder)
     if since is not None:
-        names = _from(folder, names, since)
+        names = _segments_since(folder, names, since)
     for name in names:
-        for metrics in _decoded(folder / name, _lines(folder / name, 0)):
+        for metrics in _decode(folder / name, _lines(folder / name, 0)):
             if since is None or metrics.ended > since:
                 yield metrics
 
 
 def newest_batch_metrics(checkpoint: Path) -> BatchMetrics | None:
-    """The metrics of the newest micro-batch; None before the first. Raises CheckpointError when they cannot be read."""
+    """Return the metrics of the newest micro-batch; None before the first. Raises CheckpointError if unreadable."""
     folder = checkpoint / METRICS_FOLDER
     for name in reversed(_segments(folder)):
         line = _last_line(folder / name)
         if line is not None:
-            return _decoded(folder / name, [line])[0]
+            return _decode(folder / name, [line])[0]
     return None
 
 
 def last_batch_metrics(
     checkpoint: Path, limit: int, *, after: int | None = None, since: dt.datetime | None = None
 ) -> list[BatchMetrics]:
-    """The metrics of the newest micro-batches, at most `limit`, oldest first.
+    """Return the metrics of at most `limit` of the newest micro-batches, oldest first.
 
-    Only those after the micro-batch `after`, and those that ended after `since`. Reads no more than it
-    needs. Raises CheckpointError when they cannot be read.
+    Only those after the micro-batch `after` and that ended after `since` count. Reads no more than it needs. Raises
+    CheckpointError when the metrics cannot be read.
     """
     folder = checkpoint / METRICS_FOLDER
     found: list[BatchMetrics] = []
     for name in reversed(_segments(folder)):
-        # Lines are decoded from the newest on, since most of a segment may not be wanted.
+        # Lines are decoded newest first, since most of a segment may not be needed.
         for line in reversed(_lines(folder / name, 0)):
-            (metrics,) = _decoded(folder / name, [line])
+            (metrics,) = _decode(folder / name, [line])
             is_before = (after is not None and metrics.batch <= after) or (
                 since is not None and metrics.ended <= since
             )
@@ -293,17 +295,17 @@ def last_batch_metrics(
     return found[::-1]
 
 
-def _from(folder: Path, names: list[str], since: dt.datetime) -> list[str]:
-    """The segments that may have metrics of after a time."""
+def _segments_since(folder: Path, names: list[str], since: dt.datetime) -> list[str]:
+    """Return the segments that may have metrics from after a time."""
     for place in range(len(names) - 1, 0, -1):
         first = _first_line(folder / names[place])
-        if first is not None and _decoded(folder / names[place], [first])[0].ended <= since:
+        if first is not None and _decode(folder / names[place], [first])[0].ended <= since:
             return names[place:]
     return names
 
 
 def _segments(folder: Path) -> list[str]:
-    """The names of the segments, oldest first."""
+    """Return the names of the segments, oldest first."""
     try:
         names = os.listdir(folder)  # noqa: PTH208  # only names are needed
     except (FileNotFoundError, NotADirectoryError):
@@ -322,7 +324,7 @@ def _number_of(name: str) -> int:
 
 
 def _lines(path: Path, offset: int) -> list[bytes]:
-    """The whole lines of a segment from an offset on. A segment that was deleted meanwhile has none."""
+    """Return the whole lines of a segment from an offset on, or nothing if the segment was deleted in the meantime."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -330,7 +332,7 @@ def _lines(path: Path, offset: int) -> list[bytes]:
     except FileNotFoundError:
         return []
     except OSError as e:
-        raise _damaged(path, e.strerror) from e
+        raise _read_error(path, e.strerror) from e
     return data.split(b"\n")[:-1]
 
 
@@ -356,18 +358,18 @@ def _last_line(path: Path) -> bytes | None:
         os.close(file)
 
 
-def _decoded(path: Path, lines: list[bytes]) -> list[BatchMetrics]:
+def _decode(path: Path, lines: list[bytes]) -> list[BatchMetrics]:
     try:
         found = [_decoder.decode(line) for line in lines]
     except msgspec.MsgspecError as e:
-        raise _damaged(path, e) from e
+        raise _read_error(path, e) from e
     newer = next((metrics.format for metrics in found if metrics.format != _FORMAT), None)
     if newer is not None:
-        raise _damaged(path, f"their format is {newer}, and this penstock reads {_FORMAT}")
+        raise _read_error(path, f"their format is {newer}, and this penstock reads {_FORMAT}")
     return found
 
 
-def _damaged(path: Path, why: Any) -> CheckpointError:
+def _read_error(path: Path, why: Any) -> CheckpointError:
     return CheckpointError(
         f"The metrics in {path} cannot be read: {why}. Delete the file; the job does not need it."
     )

@@ -1,4 +1,4 @@
-"""Exposition: metrics of jobs as metrics in the text format of Prometheus. docs/metrics.md lists them."""
+"""Exposition: metrics of jobs in the text format of Prometheus. docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 @dataclass(frozen=True)
 class ExposedJob:
-    """The newest metrics of a job, whether it runs, and how long a micro-batch under way has been running, if known."""
+    """The newest metrics of a job, whether it runs, and how long the current micro-batch has been running, if known."""
 
     metrics: BatchMetrics
     is_running: bool = True
@@ -34,7 +34,7 @@ class ExposedJob:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a job: its name, its labels besides `job_name`, and its values in a job's metrics."""
+    """A metric of a job: its name, its labels in addition to `job_name`, and its values in the metrics of a job."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -76,7 +76,7 @@ def _by_stream(of: Callable[[Lag], float | None]) -> Callable[[ExposedJob], Valu
 
 
 def _of_batch(of: Callable[[BatchMetrics], float]) -> Callable[[ExposedJob], Values]:
-    """A value that there is from the first micro-batch on."""
+    """Return a value that exists from the first micro-batch on."""
     return _one(lambda metrics: of(metrics) if metrics.batch >= 0 else None)
 
 
@@ -89,13 +89,13 @@ def _memory(job: ExposedJob) -> Values:
 
 
 HISTOGRAM: Final = "penstock_batch_busy_seconds"
-"""The metric that counts micro-batches by how long the job was at work in them."""
+"""The metric that counts micro-batches by how long the job worked in them."""
 
 METRICS: Final = (
     Metric(
         "penstock_job_info",
         "gauge",
-        "1; its labels say which run of the job this is, and which penstock runs it.",
+        "1; its labels are the run of the job and the version of penstock that runs it.",
         lambda job: [((job.metrics.job_id, __version__), 1)],
         ("job_id", "version"),
     ),
@@ -110,13 +110,13 @@ METRICS: Final = (
     Metric(
         "penstock_state_commit_seconds_total",
         "counter",
-        "Time that tasks spent to commit state, added up over tasks.",
+        "Time that tasks spent committing state, summed over tasks.",
         _one(lambda metrics: metrics.totals.state_commit_seconds),
     ),
     Metric(
         "penstock_records_in_total",
         "counter",
-        "Records read from a stream, with those that became dead letters.",
+        "Records read from a stream, including those that became dead letters.",
         _by_name(lambda metrics: metrics.totals.records_in),
         ("stream",),
     ),
@@ -130,7 +130,7 @@ METRICS: Final = (
     Metric(
         "penstock_step_records_total",
         "counter",
-        "Data records that a step has processed.",
+        "Data records that a step processed.",
         _by_name(lambda metrics: metrics.totals.step_records),
         ("step",),
     ),
@@ -143,28 +143,28 @@ METRICS: Final = (
     Metric(
         "penstock_late_records_total",
         "counter",
-        "Records that came too late for the windows of a step.",
+        "Records that arrived too late for the windows of a step.",
         _by_name(lambda metrics: metrics.totals.late),
         ("step",),
     ),
     Metric(
         "penstock_records_without_window_total",
         "counter",
-        "Records that the windows of a step had no window for.",
+        "Records to which a step assigned no window.",
         _by_name(lambda metrics: metrics.totals.without_window),
         ("step",),
     ),
     Metric(
         "penstock_commands_total",
         "counter",
-        "Commands that came to their end, by what became of them: applied, degraded or rejected.",
+        "Finished commands by outcome: applied, degraded or rejected.",
         _by_name(lambda metrics: metrics.totals.commands),
         ("outcome",),
     ),
     Metric(
         "penstock_jvm_gc_seconds_total",
         "counter",
-        "Time that the driver's JVM has spent with garbage.",
+        "Time that the driver's JVM spent on garbage collection.",
         _one(lambda metrics: None if metrics.memory is None else metrics.memory.gc_seconds),
     ),
     Metric(
@@ -188,7 +188,7 @@ METRICS: Final = (
     Metric(
         "penstock_batch_running_seconds",
         "gauge",
-        "How long the micro-batch under way has been running, 0 between two; told by the job itself only.",
+        "How long the current micro-batch has been running, 0 between two; only the job itself reports it.",
         lambda job: [] if job.batch_running_s is None else [((), job.batch_running_s)],
     ),
     Metric(
@@ -227,12 +227,16 @@ METRICS: Final = (
     Metric(
         "penstock_lag_seconds",
         "gauge",
-        "How long the oldest of what waits in the source of a stream has been waiting since the run first saw it.",
+        "How long the oldest data in the source of a stream has been waiting since the run first saw it.",
         _by_stream(lambda lag: lag.seconds),
         ("stream",),
     ),
     Metric(
-        "penstock_step_keys", "gauge", "Keys that a step holds.", _by_step(lambda step: step.keys), ("step",)
+        "penstock_step_keys",
+        "gauge",
+        "Keys with state in a step.",
+        _by_step(lambda step: step.keys),
+        ("step",),
     ),
     Metric(
         "penstock_step_state_bytes",
@@ -265,14 +269,14 @@ METRICS: Final = (
     Metric(
         "penstock_step_watermark_timestamp_seconds",
         "gauge",
-        "How far event time is in a step, in seconds since 1970.",
+        "The watermark of a step, in seconds since 1970.",
         _by_step(lambda step: None if step.watermark is None else step.watermark.timestamp()),
         ("step",),
     ),
     Metric(
         "penstock_memory_bytes",
         "gauge",
-        "Memory that the processes of the run have on the driver's machine: driver, jvm and workers.",
+        "Memory that the processes of the run use on the driver's machine: driver, jvm and workers.",
         _memory,
         ("process",),
     ),
@@ -285,19 +289,22 @@ METRICS: Final = (
     Metric(
         "penstock_jvm_heap_max_bytes",
         "gauge",
-        "The largest size of the heap of the driver's JVM.",
+        "The maximum size of the heap of the driver's JVM.",
         _one(lambda metrics: None if metrics.memory is None else metrics.memory.heap_max_bytes),
     ),
 )
-"""All metrics but the histogram."""
+"""All metrics except the histogram."""
 
 _HISTOGRAM_HELP: Final = (
-    "How long the job was at work in each micro-batch; the rate of the sum is its utilisation."
+    "How long the job worked in each micro-batch; the rate of the sum is its utilisation."
 )
 
 
 def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
-    """The metrics of jobs, whose names differ. No label has more values than the jobs have streams, steps and sinks."""
+    """Yield the metrics of jobs with different names.
+
+    No label has more values than the jobs have streams, steps and sinks.
+    """
     histogram = HistogramMetricFamily(HISTOGRAM, _HISTOGRAM_HELP, labels=["job_name"])
     for job in jobs:
         totals = job.metrics.totals
@@ -316,16 +323,16 @@ def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
 
 
 class _Collected(Collector):
-    """What Prometheus' client writes out."""
+    """A collector that the Prometheus client writes out."""
 
     def __init__(self, jobs: Sequence[ExposedJob]) -> None:
         self._jobs: Final = jobs
 
     def collect(self) -> Iterator[Family]:
-        """The metrics."""
+        """Return the metrics."""
         return families(self._jobs)
 
 
 def exposition(jobs: Sequence[ExposedJob]) -> bytes:
-    """The metrics of jobs in Prometheus' text format, version 0.0.4."""
+    """Format the metrics of jobs in Prometheus' text format, version 0.0.4."""
     return generate_latest(_Collected(jobs))

@@ -1,4 +1,4 @@
-"""Job metrics: how a job is doing now, from the metrics in its checkpoint."""
+"""Job metrics: the current state of a job, from the metrics in its checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["JobMetrics", "measure_job"]
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """The metrics of a job's newest micro-batch, if there is one, whether it runs, and its rates."""
+    """The metrics of a job: those of its newest micro-batch, if any, whether it runs, and its rates."""
 
     newest: BatchMetrics | None
     is_running: bool
@@ -22,7 +22,10 @@ class JobMetrics:
 
 
 def measure_job(checkpoint: Path, window_s: float = WINDOW_S, *, is_running: bool) -> JobMetrics:
-    """How a job is doing; of one that does not run, how it did at its end. Raises CheckpointError."""
+    """Measure a job as it is now, or as it was at its end if it does not run.
+
+    Raises CheckpointError when its metrics cannot be read.
+    """
     newest = newest_batch_metrics(checkpoint)
     if newest is None:
         return JobMetrics(None, is_running, Rates())

@@ -21,9 +21,9 @@ _REQUEST_S: Final = 10.0
 
 
 class MetricsServer:
-    """Serves what `content` gives, in threads of its own; a context manager.
+    """A server of what `content` returns, in its own threads; a context manager.
 
-    Entering it raises ExternalSystemError when the address cannot be had.
+    Entering it raises ExternalSystemError when it cannot listen at the address.
     """
 
     def __init__(self, address: Address, content: Callable[[], bytes]) -> None:
@@ -33,13 +33,13 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the metrics are."""
+        """The URL of the metrics."""
         assert self._server is not None
         address = Address(self._wanted.host, self._server.server_address[1])
         return f"http://{address}{_PATH}"
 
     def __enter__(self) -> Self:
-        # Who listens on this machine only has nothing to say to a page that makes a browser ask under another name.
+        # At a loopback address, requests under another host name are refused: a web page may make a browser send them.
         local_only = self._wanted.is_loopback
         handler = type(
             "Handler", (_Handler,), {"content": staticmethod(self._content), "local_only": local_only}
@@ -49,7 +49,7 @@ class MetricsServer:
             self._server = kind((self._wanted.host, self._wanted.port), handler)
         except OSError as e:
             raise ExternalSystemError(
-                f"Metrics cannot be served at {self._wanted} ({e.strerror or e}). Choose another --metrics-bind."
+                f"Cannot serve metrics at {self._wanted} ({e.strerror or e}). Choose another --metrics-bind."
             ) from e
         thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
@@ -75,7 +75,7 @@ class _Server6(_Server):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET /metrics, and nothing else."""
+    """The handler of GET /metrics, which answers nothing else."""
 
     content: Callable[[], bytes]
     local_only: bool
@@ -84,11 +84,11 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:  # named by the library
-        """Answer."""
+        """Answer a request."""
         if self.local_only and not is_loopback(_host_of(self.headers.get("Host", ""))):
-            self.send_error(403, "The metrics are for this machine only.")
+            self.send_error(403, "The metrics are available only on this machine.")
         elif self.path.partition("?")[0] != _PATH:
-            self.send_error(404, f"There is only {_PATH}.")
+            self.send_error(404, f"Only {_PATH} exists.")
         else:
             found = self.content()
             self.send_response(200)
@@ -98,11 +98,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(found)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # named by the library
-        """Requests are not logged."""
+        """Do not log requests."""
 
 
 def _host_of(header: str) -> str:
-    """The host that a request names."""
+    """Return the host in the Host header of a request."""
     try:
         return urllib.parse.urlsplit(f"//{header}").hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rates: how fast a job goes, from the metrics of its last micro-batches."""
+"""Rates: how fast a job processes, from the metrics of its last micro-batches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["WINDOW_S", "Rates", "rates"]
 _Runs: TypeAlias = Sequence[Sequence[BatchMetrics]]
 
 WINDOW_S: Final = 60.0
-"""Over how many seconds rates are taken."""
+"""The period over which rates are computed, in seconds."""
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What a job did per second over the last `seconds`.
+    """The rates of a job per second, over the last `seconds`.
 
-    `utilisation` is the part of the time in which it was at work, from 0 to 1; `mean_busy_s` how long that was in a
-    micro-batch.
+    `utilisation` is the fraction of time for which it worked, from 0 to 1; `mean_busy_s` is the mean time for which it
+    worked in a micro-batch.
     """
 
     seconds: float = 0.0
@@ -38,9 +38,9 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = WINDOW_S) -> Rates:
-    """The rates over a window that ends `until`, from metrics in the order in which they were written.
+    """Compute the rates over a window that ends at `until`, from metrics in the order in which they were written.
 
-    When the job began within the window, they are over the time since then. A micro-batch counts when it ends.
+    If the job began within the window, the rates cover the time since then. A micro-batch counts when it ends.
     """
     since = until - dt.timedelta(seconds=window_s)
     inside = [metrics for metrics in found if since < metrics.ended <= until]
@@ -51,18 +51,18 @@ def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = W
     seconds = (until - begun).total_seconds()
     runs = [list(run) for _, run in itertools.groupby(inside, key=lambda metrics: metrics.job_id)]
     batches = sum(run[-1].totals.batches - run[0].totals.batches + 1 for run in runs)
-    busy_s = _done(runs, lambda totals: totals.busy_seconds, lambda metrics: metrics.busy_s)
-    letters = _done(runs, lambda totals: totals.dead_letters, lambda metrics: metrics.dead_letters)
-    commands = _done(
+    busy_s = _sum(runs, lambda totals: totals.busy_seconds, lambda metrics: metrics.busy_s)
+    letters = _sum(runs, lambda totals: totals.dead_letters, lambda metrics: metrics.dead_letters)
+    commands = _sum(
         runs, lambda totals: sum(totals.commands.values()), lambda metrics: sum(metrics.commands.values())
     )
-    step_records = _done_by_name(
+    step_records = _sum_by_name(
         runs,
         lambda totals: totals.step_records,
         lambda metrics: {name: step.records for name, step in metrics.steps.items()},
     )
-    records_in = _done_by_name(runs, lambda totals: totals.records_in, lambda metrics: metrics.records_in)
-    records_out = _done_by_name(runs, lambda totals: totals.records_out, lambda metrics: metrics.records_out)
+    records_in = _sum_by_name(runs, lambda totals: totals.records_in, lambda metrics: metrics.records_in)
+    records_out = _sum_by_name(runs, lambda totals: totals.records_out, lambda metrics: metrics.records_out)
 
     def per_second(amount: float) -> float:
         return round(amount / seconds, 3) if seconds > 0 else 0.0
@@ -73,7 +73,7 @@ def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = W
     return Rates(
         seconds=round(seconds, 3),
         batches=per_second(batches),
-        # A micro-batch that began before the window counts as a whole.
+        # A micro-batch that began before the window counts in full.
         utilisation=min(1.0, per_second(busy_s)),
         mean_busy_s=round(busy_s / batches, 4),
         records_in=each_per_second(records_in),
@@ -84,20 +84,20 @@ def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = W
     )
 
 
-def _done(runs: _Runs, of: Callable[[Totals], float], own: Callable[[BatchMetrics], float]) -> float:
-    """What runs have done, from their totals, which have what was too little to be written by itself as well.
+def _sum(runs: _Runs, of: Callable[[Totals], float], own: Callable[[BatchMetrics], float]) -> float:
+    """Sum an amount over runs, from their totals, which include micro-batches too small for metrics of their own.
 
-    The first metrics of a run count with their own amount, since their totals have what was before.
+    The first metrics of a run count with their own amount, since their totals include what came before.
     """
     return sum(of(run[-1].totals) - of(run[0].totals) + own(run[0]) for run in runs)
 
 
-def _done_by_name(
+def _sum_by_name(
     runs: _Runs,
     of: Callable[[Totals], Mapping[str, int]],
     own: Callable[[BatchMetrics], Mapping[str, int]],
 ) -> dict[str, int]:
-    """The same for amounts by name."""
+    """Sum amounts by name over runs, in the same way as `_sum`."""
     found: dict[str, int] = {}
     for run in runs:
         before, first = of(run[0].totals), own(run[0])

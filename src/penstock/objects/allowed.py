@@ -1,7 +1,7 @@
-"""Allowed places: which files and addresses a command may have a job open. None, but for what the run's settings name.
+"""Allowed places: the files and addresses that a command may have a job open. None, except those in the run's settings.
 
-Whoever sends a command need not be allowed what the user of the job is. So a place counts only in one plain form, it is
-compared part by part, and what is opened is what was compared.
+The sender of a command may have fewer rights than the user of the job. So a place counts only in one plain form, it is
+compared part by part, and exactly the place that was compared is opened.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _MOST_CHARACTERS: Final = 4096
 _HOST: Final = re.compile(r"[a-z0-9._-]+(:\d{1,5})?|\[[0-9a-f:.]+\](:\d{1,5})?")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]+")
 _NEVER: Final = ("", ".", "..")
-# What the worker lacks, whatever file is named.
+# Errors of a worker that lacks resources, whichever file is named.
 _OF_WORKER: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _NOT_READ: Final = (
-    "the job may not read the place that the command names; --allow-read of its run, allow_read in its definition, "
-    "says from where it may"
+    "the job may not read the place that the command names; --allow-read of its run, or allow_read in its definition, "
+    "lists the places that it may read"
 )
 _NOT_WRITTEN: Final = (
-    "the job may not write to the place that the command names; --allow-write of its run, allow_write in its "
-    "definition, says where it may"
+    "the job may not write to the place that the command names; --allow-write of its run, or allow_write in its "
+    "definition, lists the places that it may write to"
 )
 
 
 class PlaceRefusedError(PenstockError):
     """A place is not allowed, or cannot be read.
 
-    What is not allowed is told in the same words whether it exists or not.
+    The message for a place that is not allowed is the same whether it exists or not.
     """
 
     fault = "user"
@@ -58,28 +58,28 @@ class _Place:
 
     @property
     def uri(self) -> str:
-        """How it is named again, with the same meaning."""
+        """The URI that names this place, with the same meaning."""
         name = "/".join(self.parts)
         if self.scheme == _FILE:
             return f"/{name}"
         return f"{self.scheme}://{self.host}/{quote(name) if self.scheme in WEB_SCHEMES else name}"
 
     def holds(self, other: _Place) -> bool:
-        """Whether another place is this one, or inside of it."""
+        """Return whether another place is this one, or inside it."""
         here = (self.scheme, self.host, self.parts)
         return here == (other.scheme, other.host, other.parts[: len(self.parts)])
 
 
 @dataclass(frozen=True)
 class AllowedPlaces:
-    """From where a job may read, and where it may write, when a command says so. Nothing, unless it is named here."""
+    """The places that a job may read from and write to when a command says so. None, unless they are named here."""
 
     read: tuple[_Place, ...] = ()
     write: tuple[_Place, ...] = ()
 
     @classmethod
     def of(cls, read: Iterable[str], write: Iterable[str]) -> Self:
-        """Files, folders, and addresses with all that is below them. Raises JobDefinitionError."""
+        """Build from files, folders and addresses, each with all that is below it. Raises JobDefinitionError."""
         known = (_FILE, *OBJECT_SCHEMES)
         return cls(
             tuple(_prefix("allow_read", text, (*known, *WEB_SCHEMES)) for text in read),
@@ -87,23 +87,26 @@ class AllowedPlaces:
         )
 
     def content(self, uri: str, most_bytes: int) -> bytes:
-        """What a file or an object holds. Raises PlaceRefusedError, and ExternalSystemError when nobody answers."""
+        """Return the content of a file or object.
+
+        Raises PlaceRefusedError, and ExternalSystemError when the server does not answer.
+        """
         place, prefix = _allowed(uri, self.read, _NOT_READ)
         if place.scheme == _FILE:
             return _file(place, prefix, most_bytes)
         if place.scheme in WEB_SCHEMES:
-            # Jobs that ask no web server need not load it.
+            # Jobs that use no web server need not load it.
             from penstock.objects.web import read_web
 
             return read_web(place.uri, most_bytes)
         return read_object(place.uri, most_bytes)
 
     def check_write(self, uri: str) -> None:
-        """Raise PlaceRefusedError for a place that is not allowed. Nothing is looked at."""
+        """Raise PlaceRefusedError for a place that is not allowed. The place itself is not looked at."""
         _allowed(uri, self.write, _NOT_WRITTEN)
 
     def to_write(self, uri: str) -> str:
-        """The place that is to be written, as it must be opened: a folder without links in its path."""
+        """Return the place to write to, as it must be opened: a folder without links in its path."""
         place, prefix = _allowed(uri, self.write, _NOT_WRITTEN)
         if place.scheme != _FILE:
             return place.uri
@@ -114,7 +117,7 @@ class AllowedPlaces:
 
 
 def _allowed(uri: str, prefixes: Iterable[_Place], refusal: str) -> tuple[_Place, _Place]:
-    """A place, and the prefix that allows it."""
+    """Return a place, and the prefix that allows it."""
     place = _plain(uri)
     if place is not None and place.parts:
         for prefix in prefixes:
@@ -124,52 +127,52 @@ def _allowed(uri: str, prefixes: Iterable[_Place], refusal: str) -> tuple[_Place
 
 
 def _prefix(name: str, text: str, schemes: Iterable[str]) -> _Place:
-    # A slash at the end says that it is a folder, which makes no difference here.
+    # A slash at the end marks a folder, which makes no difference here.
     place = _plain(text[:-1] if len(text) > 1 and text.endswith("/") and not text.endswith("//") else text)
     if place is None or place.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in schemes if scheme != _FILE)
         raise JobDefinitionError(
-            f"{name} has {text!r}, which names no place plainly. Give an absolute path, or an address that begins with "
-            f"one of {known}; without '..', a user, or a query."
+            f"{name} has {text!r}, which does not name a place plainly. Give an absolute path, or an address that "
+            f"begins with one of {known}; without '..', a user, or a query."
         )
     return place
 
 
 def _plain(text: str) -> _Place | None:
-    """The place that a text names; None when it could mean another place to somebody else."""
+    """Return the place that a text names; None when other programs could read it as another place."""
     if len(text) > _MOST_CHARACTERS or not text.isprintable():
         return None
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return _made(_FILE, "", text)
+        return _make_place(_FILE, "", text)
     host, _, name = rest.partition("/")
     if scheme == _FILE:
-        return None if host else _made(_FILE, "", "/" + _decoded(name))
+        return None if host else _make_place(_FILE, "", "/" + _decode(name))
     if scheme in WEB_SCHEMES:
-        host, name = host.lower() if host.isascii() else "", _decoded(name)
-        # What servers and libraries take for something else than a part of the name.
+        host, name = host.lower() if host.isascii() else "", _decode(name)
+        # Servers and libraries read these as something other than a part of the name.
         if not _HOST.fullmatch(host) or host.endswith(".") or any(character in name for character in "?#%\\"):
             return None
     elif scheme not in OBJECT_SCHEMES or not _BUCKET.fullmatch(host) or host in _NEVER:
         return None
-    return _made(scheme, host, "/" + name)
+    return _make_place(scheme, host, "/" + name)
 
 
-def _made(scheme: str, host: str, path: str) -> _Place | None:
+def _make_place(scheme: str, host: str, path: str) -> _Place | None:
     if path in ("", "/"):
-        # All there is; as a prefix it can be meant.
+        # Everything there is, which may be intended as a prefix.
         return _Place(scheme, host, ()) if path or host else None
     parts = tuple(path.split("/"))
     plain = not parts[0] and not any(part in _NEVER for part in parts[1:]) and path.isprintable()
     return _Place(scheme, host, parts[1:]) if plain else None
 
 
-def _decoded(name: str) -> str:
+def _decode(name: str) -> str:
     try:
         found = unquote(name, errors="strict")
     except UnicodeDecodeError:
         return "\0"
-    # A slash that was hidden is none that anybody has compared.
+    # A slash that was escaped was not compared as one.
     return "\0" if found.count("/") != name.count("/") else found
 
 
@@ -178,7 +181,7 @@ def _real(place: _Place) -> str:
 
 
 def _below(root: str, real: str) -> tuple[str, ...] | None:
-    """The parts of a path below a folder; none when it is the folder itself, None when it is elsewhere."""
+    """Return the parts of a path below a folder: empty for the folder itself, None for a path elsewhere."""
     if real == root:
         return ()
     folder = root.rstrip("/") + "/"
@@ -186,13 +189,13 @@ def _below(root: str, real: str) -> tuple[str, ...] | None:
 
 
 def _file(place: _Place, prefix: _Place, most_bytes: int) -> bytes:
-    """The content of a file. Links count where they lead to, and must not lead out of what is allowed."""
+    """Return the content of a file. Links are resolved, and must not lead out of what is allowed."""
     root, name = _real(prefix), place.uri
     parts = _below(root, _real(place))
     if parts is None:
         raise PlaceRefusedError(_NOT_READ)
     try:
-        with open(_opened(root, parts), "rb") as file:
+        with open(_open_below(root, parts), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise PlaceRefusedError(f"{name!r} cannot be read: it is not a regular file")
             content = file.read(most_bytes + 1)
@@ -205,9 +208,9 @@ def _file(place: _Place, prefix: _Place, most_bytes: int) -> bytes:
     return content
 
 
-def _opened(root: str, parts: tuple[str, ...]) -> int:
-    """Open a file below a folder, by a path that has no links any more: one that is put there meanwhile is refused."""
-    # A pipe would wait for a writer.
+def _open_below(root: str, parts: tuple[str, ...]) -> int:
+    """Open a file below a folder by a path without links; a link that was put there meanwhile is refused."""
+    # Without O_NONBLOCK, a pipe would wait for a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     folder = os.open(root, flags | (os.O_DIRECTORY if parts else 0))
     for number, part in enumerate(parts, 1):

@@ -1,4 +1,4 @@
-"""Profiles of AWS: the keys that AWS_PROFILE names, from the files that AWS's own tools write."""
+"""AWS profiles: the keys that AWS_PROFILE names, from the files that AWS's own tools write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["AwsProfile", "ProfileError", "aws_profile"]
 
 
 class ProfileError(Exception):
-    """Why a profile cannot be used, as the end of a sentence."""
+    """A profile cannot be used. The message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class AwsProfile:
 
 
 def aws_profile(environ: Mapping[str, str]) -> AwsProfile:
-    """The profile that AWS_PROFILE names.
+    """Return the profile that AWS_PROFILE names.
 
-    It is looked for in the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name, by default
-    ~/.aws/credentials and ~/.aws/config; the first wins. ProfileError when it has no keys.
+    Looks for it in the files that AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name, by default ~/.aws/credentials
+    and ~/.aws/config; the first wins. Raises ProfileError when the profile has no keys.
     """
     name = environ["AWS_PROFILE"]
     section = name if name == "default" else f"profile {name}"
@@ -37,12 +37,12 @@ def aws_profile(environ: Mapping[str, str]) -> AwsProfile:
         **_section(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", name),
     }
     if not found:
-        raise ProfileError(f"there is no profile {name!r}, which AWS_PROFILE names")
+        raise ProfileError(f"the profile {name!r}, which AWS_PROFILE names, does not exist")
     key, secret = found.get("aws_access_key_id", ""), found.get("aws_secret_access_key", "")
     if not key or not secret:
         raise ProfileError(
             f"the profile {name!r}, which AWS_PROFILE names, has no keys, and roles and sign-ons of profiles are not "
-            "followed; export the credentials into the environment of the job"
+            "supported; export the credentials into the environment of the job"
         )
     return AwsProfile(key, secret, found.get("aws_session_token", ""), found.get("region", ""))
 
@@ -54,6 +54,6 @@ def _section(file: str, name: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RuntimeError, configparser.Error) as e:
-        # What the parser says has lines of the file.
+        # The parser's message contains lines of the file.
         raise ProfileError(f"the file {file!r} cannot be read ({type(e).__name__})") from None
     return dict(parser[name]) if parser.has_section(name) else {}

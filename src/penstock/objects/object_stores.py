@@ -1,4 +1,4 @@
-"""Object stores: a client for where a URI points, made from the environment, and its errors as sentences.
+"""Object stores: a client for the place of a URI, built from the environment, and its errors as sentences.
 
 Endpoint and credentials come from the environment of the process, never from the URI (docs/object_stores.md).
 """
@@ -40,12 +40,12 @@ _CREDENTIALS: Final = {
 
 
 class _UnusableError(Exception):
-    """Why a store cannot be used, as the end of a sentence."""
+    """A store cannot be used. The message says why, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited: to connect, for the next bytes, for a whole request, and for attempts after the first."""
+    """Time limits: to connect, for the next bytes, for a whole request, and for attempts after the first."""
 
     connect_ms: int
     read_ms: int
@@ -56,7 +56,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an object is: `host` is the bucket or the container."""
+    """The address of an object: `host` is the bucket or the container."""
 
     scheme: str
     host: str
@@ -76,7 +76,7 @@ class Place:
 
 
 def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> ObjectStore:
-    """A client for the bucket, container or server of a place. What it raises, `why` explains."""
+    """Return a client for the bucket, container or server of a place. `why` explains the errors that it raises."""
     # Jobs without object stores need not load it.
     from obstore.store import AzureStore, GCSStore, S3Store
 
@@ -106,7 +106,7 @@ def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> Ob
 
 
 def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:
-    """Whether the endpoint says http; everything else is encrypted."""
+    """Return whether the endpoint uses http; everything else is encrypted."""
     if place.family == "s3":
         return _endpoint(S3_ENDPOINTS, environ).startswith("http:")
     if place.family == "gs":
@@ -116,7 +116,7 @@ def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:
 
 
 def _endpoint(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
-    """The endpoint that the first of these variables gives, "" for the provider's own."""
+    """Return the endpoint in the first of these variables that is set, "" for the provider's own."""
     for variable in variables:
         if variable in environ:
             if not _ENDPOINT.fullmatch(environ[variable]):
@@ -126,7 +126,7 @@ def _endpoint(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 
 def _s3_config(bucket: str, environ: Mapping[str, str]) -> S3Config:
-    """What obstore does not take from the environment as users of other tools expect."""
+    """Return the settings that obstore does not read from the environment as users of other tools expect."""
     config: S3Config = {}
     if environ.get("AWS_PROFILE") and not environ.get("AWS_ACCESS_KEY_ID"):
         profile = aws_profile(environ)
@@ -142,28 +142,28 @@ def _s3_config(bucket: str, environ: Mapping[str, str]) -> S3Config:
         scheme, _, host = endpoint.partition("://")
         hosted = environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in _TRUE
         if hosted and not host.startswith(f"{bucket}."):
-            # obstore wants the bucket in the endpoint, but there is one endpoint for all buckets of a job.
+            # obstore wants the bucket in the endpoint, but a job has one endpoint for all its buckets.
             endpoint = f"{scheme}://{bucket}.{host}"
-        # obstore would prefer the variable of the service to an endpoint that is given here.
+        # obstore would prefer the variable of the service to an endpoint that is set here.
         config["endpoint"] = config["aws_endpoint_url_s3"] = endpoint
     return config
 
 
-# The first that stands in an error of obstore tells what is wrong. Its own words are not passed on: they have whole
+# The first text found in an obstore error says what is wrong. obstore's own words are not passed on: they contain whole
 # answers of servers, and addresses with signatures.
 _KNOWN: Final = (
     ("Connection refused", "{server} does not answer: connection refused"),
-    ("dns error", "{server} does not answer: there is no host of this name"),
+    ("dns error", "{server} does not answer: the host name does not exist"),
     ("certificate", "the certificate of {server} is not trusted"),
-    ("InvalidContentType", "{server} does not speak TLS; its address may have to begin with http://"),
+    ("InvalidContentType", "{server} does not speak TLS; its address may need to begin with http://"),
     ("kind: Timeout", "{server} does not answer in time"),
     ("kind: Connect", "{server} does not answer"),
-    ("kind: Interrupted", "{server} broke the connection"),
-    # What was missing behind a break is asked for once more, which not all understand.
-    ("RangeNotSupported", "{server} broke the connection"),
-    ("Content-Range", "{server} broke the connection"),
+    ("kind: Interrupted", "{server} closed the connection early"),
+    # After a break the missing part is requested again, which not all servers support.
+    ("RangeNotSupported", "{server} closed the connection early"),
+    ("Content-Range", "{server} closed the connection early"),
     ("incorrectly configured region", "the bucket is in another region; set AWS_REGION"),
-    ("Content-Length Header missing", "{server} does not say how large it is"),
+    ("Content-Length Header missing", "{server} does not report the size of the object"),
     ("Account must be specified", "no account is given; set AZURE_STORAGE_ACCOUNT_NAME"),
     ("redential", "the credentials of the job cannot be used; set {credentials}"),
 )
@@ -173,14 +173,14 @@ _METADATA: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.interna
 
 
 def why(error: BaseException, place: Place) -> str:
-    """Why a store cannot be used, as the end of a sentence without secrets.
+    """Return why a store cannot be used, as the end of a sentence without secrets.
 
-    The cause should be left out of the error that says it, since it may hold what the message must not. What is no
-    error of a store, such as an interrupt, is raised again.
+    The error with this message should not chain its cause, which may hold secrets. An error that is not from a store,
+    such as an interrupt, is raised again.
     """
     if isinstance(error, _UnusableError | ProfileError):
         return str(error)
-    # A panic of obstore is not an Exception; a line break in a credential is enough for one.
+    # A panic of obstore is not an Exception; a line break in a credential is enough to cause one.
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
     return _reason(error, place)
@@ -193,7 +193,9 @@ def _reason(error: BaseException, place: Place) -> str:
     credentials = _CREDENTIALS[place.family]
     code = _code(text)
     if isinstance(error, FileNotFoundError):
-        return f"there is no bucket {place.host!r}" if code in _NO_BUCKET else "there is no such object"
+        return (
+            f"the bucket {place.host!r} does not exist" if code in _NO_BUCKET else "the object does not exist"
+        )
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return f"access is denied{f' ({code})' if code else ''}; check {credentials} of the job, and what they may read"
     if isinstance(error, InvalidPathError):
@@ -209,17 +211,17 @@ def _reason(error: BaseException, place: Place) -> str:
     if not isinstance(error, Exception):
         return f"the environment of the job is malformed; look for line breaks in {credentials}"
     if _ASKED.search(text):
-        return f"{server} answered something unexpected ({type(error).__name__})"
-    return "its address, or what the environment of the job says about it, is malformed"
+        return f"{server} sent an unexpected answer ({type(error).__name__})"
+    return "its address, or its configuration in the environment of the job, is malformed"
 
 
 def _code(text: str) -> str:
-    """The store's own name of the error, which is not secret."""
+    """Return the store's own name of the error, which is not secret."""
     found = re.search(r"<Code>(\w{1,60})</Code>", text)
     return found[1] if found else ""
 
 
 def _server(text: str) -> str:
-    """The host that was asked."""
+    """Return the host that was asked."""
     found = _ASKED.search(text)
     return found[1] if found else "the object store"

@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 __all__ = ["OBJECT_SCHEMES", "ObjectError", "read_object"]
 
 OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
-"""What the URI of an object begins with."""
+"""The schemes of the URIs of objects."""
 
 _CHUNK_BYTES: Final = 256 * 1024
 
 
 class ObjectError(ExternalSystemError):
-    """An object cannot be read. The message names it and the reason, and has no secret."""
+    """An object cannot be read. The message names it and the reason, and contains no secrets."""
 
 
 def read_object(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
-    """The content of an object, such as `s3://bucket/path/name`, `gs://` or `az://container/name`.
+    """Return the content of an object, such as `s3://bucket/path/name`, `gs://` or `az://container/name`.
 
     Args:
-        uri: where it is.
-        most_bytes: the largest size that is taken; a larger object is refused before its content is read.
-        timeout_ms: how long one request may take, content included. An unreachable host takes less; all together
-            is at most 5 s longer.
+        uri: the address of the object.
+        most_bytes: the largest size that is accepted; a larger object is refused before its content is read.
+        timeout_ms: how long one request may take, content included. An unreachable host takes less; the whole call
+            takes at most 5 s longer.
 
     Raises:
-        ObjectError: there is no such bucket or object, access is denied, the host does not answer, the object is
+        ObjectError: the bucket or object does not exist, access is denied, the host does not answer, the object is
             too large, or the URI or the environment is malformed.
 
     """
     place = _place_of(uri)
-    # A host that never answers is given up in 6 to 7 s, and no request begins later than 5 s.
+    # A host that never answers is given up after 6 to 7 s, and no request begins after 5 s.
     patience = Patience(connect_ms=3000, read_ms=3000, request_ms=timeout_ms, retries=2, retry_ms=4000)
     try:
         store = store_of(place, os.environ, patience)
@@ -57,11 +57,11 @@ def _place_of(uri: str) -> Place:
     host, _, name = rest.partition("/")
     if "@" in host:
         shown = f"{scheme}://***@{host.rpartition('@')[2]}/..."
-        raise ObjectError(f"{shown!r} has a user or account; these belong into the environment of the job")
-    # obstore would leave out a slash at either end, and read something else.
+        raise ObjectError(f"{shown!r} has a user or account; these belong in the environment of the job")
+    # obstore would drop a slash at either end, and read another object.
     whole = name and name.strip("/") == name and BUCKET.fullmatch(host)
     if scheme not in OBJECT_SCHEMES or not whole:
-        raise ObjectError(f"{uri!r} names no object; it must be like s3://BUCKET/NAME")
+        raise ObjectError(f"{uri!r} does not name an object; it must be like s3://BUCKET/NAME")
     return Place(scheme, host, name)
 
 

@@ -1,7 +1,7 @@
 """Web addresses: one answer of a web server, read whole, within bounds of size and time.
 
-No redirect is followed, and no address of the machine itself or of its link is asked unless it was named as such: a
-name that is allowed today may lead there tomorrow.
+Redirects are not followed. Addresses of the machine itself or of its link (loopback and link-local) are not contacted
+unless the URI names them as such: a host name that is allowed today may resolve to one tomorrow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RETRY_S: Final = 4.0
 _PAUSE_S: Final = 0.3
 _CHUNK_BYTES: Final = 64 << 10
 _LOCAL: Final = "localhost"
-# Where clouds tell a machine its credentials, beside the addresses of the link.
+# Where clouds serve credentials to a machine, in addition to link-local addresses.
 _METADATA: Final = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
@@ -37,24 +37,24 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class WebError(ExternalSystemError):
-    """A web address cannot be read. The message names it and the reason, and nothing of the answer."""
+    """A web address cannot be read. The message names it and the reason, and quotes nothing of the answer."""
 
 
 class _TransientError(Exception):
-    """What may be otherwise in a moment."""
+    """A failure that may be over in a moment."""
 
 
 def read_web(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
-    """What a web server answers at an address of plain form, without credentials.
+    """Return the answer of a web server at an address of plain form, without credentials.
 
     Args:
         uri: `http://` or `https://`, without a user, a query, or a fragment.
-        most_bytes: the largest answer that is taken.
-        timeout_ms: how long one request may take, content included; a host that does not answer takes less. All
-            together is at most 5 s longer.
+        most_bytes: the largest answer that is accepted.
+        timeout_ms: how long one request may take, content included; a host that does not answer takes less. The whole
+            call takes at most 5 s longer.
 
     Raises:
-        WebError: there is no such address, the host does not answer, leads elsewhere, or may not be asked.
+        WebError: the address does not exist, or the host does not answer, redirects, or may not be contacted.
 
     """
     host = urlsplit(uri).netloc
@@ -71,9 +71,9 @@ def read_web(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
 
 
 def is_reachable(address: str, named: str) -> bool:
-    """Whether an address may be asked that a host `named` in a URI has led to."""
+    """Return whether the address that the host `named` in a URI resolved to may be contacted."""
     with contextlib.suppress(ValueError):
-        # Who has named it by its number, means it.
+        # A host that is named by its number is meant.
         return ipaddress.ip_address(named.strip("[]")) == ipaddress.ip_address(address)
     found = _embedded(ipaddress.ip_address(address.partition("%")[0]))
     if named == _LOCAL:
@@ -83,7 +83,7 @@ def is_reachable(address: str, named: str) -> bool:
 
 
 def _embedded(address: _Address) -> _Address:
-    """The IPv4 address that stands for another, or the address."""
+    """Return the IPv4 address that an IPv6 address embeds, or the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:
@@ -93,30 +93,30 @@ def _embedded(address: _Address) -> _Address:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """None: the answer is told as it is."""
+        """Return None, so that the redirect itself is the answer."""
 
 
 class _Checked(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Connects to addresses that may be asked, and to the proxies of the environment."""
+    """A handler that connects to addresses that may be contacted, and to the proxies of the environment."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sockets: Final[list[socket.socket]] = []
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        """Ask a server, or a proxy."""
-        return self._opened(http.client.HTTPConnection, request)
+        """Send a request to a server or a proxy."""
+        return self._open_checked(http.client.HTTPConnection, request)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        """The same, encrypted."""
-        return self._opened(http.client.HTTPSConnection, request)
+        """Send a request to a server or a proxy, encrypted."""
+        return self._open_checked(http.client.HTTPSConnection, request)
 
-    def _opened(self, kind: type[Any], request: urllib.request.Request) -> http.client.HTTPResponse:
+    def _open_checked(self, kind: type[Any], request: urllib.request.Request) -> http.client.HTTPResponse:
         proxied = request.host != urlsplit(request.full_url).netloc or request.has_proxy()
 
         def connection(host: str, **arguments: Any) -> Any:
             made = kind(host, **arguments)
-            made._create_connection = lambda address, timeout, _: _connected(  # noqa: SLF001  # no other way in
+            made._create_connection = lambda address, timeout, _: _connect(  # noqa: SLF001  # no other way in
                 address, timeout, checked=not proxied
             )
 
@@ -130,12 +130,14 @@ class _Checked(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return self.do_open(cast("Any", connection), request)
 
 
-def _connected(address: tuple[str, int], timeout_s: float, *, checked: bool) -> socket.socket:
-    """A connection to the first address of a host that answers; of its addresses each must be allowed."""
+def _connect(address: tuple[str, int], timeout_s: float, *, checked: bool) -> socket.socket:
+    """Connect to the first address of a host that answers; each of its addresses must be allowed."""
     host, port = address
     found = [place[4] for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     if checked and not all(is_reachable(str(place[0]), host) for place in found):
-        raise WebError(f"{host} leads to an address inside of the machine or its link, which is not asked")
+        raise WebError(
+            f"{host} resolves to an address of the machine itself or its link, which is not allowed"
+        )
     error: OSError = ConnectionRefusedError()
     for place in found:
         try:
@@ -149,15 +151,15 @@ def _answer(uri: str, most_bytes: int, timeout_s: float) -> bytes:
     handler = _Checked()
     opener = urllib.request.build_opener(_NoRedirect(), handler)
     opener.addheaders = [("User-Agent", "penstock")]
-    with _ended_after(timeout_s, handler.sockets) as is_over:
+    with _end_after(timeout_s, handler.sockets) as is_over:
         try:
             with opener.open(uri, timeout=_PATIENCE_S) as answer:
                 content = _content(answer, most_bytes)
         except Exception as e:
-            # What servers send makes http.client raise whatever it likes.
+            # http.client may raise anything, depending on what the server sends.
             raise _of_failure(e, is_over=is_over()) from None
         if is_over():
-            # What was broken off looks like an end where nobody has said how long it would be.
+            # Without a known length, an answer that was cut off looks complete.
             raise _of_failure(None, is_over=True)
         return content
 
@@ -169,15 +171,15 @@ def _content(answer: Any, most_bytes: int) -> bytes:
         chunk = answer.read1(_CHUNK_BYTES)
         if not chunk:
             if answer.length:
-                raise _TransientError("broke the connection")
+                raise _TransientError("closed the connection early")
             return bytes(content)
         content += chunk
     raise WebError(f"is larger than {most_bytes} bytes")
 
 
 @contextlib.contextmanager
-def _ended_after(timeout_s: float, sockets: list[socket.socket]) -> Iterator[Any]:
-    """Break off what takes too long: a server that sends a byte now and then is never silent."""
+def _end_after(timeout_s: float, sockets: list[socket.socket]) -> Iterator[Any]:
+    """Cut off an answer that takes too long: a server that sends a byte now and then never times out."""
     over = threading.Event()
 
     def end() -> None:
@@ -198,10 +200,10 @@ def _ended_after(timeout_s: float, sockets: list[socket.socket]) -> Iterator[Any
 def _of_status(status: int) -> Exception:
     if 300 <= status < 400:
         return WebError(
-            f"it leads elsewhere ({status}), which is not followed; name the address that it leads to"
+            f"it redirects elsewhere ({status}), which is not followed; name the address that it redirects to"
         )
     if status == 404:
-        return WebError("there is no such object")
+        return WebError("the object does not exist")
     if status >= 500:
         return _TransientError(f"answered {status}")
     return WebError(f"access is denied ({status})" if status in (401, 403) else f"the host answered {status}")
@@ -221,11 +223,11 @@ def _of_failure(error: object, *, is_over: bool) -> Exception:
     if isinstance(cause, ConnectionRefusedError):
         return _TransientError("does not answer: connection refused")
     if isinstance(cause, socket.gaierror):
-        return _TransientError("does not answer: there is no host of this name")
+        return _TransientError("does not answer: the host name does not exist")
     if isinstance(cause, ssl.SSLCertVerificationError):
         return WebError("the certificate of the host is not trusted")
     if isinstance(cause, ssl.SSLError):
-        return WebError("the host does not speak TLS; its address may have to begin with http://")
+        return WebError("the host does not speak TLS; its address may need to begin with http://")
     if isinstance(cause, OSError | http.client.HTTPException):
-        return _TransientError("broke the connection")
-    return WebError(f"the host answered something unexpected ({type(cause).__name__})")
+        return _TransientError("closed the connection early")
+    return WebError(f"the host sent an unexpected answer ({type(cause).__name__})")

@@ -1,4 +1,4 @@
-"""Projects: a folder with a job, sample input and tests, for people to begin with.
+"""Projects: a folder with a job, sample input and tests to start from.
 
 In: a name.
 Out: a project whose tests pass.

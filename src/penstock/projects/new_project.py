@@ -1,4 +1,4 @@
-"""A new project: the template's files under the project's name."""
+"""New project: the files of the template under the name of the project."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.jobs.job_loader import is_module_taken
 __all__ = ["NewProject", "ProjectError", "make_project"]
 
 _TEMPLATE: Final = Path(__file__).with_name("template")
-# The template is Python that can be read and checked as it stands, so it has names in place of marks.
+# The template is valid Python that can be read and checked as it is, so it has names instead of placeholders.
 _PACKAGE: Final = "project_name"
 _NAME: Final = "project-name"
 _VERSION: Final = "0.0.0"
-# What else stands in the project's folder, or comes there when its commands are run.
+# What else is in the project's folder, or is created there when its commands run.
 _OTHERS: Final = ("job", "out", "sample", "state", "tests")
 
 
 class ProjectError(PenstockError):
-    """A project cannot be made under a name, or in a folder."""
+    """A project cannot be created with a name or in a folder."""
 
     fault = "user"
 
 
 @dataclass(frozen=True)
 class NewProject:
-    """A project: its name, its folder, its package, and its files, relative to the folder."""
+    """A new project: its name, its folder, its package, and its files relative to the folder."""
 
     name: str
     folder: Path
@@ -40,9 +40,9 @@ class NewProject:
 
 
 def make_project(folder: Path) -> NewProject:
-    """Make a project in a folder, whose name becomes that of the project and of its package.
+    """Create a project in a folder. The name of the folder becomes that of the project and of its package.
 
-    Raises ProjectError when the name cannot be a package, or the folder is not empty or cannot be written.
+    Raises ProjectError when the name cannot be that of a package, or when the folder is not empty or cannot be written.
     """
     folder = folder.expanduser().absolute()
     package = package_of(folder.name)
@@ -50,7 +50,7 @@ def make_project(folder: Path) -> NewProject:
         if folder.exists() and any(folder.iterdir()):
             raise ProjectError(f"The folder {folder} is not empty. Choose another name, or empty it first.")
         files = tuple(
-            _written(path, folder, package) for path in sorted(_TEMPLATE.rglob("*")) if _is_part(path)
+            _write(path, folder, package) for path in sorted(_TEMPLATE.rglob("*")) if _is_part(path)
         )
     except OSError as e:
         raise ProjectError(
@@ -60,18 +60,18 @@ def make_project(folder: Path) -> NewProject:
 
 
 def package_of(name: str) -> str:
-    """The package of a project, as Python imports it.
+    """Return the name under which Python imports the package of a project.
 
     >>> package_of("water-level")
     'water_level'
 
-    Raises ProjectError when there can be none, or it would hide a module that is there.
+    Raises ProjectError when the name cannot be that of a package, or would hide an existing module or folder.
     """
     package = name.replace("-", "_").lower()
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*[A-Za-z0-9]|[A-Za-z]", name) or keyword.iskeyword(package):
         raise ProjectError(
-            f"{name!r} cannot be the name of a package. Use letters, digits, dashes and underscores, a letter first, "
-            "and no word of the language."
+            f"{name!r} cannot be the name of a package. Use letters, digits, dashes and underscores, start with a "
+            "letter, and do not use a Python keyword."
         )
     if package in _OTHERS or is_module_taken(package):
         raise ProjectError(
@@ -84,11 +84,11 @@ def _is_part(path: Path) -> bool:
     return path.is_file() and "__pycache__" not in path.parts
 
 
-def _written(path: Path, folder: Path, package: str) -> str:
-    """Write a file of the template; gives its place in the project."""
+def _write(path: Path, folder: Path, package: str) -> str:
+    """Write a file of the template and return its path in the project."""
     place = str(path.relative_to(_TEMPLATE)).replace(_PACKAGE, package)
     if place == "gitignore":
-        # Under its own name it would hide files of the template itself.
+        # Under its real name, git would ignore files of the template itself.
         place = ".gitignore"
     text = path.read_text().replace(_PACKAGE, package).replace(_NAME, folder.name)
     target = folder / place

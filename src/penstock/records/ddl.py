@@ -34,7 +34,7 @@ _DDL_SCALARS: Final[dict[str, tuple[Any, pa.DataType]]] = {
 
 
 class DdlParser:
-    """Parses `name TYPE [NOT NULL], ...` with ARRAY<>, MAP<,> and STRUCT<name: TYPE, ...>."""
+    """A parser of `name TYPE [NOT NULL], ...` with ARRAY<>, MAP<,> and STRUCT<name: TYPE, ...>."""
 
     _TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|`[^`]+`|\d+|[<>,:()])")
 
@@ -51,7 +51,7 @@ class DdlParser:
         self._next = 0
 
     def parse(self) -> list[Field]:
-        """The fields, in order. SchemaError when the text is not DDL."""
+        """Return the fields, in order. Raises SchemaError when the text is not DDL."""
         fields = self._fields(end=None)
         if not fields:
             raise SchemaError(
@@ -78,7 +78,7 @@ class DdlParser:
             name = self._take().strip("`")
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise SchemaError(
-                    f"The DDL string {self._ddl!r} names a field {name!r}; records have fields with Python names only."
+                    f"The DDL string {self._ddl!r} names a field {name!r}; field names must be Python identifiers."
                 )
             if self._peek() == ":":
                 self._take()
@@ -138,7 +138,7 @@ class DdlParser:
         if not 1 <= precision <= 38 or scale > precision:
             raise SchemaError(
                 f"The DDL string {self._ddl!r} has a DECIMAL({precision}, {scale}); it may have 1 to 38 digits in "
-                "all, and no more behind the point."
+                "all, and no more than that after the point."
             )
         return decimal.Decimal, pa.decimal128(precision, scale)
 

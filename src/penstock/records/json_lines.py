@@ -13,28 +13,28 @@ __all__ = ["JsonLines", "python_values"]
 
 
 class JsonLines:
-    """Encodes batches of a record type as lines of JSON.
+    """An encoder of record batches as lines of JSON.
 
     Enumerations are written as their values, bytes in base64, times in ISO 8601, and NaN and None as null.
     """
 
     def __init__(self, record_type: RecordType) -> None:
         self._names = record_type.field_names
-        # Rows are built straight from the columns: the user's own class may be slow to make, or check things.
+        # Rows are built straight from the columns: the user's class may be slow to construct, or validate values.
         places = {f"f{i}": name for i, name in enumerate(self._names)}
-        # Rows live for one call, and without garbage collection of a million of them it is twice as fast.
+        # Rows live for one call; keeping a million of them out of garbage collection doubles the speed.
         fields = [(place, Any) for place in places]
         self._row = msgspec.defstruct("Row", fields, rename=places, gc=False)
         self._encoder: Final = msgspec.json.Encoder()
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        r"""All records as lines, each with `\n` at its end."""
+        r"""Return all records as lines, each ending in `\n`."""
         columns = [python_values(batch.column(name)) for name in self._names]
         return self._encoder.encode_lines(list(map(self._row, *columns)))
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """The values of a column as plain Python values, maps as dicts."""
+    """Return the values of a column as plain Python values, maps as dicts."""
     values: list[Any]
     if pa.types.is_nested(column.type):
         values = column.to_pylist(maps_as_pydicts="strict")

@@ -1,4 +1,4 @@
-"""Protobuf messages: their record types, and their descriptors as bytes that can travel."""
+"""Protobuf messages: their record types, and their descriptors as bytes that can be sent to workers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from penstock.records.types import Field, RecordType
 __all__ = ["ProtobufSource", "of_protobuf"]
 
 
-# --- protobuf ------------------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class ProtobufSource:
-    """A protobuf message type as plain bytes, so that it can travel to workers that lack the generated module."""
+    """A protobuf message type as plain bytes, so that it can be sent to workers that lack the generated module."""
 
     full_name: str
     files: tuple[bytes, ...]
 
     @classmethod
     def of(cls, message: Any) -> ProtobufSource:
-        """The source of a generated message class."""
+        """Return the source of a generated message class."""
         from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
         files: list[bytes] = []
@@ -50,7 +47,7 @@ class ProtobufSource:
         return cls(message.DESCRIPTOR.full_name, tuple(files))
 
     def descriptor(self) -> Any:
-        """The message's descriptor, in a pool of its own."""
+        """Return the message's descriptor, in its own pool."""
         return _descriptor(self)
 
 
@@ -66,7 +63,7 @@ def _descriptor(source: ProtobufSource) -> Any:
 
 @functools.cache
 def of_protobuf(source: ProtobufSource) -> RecordType:
-    """The record type of a message type. SchemaError when a field has no form in Arrow."""
+    """Return the record type of a message type. Raises SchemaError when a field has no Arrow type."""
     from ptars import PtarsConfig, get_schema
 
     descriptor = source.descriptor()
@@ -83,7 +80,7 @@ def of_protobuf(source: ProtobufSource) -> RecordType:
 
 
 def _message_class(name: str, fields: Sequence[Field]) -> type:
-    """A Struct with a message's fields and, as in protobuf, a default for each."""
+    """Return a Struct with a message's fields and, as in protobuf, a default for each."""
     defaults: dict[Any, Any] = {int: 0, float: 0.0, str: "", bytes: b"", bool: False}
     specs: list[Any] = []
     for f in fields:

@@ -1,7 +1,7 @@
-"""Schemas: what a user gives to say what a record is, and the record type of each.
+"""Schemas: how users describe a record, and the record type of each schema.
 
-A schema is given as a dataclass, a `msgspec.Struct`, a protobuf message class or a DDL string. All become a
-`RecordType`, which turns lists of objects into Arrow record batches and back, in bulk.
+A schema is a dataclass, a `msgspec.Struct`, a protobuf message class or a DDL string. Each becomes a `RecordType`,
+which turns lists of objects into Arrow record batches and back, in bulk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 @functools.singledispatch
 def record_type(schema: Any) -> RecordType:
-    """The record type of a schema: a dataclass, a msgspec Struct, a protobuf message class or a DDL string.
+    """Return the record type of a schema: a dataclass, a msgspec Struct, a protobuf message class or a DDL string.
 
     >>> record_type("sensor_id INT, temperature DOUBLE").field_names
     ('sensor_id', 'temperature')
@@ -91,9 +91,9 @@ def _of_class(schema: type, inside: tuple[type, ...] = ()) -> RecordType:
 
 
 def arrow_type_of(python_type: Any, inside: tuple[type, ...] = ()) -> pa.DataType:
-    """The Arrow type in which values of a Python type are stored; `inside` are the classes that it is a part of.
+    """Return the Arrow type in which values of a Python type are stored; `inside` are the classes that contain it.
 
-    Raises SchemaError for types that have no such form.
+    Raises SchemaError for types that cannot be stored.
     """
     if python_type in SCALARS:
         return SCALARS[python_type]
@@ -111,7 +111,7 @@ def arrow_type_of(python_type: Any, inside: tuple[type, ...] = ()) -> pa.DataTyp
             return SCALARS[kinds.pop()]
     if origin is tuple and len({arg for arg in args if arg is not Ellipsis}) > 1:
         raise SchemaError(
-            f"the type {python_type!r} cannot be stored: the parts of a tuple must be of one type."
+            f"the type {python_type!r} cannot be stored: the items of a tuple must have the same type."
         )
     if origin in (list, tuple, set, frozenset) and args:
         return pa.list_(arrow_type_of(without_none(args[0])[0], inside))
@@ -129,7 +129,7 @@ def _allowed_types() -> str:
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:
-    """A type hint without its `| None`, and whether it had one."""
+    """Return a type hint without its `| None`, and whether it had one."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         args = [arg for arg in typing.get_args(hint) if arg is not type(None)]
         if len(args) == 1 and len(args) < len(typing.get_args(hint)):
@@ -141,9 +141,9 @@ VERSION_FIELD: Final = pa.field("control_version", pa.int64())
 
 
 def versioned(kind: RecordType) -> RecordType:
-    """The record type with one more field, the control version under which a record was made."""
+    """Return the record type with one more field: the control version under which a record was made."""
     if VERSION_FIELD.name in kind.field_names:
-        raise SchemaError(f"{kind!r} has a field {VERSION_FIELD.name!r} already.")
+        raise SchemaError(f"{kind!r} already has a field {VERSION_FIELD.name!r}.")
     fields = [*kind.fields, Field(VERSION_FIELD.name, int, VERSION_FIELD.type, nullable=False)]
     return RecordType(kind.name, fields, struct_class(kind.name, fields), (versioned, kind))
 

@@ -1,7 +1,7 @@
 """Record types: one description of a record for Python objects, Arrow columns and state.
 
-A `RecordType` turns lists of objects into Arrow record batches and back, in bulk. `penstock.records.schemas` makes one
-of what a user gives.
+A `RecordType` turns lists of objects into Arrow record batches and back, in bulk. `penstock.records.schemas` builds one
+from a user's schema.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BEYOND: Final = "beyond the years 1 to 9999"
 
 
 def _beyond_years(column: pa.Array) -> pa.BooleanArray | None:
-    """Which values of a column of times Python's own times cannot hold; None when there is none."""
+    """Return a mask of the times in a column that Python cannot represent; None if there are none."""
     years = _years(column.type)
     if years is None:
         return None
@@ -62,8 +62,8 @@ def _beyond_years(column: pa.Array) -> pa.BooleanArray | None:
 
 @functools.cache
 def _years(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """The first and the last value of a type that Python's own times can hold; None for types that are not times."""
-    # Made when first needed, for Arrow imports pandas to make them.
+    """Return the first and last value of a type that Python can represent; None for types that are not times."""
+    # Created on first use, because Arrow imports pandas to create them.
     if kind.equals(SCALARS[dt.date]):
         return pa.scalar(dt.date.min, kind), pa.scalar(dt.date.max, kind)
     if kind.equals(SCALARS[dt.datetime]):
@@ -74,7 +74,7 @@ def _years(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
 
 @dataclasses.dataclass(frozen=True)
 class BadRecord:
-    """A record that could not be read: why, where it stands in its source, and its bytes."""
+    """A record that could not be read: why, where it is in its source, and its bytes."""
 
     reason: str
     partition: str
@@ -83,18 +83,18 @@ class BadRecord:
 
 
 class CustomColumnCodec:
-    """A type of values that says itself how they become a column and come out of it."""
+    """A value type that does its own conversion to and from columns."""
 
     def parts(self) -> dict[str, Any]:
-        """How the values inside of each value are stored, by what they are."""
+        """Return how the values inside each value are stored, by the name of their role."""
         raise NotImplementedError
 
     def to_python(self, column: pa.Array) -> list[Any]:
-        """The values of a column; None where there is none."""
+        """Return the values of a column; None for a null."""
         raise NotImplementedError
 
     def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
-        """The column of values. May raise anything when one does not fit."""
+        """Return the column of some values. May raise anything when one does not fit."""
         raise NotImplementedError
 
 
@@ -102,8 +102,8 @@ class CustomColumnCodec:
 class Field:
     """One field of a record.
 
-    `python_type` is what user code sees, `arrow_type` how the value travels and is stored. A field that is not
-    `nullable` must have a value in every record.
+    `python_type` is what user code sees, `arrow_type` how the value is sent and stored. A field that is not `nullable`
+    must have a value in every record.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Field:
 
     @functools.cached_property
     def members(self) -> frozenset[Any] | None:
-        """The values that this field may hold where its type lists them, or None."""
+        """The values that this field may hold when its type lists them, or None."""
         if self.enum is not None:
             return frozenset(member.value for member in self.enum)
         if typing.get_origin(self.python_type) is typing.Literal:
@@ -129,11 +129,11 @@ class Field:
 
     @functools.cached_property
     def plain(self) -> bool:
-        """Whether Arrow's own conversion gives exactly the Python values that user code expects."""
+        """Whether Arrow's own conversion returns exactly the Python values that user code expects."""
         return self.enum is None and not pa.types.is_nested(self.arrow_type)
 
     def to_python(self, column: pa.Array) -> list[Any]:
-        """The values of a column as user code sees them."""
+        """Return the values of a column as user code sees them."""
         if isinstance(self.python_type, CustomColumnCodec):
             return self.python_type.to_python(column)
         if self.plain:
@@ -143,7 +143,7 @@ class Field:
                 # NumPy's tolist is several times faster than Arrow's, and exact for these types.
                 return typing.cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
             return typing.cast("list[Any]", column.to_pylist())
-        # Arrow gives maps as lists of pairs unless told otherwise.
+        # By default Arrow returns maps as lists of pairs.
         values = column.to_pylist(maps_as_pydicts="strict")
         if self.enum is not None:
             members = {value: None if value is None else self.enum(value) for value in set(values)}
@@ -152,9 +152,9 @@ class Field:
         return [msgspec.convert(value, target) for value in values]
 
     def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any], *, check: bool = True) -> pa.Array:
-        """The column of a list of values; raises SchemaError naming the field when one does not fit.
+        """Return the column of a list of values. Raises SchemaError naming the field when one does not fit.
 
-        Without `check` a missing value passes, for callers that look for missing values themselves.
+        Without `check` a missing value passes, for callers that check for missing values themselves.
         """
         try:
             if isinstance(self.python_type, CustomColumnCodec):
@@ -163,14 +163,14 @@ class Field:
                 values = _enum_values(values)
             elif pa.types.is_nested(self.arrow_type):
                 values = msgspec.to_builtins(list(values), builtin_types=_BUILTIN, order="deterministic")
-                # Arrow takes whatever has the right shape; what user code could not be given again must not pass.
+                # Arrow accepts any value of the right shape; reject one that cannot be converted back for user code.
                 msgspec.convert(values, self._checked_list)
             column = pa.array(values, type=self.arrow_type)
             if self.members is not None and not self.members.issuperset(values):
                 self._check_members(values)
             if _beyond_years(column) is not None:
                 raise ValueError(f"it lies {_BEYOND}")
-        except Exception as e:  # values come from user code, and may raise anything when they are looked at
+        except Exception as e:  # values come from user code, and may raise anything on access
             raise SchemaError(f"field {self.name!r} ({self.arrow_type}) cannot hold a value: {e}") from e
         if check and not self.nullable and column.null_count:
             raise SchemaError(f"field {self.name!r} has no value and is not optional")
@@ -181,7 +181,7 @@ class Field:
         return list[self.python_type | None]  # type: ignore[name-defined]
 
     def check(self, column: pa.Array) -> None:
-        """Raise SchemaError when a column lacks a value that it must have, or holds one that it may not."""
+        """Raise SchemaError when a column lacks a required value, or holds one that is not allowed."""
         if not self.nullable and column.null_count:
             raise SchemaError(f"field {self.name!r} has no value and is not optional")
         if self.members is not None:
@@ -198,15 +198,15 @@ class Field:
             if value is None or value in self.members:
                 continue
             if self.enum is None:
-                raise ValueError(f"{value!r} is none of {', '.join(map(repr, sorted(self.members)))}")
-            # There may be more than the members: combinations of flags, and what the class makes of other values.
+                raise ValueError(f"{value!r} is not one of {', '.join(map(repr, sorted(self.members)))}")
+            # More than the members may be valid: combinations of flags, and other values that the class accepts.
             self.enum(value)
 
 
 def _enum_values(values: Iterable[Any]) -> list[Any]:
-    """The values of members; plain values stay as they are."""
+    """Return the values of members; plain values stay as they are."""
     try:
-        # `value` is a property written in Python, and a member's hash as well; this attribute is neither.
+        # A member's `value` and hash are written in Python, so they are slow; this attribute is not.
         return list(map(_enum_value, values))
     except AttributeError:
         return [value._value_ if isinstance(value, enum.Enum) else value for value in values]
@@ -219,8 +219,8 @@ _BUILTIN: Final = (bytes, dt.datetime, dt.date, decimal.Decimal)
 class RecordType:
     """The type of the records of one stream, as Python objects and as Arrow columns.
 
-    `python_class` is the class that user code sees: the given dataclass or Struct, or a Struct made from the
-    fields of a protobuf message or DDL string. Build one with `record_type`.
+    `python_class` is the class that user code sees: the given dataclass or Struct, or a Struct built from the
+    fields of a protobuf message or DDL string. Build a record type with `record_type`.
     """
 
     def __init__(
@@ -248,12 +248,12 @@ class RecordType:
         return hash(self.name)
 
     def difference(self, other: RecordType) -> str:
-        """What is different in another type, for people; "" when records of both are alike."""
+        """Describe how another type differs, for people; "" when records of both are alike."""
         if repr(self) != repr(other):
             return f"{self!r} and {other!r}"
         for mine, its in zip(self.fields, other.fields, strict=True):
             if mine.nullable != its.nullable:
-                return f"the field {mine.name!r} of {self.name} may be null in one of them only"
+                return f"the field {mine.name!r} of {self.name} may be null in only one of them"
             if mine != its:
                 return (
                     f"the field {mine.name!r} of {self.name} is {mine.python_type!r} and {its.python_type!r}"
@@ -262,11 +262,11 @@ class RecordType:
 
     @property
     def field_names(self) -> tuple[str, ...]:
-        """Names of the fields, in order."""
+        """The names of the fields, in order."""
         return tuple(self._by_name)
 
     def field(self, name: str) -> Field:
-        """The field of that name; SchemaError lists the fields when there is none."""
+        """Return the field of that name. Raises SchemaError, which lists the fields, when it does not exist."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -275,12 +275,12 @@ class RecordType:
             ) from None
 
     def objects(self, batch: pa.RecordBatch) -> list[Any]:
-        """The records of a batch as objects of `python_class`. Columns beyond the fields are ignored."""
+        """Return the records of a batch as objects of `python_class`. Columns beyond the fields are ignored."""
         columns = [f.to_python(batch.column(f.name)) for f in self.fields]
         return list(map(self.python_class, *columns))
 
     def batch(self, objects: Sequence[Any], *, check: bool = True) -> pa.RecordBatch:
-        """A record batch of objects that have this type's fields as attributes.
+        """Return a record batch of objects that have this type's fields as attributes.
 
         Raises SchemaError when an object lacks a field or a value does not fit. With `check` a missing value
         in a field that is not optional is an error too.
@@ -289,18 +289,16 @@ class RecordType:
         for f in self.fields:
             try:
                 values = list(map(operator.attrgetter(f.name), objects))
-            except (
-                Exception
-            ) as e:  # objects come from user code, and may raise anything when they are looked at
+            except Exception as e:  # objects come from user code, and may raise anything on access
                 raise SchemaError(f"a record does not fit {self.name}: {e}") from None
             columns.append(f.to_arrow(values, check=check))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def missing(self, batch: pa.RecordBatch, *, allow_nan: bool) -> npt.NDArray[np.str_] | None:
-        """For each row the reason why it is not a valid record ("" when it is), or None when all rows are.
+        """Return for each row why it is not a valid record ("" when it is), or None when all rows are valid.
 
         A row is invalid when a field that is not nullable is null, when a float is NaN and NaN is not allowed, or when
-        a time lies beyond those that Python has.
+        a time is outside Python's range.
         """
         reasons: npt.NDArray[Any] | None = None
         for f in self.fields:
@@ -310,8 +308,8 @@ class RecordType:
                 reasons = _note(reasons, bad, f"field {f.name!r} is missing or null")
             if not allow_nan and pa.types.is_floating(f.arrow_type):
                 values = column.to_numpy(zero_copy_only=False)
-                # A sum is NaN when a value is, and costs one pass without a temporary; infinities of both
-                # signs make it NaN as well, so the slow check decides.
+                # A NaN makes the sum NaN, which costs one pass without a temporary. So do infinities of both signs,
+                # so the slow check decides.
                 with np.errstate(invalid="ignore", over="ignore"):
                     total = values.sum()
                 if np.isnan(total):
@@ -333,12 +331,12 @@ def _note(reasons: npt.NDArray[Any] | None, bad: npt.NDArray[Any], reason: str) 
 
 
 def empty_like(schema: pa.Schema) -> pa.RecordBatch:
-    """A record batch of no rows."""
+    """Return a record batch without rows."""
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
 def concat_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All batches as one, in order."""
+    """Return all batches as one, in order."""
     found = list(batches)
     if len(found) == 1:
         return found[0]
@@ -348,10 +346,10 @@ def concat_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.R
 
 
 def struct_class(name: str, fields: Sequence[Field]) -> type:
-    """A Struct with the given fields, in order; nullable fields may be left out.
+    """Return a Struct with the given fields, in order; nullable fields may be left out.
 
-    Positional construction asks that every field behind one with a default has a default too; None there is
-    found by `RecordType.missing` like any other missing value.
+    Positional construction requires that every field after one with a default has a default too. `RecordType.missing`
+    finds None there like any other missing value.
     """
     specs: list[Any] = []
     defaulted = False
@@ -363,12 +361,15 @@ def struct_class(name: str, fields: Sequence[Field]) -> type:
 
 
 def rows_where(batch: pa.RecordBatch, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-    """The rows of a batch whose mask is true, in order."""
+    """Return the rows of a batch whose mask is true, in order."""
     return pc.filter(batch, pa.array(keep))
 
 
 def type_of_fields(fields: Sequence[Field]) -> RecordType:
-    """The record type with some fields, whose records are plain Structs. SchemaError when two have one name."""
+    """Return a record type with these fields, whose records are plain Structs.
+
+    Raises SchemaError when two fields have the same name.
+    """
     names = [field.name for field in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -1,7 +1,7 @@
 """Formats: records as bytes on the wire, decoded and encoded in bulk.
 
-A format decodes a column of byte strings into a record batch at once. When that fails it halves the column until
-it has found the records that do not decode; they come back with a reason each and the others go on.
+A format decodes a column of byte strings into a record batch at once. When that fails, it halves the column until it
+has found the records that do not decode. It returns these with a reason each, and the others as usual.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FormatName = Literal["json", "protobuf", "bytes"]
 
 @dataclass(frozen=True)
 class Decoded:
-    """Decoded records. `rows` holds their places in the input (None: all of them, in order)."""
+    """Decoded records. `rows` holds their positions in the input (None: all of them, in order)."""
 
     batch: pa.RecordBatch
     rows: npt.NDArray[np.int64] | None
@@ -39,10 +39,10 @@ class Decoded:
 
 
 class Format(Protocol):
-    """Turns byte strings into records of one type and back."""
+    """A converter of byte strings into records of one type and back."""
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Decode a binary column; each record that does not decode is in `bad` with its place and the reason."""
+        """Decode a binary column; each record that does not decode is in `bad` with its position and the reason."""
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """Encode records as a binary column."""
@@ -55,7 +55,7 @@ def format_of(
     protobuf: ProtobufSource | None = None,
     allow_nan: bool = False,
 ) -> Format:
-    """The format of that name for a record type.
+    """Return the format of that name for a record type.
 
     Raises SchemaError when the two do not fit, for example protobuf without a message class.
     """
@@ -65,8 +65,8 @@ def format_of(
         return BytesFormat(record_type)
     if protobuf is None:
         raise SchemaError(
-            f"{record_type.name} has no protobuf message. Give the generated class: as the schema, or beside a "
-            "dataclass as protobuf=."
+            f"{record_type.name} has no protobuf message. Give the generated class as the schema, or as protobuf= "
+            "in addition to a dataclass."
         )
     return ProtobufFormat(record_type, protobuf, allow_nan)
 
@@ -74,7 +74,7 @@ def format_of(
 def _decode_pieces(
     raw: pa.Array, decode: Callable[[pa.Array], pa.RecordBatch], schema: pa.Schema
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None, list[tuple[int, str]]]:
-    """Decode whole, and by halves where that fails, until the records that do not decode stand alone."""
+    """Decode a column whole, or by halves where that fails, until each record that does not decode is isolated."""
     pieces: list[pa.RecordBatch] = []
     bad: list[tuple[int, str]] = []
 
@@ -106,8 +106,8 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _checked(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
-    """Move rows that decode but are not valid records (missing values, NaN) to the bad ones."""
+def _reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
+    """Move rows that decode but are not valid records (missing values, NaN) to `bad`."""
     reasons = record_type.missing(decoded.batch, allow_nan=allow_nan)
     if reasons is None:
         return decoded
@@ -117,8 +117,8 @@ def _checked(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Deco
     return Decoded(rows_where(decoded.batch, good), rows[good], sorted(bad))
 
 
-def _present(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
-    """Decode the values that are there; a null value (a Kafka tombstone) is not a record."""
+def _decode_non_null(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
+    """Decode the values that are not null; a null value (a Kafka tombstone) is not a record."""
     if raw.null_count == 0:
         return decode(raw)
     valid = raw.is_valid().to_numpy(zero_copy_only=False)
@@ -131,10 +131,10 @@ def _present(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
 
 
 class JsonFormat:
-    """One JSON object a record, with the names of the record's fields. Unknown fields are ignored.
+    """One JSON object per record, with the names of the record's fields. Unknown fields are ignored.
 
-    msgspec decodes lines in bulk at about 6 million small records a second, and validates the types while it
-    does; pyarrow's JSON reader is slower here and cannot say which line was wrong.
+    msgspec decodes lines in bulk at about 6 million small records per second, and validates the types at the same time.
+    pyarrow's JSON reader is slower here and cannot report which line was wrong.
     """
 
     def __init__(self, record_type: RecordType, allow_nan: bool) -> None:
@@ -150,31 +150,31 @@ class JsonFormat:
         return JsonLines(self._type)
 
     def decode(self, raw: pa.Array) -> Decoded:
-        return _present(raw, self._decode_present)
+        return _decode_non_null(raw, self._decode_values)
 
-    def _decode_present(self, raw: pa.Array) -> Decoded:
+    def _decode_values(self, raw: pa.Array) -> Decoded:
         decoded = Decoded(*_decode_pieces(raw, self._decode_all, self._type.schema))
-        return _checked(decoded, self._type, self._allow_nan)
+        return _reject_invalid(decoded, self._type, self._allow_nan)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         if len(raw) == 1:
             objects = [self._decoder.decode(raw[0].as_py())]
         else:
-            objects = self._decoder.decode_lines(_joined_lines(raw))
+            objects = self._decoder.decode_lines(_join_lines(raw))
             if len(objects) != len(raw):
                 raise ValueError("lines and records differ")
         return self._type.batch(objects, check=False)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        # JSON text holds no line end, so lines made in bulk come apart again.
+        # JSON text contains no line ends, so lines encoded in bulk can be split again.
         return pa.array(self._lines.encode(batch).split(b"\n")[:-1], pa.binary())
 
 
-def _joined_lines(raw: pa.Array) -> Any:
-    """The values as lines in one buffer, without a copy when each already ends its line.
+def _join_lines(raw: pa.Array) -> Any:
+    """Return the values as lines in one buffer, without a copy when each already ends in a line end.
 
-    Raises ValueError unless each value begins with a brace and ends with one. Nothing in JSON has `}`, a line end and
-    `{` inside it, so then as many records as values mean that each value is one record.
+    Raises ValueError unless each value begins and ends with a brace. No JSON value contains `}`, a line end and `{` in
+    a row, so the same number of records and values means that each value is one record.
     """
     offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
     if (offsets[1:] > offsets[:-1] + 2).all():
@@ -205,9 +205,9 @@ class BytesFormat:
         self._is_text = fields[0].arrow_type == pa.string()
 
     def decode(self, raw: pa.Array) -> Decoded:
-        return _present(raw, self._decode_present)
+        return _decode_non_null(raw, self._decode_values)
 
-    def _decode_present(self, raw: pa.Array) -> Decoded:
+    def _decode_values(self, raw: pa.Array) -> Decoded:
         return Decoded(*_decode_pieces(raw, self._decode_all, self._type.schema))
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
@@ -220,15 +220,15 @@ class BytesFormat:
         return batch.column(0).cast(pa.binary())
 
 
-def _folded(name: str) -> str:
-    """A name without case and underscores, so that `sensor_id` and `sensorID` meet."""
+def _fold(name: str) -> str:
+    """Return a name without case and underscores, so that `sensor_id` matches `sensorID`."""
     return name.replace("_", "").lower()
 
 
 class ProtobufFormat:
-    """Protobuf messages, by ptars: straight between wire bytes and Arrow columns.
+    """Protobuf messages, converted by ptars directly between wire bytes and Arrow columns.
 
-    Fields of the record and of the message meet by name, ignoring case and underscores; so do the members of
+    Fields of the record and of the message match by name, ignoring case and underscores; so do the members of
     enumerations (by name or by text value).
     """
 
@@ -242,15 +242,15 @@ class ProtobufFormat:
         return ProtobufFormat, (self._type, self._source, self._allow_nan)
 
     def _match_fields(self) -> list[str]:
-        wire = {_folded(name): name for name in self._wire_schema.names}
+        wire = {_fold(name): name for name in self._wire_schema.names}
         names = []
         for field in self._type.fields:
-            if _folded(field.name) not in wire:
+            if _fold(field.name) not in wire:
                 raise SchemaError(
                     f"The protobuf message {self._source.full_name} has no field for {self._type.name}.{field.name}; "
                     f"its fields are {', '.join(self._wire_schema.names)}."
                 )
-            names.append(wire[_folded(field.name)])
+            names.append(wire[_fold(field.name)])
         return names
 
     @functools.cached_property
@@ -267,11 +267,11 @@ class ProtobufFormat:
         return schema
 
     def decode(self, raw: pa.Array) -> Decoded:
-        return _present(raw, self._decode_present)
+        return _decode_non_null(raw, self._decode_values)
 
-    def _decode_present(self, raw: pa.Array) -> Decoded:
+    def _decode_values(self, raw: pa.Array) -> Decoded:
         decoded = Decoded(*_decode_pieces(raw, self._decode_all, self._type.schema))
-        return _checked(decoded, self._type, self._allow_nan)
+        return _reject_invalid(decoded, self._type, self._allow_nan)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         wire = self._handler.array_to_record_batch(raw)
@@ -285,15 +285,15 @@ class ProtobufFormat:
 
     @functools.cache  # noqa: B019  # a format lives as long as its worker
     def _members(self, field_name: str, wire_name: str) -> tuple[pa.Array, pa.Array]:
-        """Names on the wire and the values they stand for, aligned."""
+        """Return the names on the wire and the values they stand for, aligned."""
         members = self._type.field(field_name).enum
         assert members is not None
-        by_name = {_folded(m.name): m.value for m in members} | {
-            _folded(m.value): m.value for m in members if isinstance(m.value, str)
+        by_name = {_fold(m.name): m.value for m in members} | {
+            _fold(m.value): m.value for m in members if isinstance(m.value, str)
         }
         names = [v.name for v in self._source.descriptor().fields_by_name[wire_name].enum_type.values]
-        known = [name for name in names if _folded(name) in by_name]
-        return pa.array(known, pa.string()), pa.array([by_name[_folded(name)] for name in known])
+        known = [name for name in names if _fold(name) in by_name]
+        return pa.array(known, pa.string()), pa.array([by_name[_fold(name)] for name in known])
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         columns = []
@@ -319,13 +319,13 @@ def _translate(column: pa.Array, table: tuple[pa.Array, pa.Array], what: str) ->
     if places.null_count > column.null_count:
         unknown = pc.filter(column, pc.and_(column.is_valid(), places.is_null()))[0].as_py()
         raise ValueError(
-            f"{what} has the unknown member {unknown!r}; known are {', '.join(map(str, known.to_pylist()))}"
+            f"{what} has the unknown member {unknown!r}; known members are {', '.join(map(str, known.to_pylist()))}"
         )
     return values.take(places)
 
 
 def _defaults(field: pa.Field, count: int) -> pa.Array:
-    """A column of protobuf defaults, which leave no trace on the wire."""
+    """Return a column of protobuf defaults, which take no bytes on the wire."""
     if field.nullable:
         return pa.nulls(count, field.type)
     if pa.types.is_list(field.type):

@@ -22,7 +22,7 @@ from penstock.state.expiry import expires_name
 from penstock.state.group_table import KEY_COLUMN, GroupTable, sorted_by_key
 from penstock.state.shared import stored_shared
 from penstock.state.slot_tables import Only, SlotTables
-from penstock.state.stored_blocks import Content, conformed
+from penstock.state.stored_blocks import Content, conform
 from penstock.state.stored_runs import stored_runs
 from penstock.state.timeline import TIMERS
 
@@ -201,7 +201,7 @@ def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatc
         rows = found.get(state.renamed_from)
     if rows is None:
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-    return pa.RecordBatch.from_arrays(conformed(rows, schema).columns, schema=schema)
+    return pa.RecordBatch.from_arrays(conform(rows, schema).columns, schema=schema)
 
 
 def _held_one_by_one(held: Iterable[bytes | None]) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ from penstock.state.key_index import key_values
 from penstock.state.shared import shared_of
 from penstock.state.slot_tables import SlotTables
 from penstock.state.unions import UnionListState, unions
-from penstock.state.widening import converted
+from penstock.state.widening import widen
 
 __all__ = ["Snapshot", "described_in", "write_seed"]
 
@@ -133,8 +133,8 @@ class _Seeding:
         key_type = self.step.schema.field(KEY_COLUMN).type
         for field in list(self.step.schema)[1:]:
             for batch in self._read(self.taken.get(field.name)):
-                keys = converted(batch.column("key"), key_type)
-                columns = [keys, converted(batch.column("value"), field.type)]
+                keys = widen(batch.column("key"), key_type)
+                columns = [keys, widen(batch.column("value"), field.type)]
                 names = [KEY_COLUMN, field.name]
                 expires = expires_name(field.name)
                 if expires in self.step.schema.names and EXPIRES_AT in batch.schema.names:

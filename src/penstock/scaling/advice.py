@@ -1,8 +1,8 @@
-"""Advice: which parallelism, batch interval and number of cores a job wants, and why, from its metrics.
+"""Advice: which parallelism, batch interval and number of cores a job needs, and why, from its metrics.
 
-The method is that of DS2 (capacity.py names the paper): what arrives is held against what the job could process, and
-the number of tasks follows. It is exact when tasks share work evenly; since they do not quite, it is asked again after
-each rescale, and settles within three.
+The method is that of DS2 (capacity.py names the paper). It compares the rate of arrival with what the job could
+process, and computes the number of tasks from that. It is exact if tasks share work evenly. They never quite do, so it
+is repeated after each rescale, and settles within three.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ENOUGH_BATCHES: Final = 20
 _FEW_BATCHES: Final = 8
 _STEADY: Final = 0.25
 _SURE: Final = 0.15
-# More tasks than this near to the best are of no use.
+# More tasks are of no use once the load is within this factor of the lowest possible.
 _NEAR_BEST: Final = 1.05
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting: what it is, what it should be, why, on which measurements, and what the change costs.
+    """Advice on one setting: its present and its wanted value, the reason, the measurements, and the cost of a change.
 
-    `now` is None when it is not known. Without a change `wanted` is `now`.
+    `now` is None if it is not known. Without a change `wanted` equals `now`.
     """
 
     setting: Literal["parallelism", "batch-interval-ms", "cores"]
@@ -55,7 +55,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job wants, and how sure that is: `doubts` say what speaks against it."""
+    """The advice on a job and the confidence in it. `doubts` are the reasons against it."""
 
     job: str
     confidence: Confidence
@@ -66,13 +66,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advise(policy: ScalingPolicy, found: Sequence[BatchMetrics], bounds: Bounds, window_s: float) -> Advice:
-    """What a job wants.
+    """Return the advice on a job.
 
     Args:
-        policy: the utilisation and the bounds of time that are wanted.
-        found: the metrics of the job, oldest first; older ones than the window tell of skew and of rescales.
-        bounds: its key groups, and how many cores it has, if that is known.
-        window_s: over how long the rate of what arrives is taken, in seconds, until the newest metrics.
+        policy: the target utilisation and the limits of time.
+        found: the metrics of the job, oldest first. Those before the window show skew and rescales.
+        bounds: its key groups, and its number of cores if known.
+        window_s: the period for the rate of arrival, in seconds, which ends with the newest metrics.
 
     """
     job = found[-1].job if found else ""
@@ -110,25 +110,27 @@ def _confidence(state: Measured, doubts: Sequence[str]) -> Confidence:
 
 
 def _doubts(policy: ScalingPolicy, state: Measured, load: Load) -> list[str]:
-    """What speaks against trusting the metrics."""
+    """Return the reasons not to trust the metrics."""
     found: list[str] = []
     if state.batches < _ENOUGH_BATCHES:
         found.append(f"There are only {state.batches} micro-batches in {state.seconds:.0f} s.")
     if not state.cost.is_determined:
         found.append(
-            "The micro-batches are too few or too much alike to tell what an empty one costs; all time is "
-            "counted as that of records."
+            "The micro-batches are too few or too similar to determine what an empty one costs; all time counts "
+            "as time of records."
         )
     elif load.high - load.low > 2 * _SURE:
         found.append(f"The load is only known to be between {load.low:.2f} and {load.high:.2f}.")
     if state.rate_change > _STEADY:
-        found.append(f"What arrives has changed by {state.rate_change:.0%} within {state.seconds:.0f} s.")
+        found.append(
+            f"The rate of arrival has changed by {state.rate_change:.0%} within {state.seconds:.0f} s."
+        )
     if state.lag_s is None and state.utilisation > policy.target_utilisation:
-        found.append("The sources do not tell how much waits; more may arrive than is read.")
+        found.append("The sources do not report lag; more may arrive than is read.")
     if state.skew is not None and state.skew >= HOT and state.hot_share is None:
         found.append(
             f"The fullest task of {state.hot_step} has {state.skew:.1f} times the mean. If that is one key, more tasks "
-            "do not help; metrics at another parallelism will tell."
+            "do not help; metrics at another parallelism will show."
         )
     return found
 
@@ -141,7 +143,7 @@ def _parallelism(
     bounds: Bounds,
     why: str | None,
 ) -> tuple[int, Recommendation]:
-    """How many tasks, and the advice about it."""
+    """Return the number of tasks that the job needs, and the advice on it."""
     tasks = state.parallelism
     rate, longest_s, target = (
         rate_with_backlog(policy, state),
@@ -152,18 +154,19 @@ def _parallelism(
     if why is not None:
         needed = tasks_for(state, rate, bounds, longest_s, target)
         if needed is None:
-            helpful = _as_far_as_it_helps(state, rate, bounds, longest_s)
+            helpful = _most_useful_tasks(state, rate, bounds, longest_s)
             wanted = helpful if is_gain(state, rate, bounds, longest_s, helpful) else tasks
             text = f"{why} {_limit(policy, state, rate, bounds)}"
         else:
             wanted = max(tasks, needed)
-            backlog = ", what waits included," if rate > state.arriving else ""
+            backlog = ", including the backlog," if rate > state.arriving else ""
             text = f"{why} {rate:.0f} records/s{backlog} need {tasks_text(wanted)}."
     elif load.high < policy.scale_in_below:
         needed = tasks_for(state.at_most(), rate, bounds, longest_s, target)
         if needed is not None and needed < tasks and needed * policy.least_factor <= tasks:
             wanted = needed
-            text = f"The load is {load.likely:.2f}, below {policy.scale_in_below:g}; {tasks_text(wanted)} would do."
+            below = f"below {policy.scale_in_below:g}"
+            text = f"The load is {load.likely:.2f}, {below}; {tasks_text(wanted)} would suffice."
     then = load_at(state, rate, wanted, bounds, longest_s)
     measurements = {
         "arriving_per_s": state.arriving,
@@ -185,16 +188,16 @@ def _parallelism(
         now=tasks,
         wanted=wanted,
         why=text,
-        measurements=_rounded(measurements),
+        measurements=_round_values(measurements),
         cost="" if wanted == tasks else _cost_of_rescale(found, state),
     )
 
 
 def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int) -> Recommendation:
-    """How far apart micro-batches should begin."""
+    """Return the advice on the interval between the starts of micro-batches."""
     period_s = state.seconds / state.batches
     now_ms, longest_s = state.batch_interval_ms, policy.longest_interval_s
-    # What records take for themselves, however few micro-batches there are.
+    # The load of records alone, however few micro-batches there are.
     for_records = load_at(state, state.arriving, tasks, bounds, math.inf)
     room = policy.target_utilisation - for_records
     wanted_ms: int | None = now_ms
@@ -205,7 +208,7 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
         "period_s": period_s,
     }
     if not state.cost.is_determined:
-        text = "What an empty micro-batch costs is not known yet."
+        text = "The cost of an empty micro-batch is not known yet."
     elif room <= 0:
         text = f"Records alone take {for_records:.0%} of the time, which no interval changes."
     else:
@@ -213,23 +216,23 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
         measurements["least_interval_s"] = least_s
         empty = f"A micro-batch costs {state.cost.fixed_s:.2f} s however few records it has."
         if least_s > longest_s:
-            text = f"{empty} To do with that, an interval would have to be {least_s:.1f} s, above {longest_s:g} s."
+            text = f"{empty} That would need an interval of {least_s:.1f} s, above {longest_s:g} s."
         elif state.utilisation > policy.target_utilisation and least_s > 1.2 * period_s:
             wanted_ms = _round_up(1000 * least_s)
             text = (
-                f"{empty} Every {wanted_ms} ms the job would be at work for {policy.target_utilisation:.0%} of the "
+                f"{empty} With one every {wanted_ms} ms the job would work for {policy.target_utilisation:.0%} of the "
                 "time, which leaves cores for others."
             )
         else:
-            text = f"{empty} An interval of {_round_up(1000 * least_s)} ms or more would do."
+            text = f"{empty} An interval of {_round_up(1000 * least_s)} ms or more would suffice."
     is_changed = wanted_ms != now_ms
     return Recommendation(
         setting="batch-interval-ms",
         now=now_ms,
         wanted=wanted_ms,
         why=text,
-        measurements=_rounded(measurements),
-        cost=f"A restart with --batch-interval {wanted_ms}; records wait up to as long."
+        measurements=_round_values(measurements),
+        cost=f"A restart with --batch-interval {wanted_ms}; records then wait up to that long."
         if is_changed
         else "",
     )
@@ -238,32 +241,32 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
 def _cores(
     policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int, why: str | None
 ) -> Recommendation:
-    """How many cores the tasks can use."""
+    """Return the advice on the number of cores."""
     free = Bounds(bounds.key_groups)
     wanted = min(tasks, bounds.key_groups)
-    text = f"No more than {tasks_text(wanted)} can be at work side by side."
+    text = f"At most {tasks_text(wanted)} can work in parallel."
     if why is not None:
         rate = rate_with_backlog(policy, state)
         needed = tasks_for(state, rate, free, policy.longest_interval_s, policy.target_utilisation)
         if needed is None:
-            needed = _as_far_as_it_helps(state, rate, free, policy.longest_interval_s)
+            needed = _most_useful_tasks(state, rate, free, policy.longest_interval_s)
         if bounds.cores is not None and needed > bounds.cores:
             wanted = needed
-            text = f"The job needs {tasks_text(needed)}, and {bounds.cores} cores carry no more than {bounds.cores}."
+            text = f"The job needs {tasks_text(needed)}, and {bounds.cores} cores run at most {bounds.cores} at a time."
     if bounds.cores is not None and bounds.cores > wanted:
-        text += f" Of {bounds.cores} cores {bounds.cores - wanted} have nothing to do for keyed steps."
+        text += f" Keyed steps leave {bounds.cores - wanted} of {bounds.cores} cores idle."
     return Recommendation(
         setting="cores",
         now=bounds.cores,
         wanted=wanted,
         why=text,
         measurements={"tasks": tasks, "key_groups": bounds.key_groups},
-        cost="" if bounds.cores in (None, wanted) else "A restart with the master or the executors changed.",
+        cost="" if bounds.cores in (None, wanted) else "A restart with another master or other executors.",
     )
 
 
-def _as_far_as_it_helps(state: Measured, rate: float, bounds: Bounds, longest_s: float) -> int:
-    """The least number of tasks with which the load is about as low as it gets."""
+def _most_useful_tasks(state: Measured, rate: float, bounds: Bounds, longest_s: float) -> int:
+    """Return the smallest number of tasks at which the load is about as low as it gets."""
     best = load_at(state, rate, bounds.most, bounds, longest_s)
     found = tasks_for(state, rate, bounds, longest_s, best * _NEAR_BEST)
     assert found is not None
@@ -271,17 +274,17 @@ def _as_far_as_it_helps(state: Measured, rate: float, bounds: Bounds, longest_s:
 
 
 def _limit(policy: ScalingPolicy, state: Measured, rate: float, bounds: Bounds) -> str:
-    """Why no number of tasks is enough."""
+    """Return why no number of tasks is enough, and what helps instead."""
     cost = state.cost
     fixed, driver = cost.fixed_s / policy.longest_interval_s, rate * cost.driver_s
     if fixed + driver >= policy.target_utilisation:
         if fixed >= driver:
             return (
-                f"More tasks do not help: a micro-batch costs {cost.fixed_s:.2f} s however few records it has. Fewer "
-                "micro-batches do: a longer interval."
+                f"More tasks do not help: a micro-batch costs {cost.fixed_s:.2f} s however few records it has. A "
+                "longer interval, and so fewer micro-batches, does."
             )
         return (
-            f"More tasks do not help: the driver alone takes {1e6 * cost.driver_s:.0f} us for each record. Quicker "
+            f"More tasks do not help: the driver alone takes {1e6 * cost.driver_s:.0f} us for each record. Faster "
             "sinks or a second job on part of the data do."
         )
     if state.hot_share is not None:
@@ -292,29 +295,27 @@ def _limit(policy: ScalingPolicy, state: Measured, rate: float, bounds: Bounds) 
     if bounds.cores is not None and bounds.cores < bounds.key_groups:
         return f"More tasks do not help on {bounds.cores} cores; more cores do."
     return (
-        f"More tasks do not help: there are {bounds.key_groups} key groups. A savepoint carries the job to more of "
-        "them."
+        f"More tasks do not help: there are {bounds.key_groups} key groups. Take a savepoint, and start the job from "
+        "it with more of them."
     )
 
 
 def _cost_of_rescale(found: Sequence[BatchMetrics], state: Measured) -> str:
-    """What a rescale costs: how long the job stood still for the last one, if there was one."""
+    """Return the cost of a rescale: the downtime of the last one, or the size of the state if there was none."""
     past = rescales_of(found)
     if not past:
         stored = sum(step.state_bytes for step in found[-1].steps.values())
         return f"A rescale, not measured here yet: {stored / 1e6:.1f} MB of state are written and read once."
     stood_s = past[-1].downtime_s
-    return (
-        f"A rescale: the last one took {stood_s:.1f} s, in which {stood_s * state.arriving:.0f} records come."
-    )
+    return f"A rescale: the last one took {stood_s:.1f} s, during which {stood_s * state.arriving:.0f} records arrive."
 
 
 def _round_up(amount_ms: float) -> int:
-    """Up to two digits: nobody sets 1,234 ms."""
+    """Round up to two significant digits: nobody sets 1,234 ms."""
     digits = len(str(math.ceil(amount_ms)))
     step = int(10 ** max(0, digits - 2))
     return math.ceil(amount_ms / step) * step
 
 
-def _rounded(measurements: dict[str, float]) -> dict[str, float]:
+def _round_values(measurements: dict[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in measurements.items()}

@@ -1,7 +1,7 @@
-"""Autoscale decisions: whether a job is to be rescaled now, by a policy, from its metrics and what was done before.
+"""Autoscale decisions: whether a policy rescales a job now, from its metrics and its past rescales.
 
-Nothing is carried out here. Who carries decisions out tells of each rescale with `Rescale`, of those that failed too,
-and of those that a dry run has only told.
+Nothing is carried out here. The caller carries decisions out and passes each rescale as a `Rescale` the next time,
+including those that failed and those that a dry run only reported.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ Cause: TypeAlias = Literal[
     "in-vain",
     "did-not-do",
 ]
-"""Why a decision is as it is, in a word; its reason has the numbers."""
+"""The reason for a decision, in a word. The text of the reason has the numbers."""
 
 _REFUSALS: Final[frozenset[Cause]] = frozenset(
     {"too-many-rescales", "at-most", "not-the-tasks", "no-gain", "in-vain", "did-not-do"}
 )
 
 _HOUR: Final = dt.timedelta(hours=1)
-# A scale-out that has brought less than this was in vain.
+# A scale-out that raised the capacity by less than this factor was in vain.
 _LEAST_GAIN: Final = 1.1
 _SAME_RATE: Final = 0.9
 
 
 class Rescale(msgspec.Struct, frozen=True, kw_only=True):
-    """A rescale that was carried out: when it ended, from how many tasks to how many, and how long the job stood still.
+    """A past rescale: when it ended, the number of tasks before and after it, and the downtime.
 
-    `rate` and `capacity` are those of its decision. Of one that failed `after` is `before`.
+    `rate` and `capacity` are those of its decision. If it failed, `after` equals `before`.
     """
 
     at: dt.datetime
@@ -85,10 +85,10 @@ class Rescale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done: nothing, or a rescale from `before` to `tasks`, which are the same when it is nothing.
+    """A decision: no action, or a rescale from `before` to `tasks`. Without an action the two are equal.
 
-    `cause` is `reason` in a word. `rate` is what arrives, in records per second, `capacity` how many of them the job
-    could process at most; None when there are too few metrics.
+    `cause` is `reason` in a word. `rate` is the rate of arrival in records per second, `capacity` the highest rate that
+    the job could process; both are None if there are too few metrics.
     """
 
     action: Action
@@ -103,7 +103,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the load wants other tasks, and the policy or the job does not let it have them."""
+        """Whether the load requires another number of tasks, but the policy or the job prevents it."""
         return self.cause in _REFUSALS
 
 
@@ -114,13 +114,13 @@ def decide(
     bounds: Bounds,
     now: dt.datetime,
 ) -> Decision | None:
-    """What is to be done with a job now; None of a job without metrics.
+    """Decide whether to rescale a job now. Returns None for a job without metrics.
 
     Args:
-        policy: how it is to be scaled.
-        past: its rescales, oldest first; those of the last hour at least, and the last of all.
-        found: its metrics, oldest first; those since the last rescale, or of `scale_in_after_s`.
-        bounds: its key groups and, where they are known, cores.
+        policy: the scaling policy of the job.
+        past: its rescales, oldest first; at least those of the last hour, and the very last one.
+        found: its metrics, oldest first; those since the last rescale, or of the last `scale_in_after_s`.
+        bounds: its key groups, and its cores if known.
         now: the time.
 
     """
@@ -129,29 +129,29 @@ def decide(
     tasks = found[-1].parallelism
     most = min(bounds.most, bounds.key_groups if policy.most_tasks is None else policy.most_tasks)
     limits = (min(policy.least_tasks, most), most)
-    wait = _waits(policy, past, now)
+    wait = _reason_to_wait(policy, past, now)
     if wait is not None:
-        return _nothing(tasks, *wait)
+        return _no_rescale(tasks, *wait)
     if not limits[0] <= tasks <= limits[1]:
         return Decision(
             action="rescale",
             cause="outside-limits",
             before=tasks,
             tasks=min(max(tasks, limits[0]), limits[1]),
-            reason=f"{tasks_text(tasks)}: that is outside of the limits, {limits[0]} to {limits[1]}.",
+            reason=f"The job has {tasks_text(tasks)}, which is outside the limits, {limits[0]} to {limits[1]}.",
             dry_run=policy.dry_run,
         )
     fresh = [metrics for metrics in found if metrics.ended <= now]
     state = measure_capacity(fresh, bounds, policy.window_s)
     age_s = (now - found[-1].ended).total_seconds()
     if state is None:
-        return _nothing(
+        return _no_rescale(
             tasks, "too-few-batches", "There are too few micro-batches since the start or the last rescale."
         )
     if age_s > max(policy.window_s, 3 * policy.longest_interval_s):
-        return _nothing(tasks, "no-micro-batches", f"No micro-batch has ended for {age_s:.0f} s.")
+        return _no_rescale(tasks, "no-micro-batches", f"No micro-batch has ended for {age_s:.0f} s.")
     load = load_now(state, bounds, policy.longest_interval_s)
-    wanted, cause, reason = _wanted(policy, past, fresh, bounds, limits, state, load)
+    wanted, cause, reason = _choose_tasks(policy, past, fresh, bounds, limits, state, load)
     return Decision(
         action="none" if wanted == tasks else "rescale",
         cause=cause,
@@ -166,7 +166,7 @@ def decide(
 
 
 def pressure(policy: ScalingPolicy, state: Measured, load: Load, bounds: Bounds) -> str | None:
-    """Why the job needs more than it has; None when it does not."""
+    """Return why the job needs more tasks than it has; None if it does not."""
     if load.low > policy.scale_out_above:
         return f"The load is {load.likely:.2f}, above {policy.scale_out_above:g}."
     if state.lag_s is not None and state.lag_s > policy.longest_lag_s:
@@ -175,11 +175,11 @@ def pressure(policy: ScalingPolicy, state: Measured, load: Load, bounds: Bounds)
         with_backlog = load_at(
             state, rate_with_backlog(policy, state), state.parallelism, bounds, policy.longest_interval_s
         )
-        # What the last seconds have shown, or what the costs say once they are known.
+        # Judged by the last seconds, or by the costs once they are known.
         if falls * policy.catch_up_s < behind and not (state.cost.is_determined and with_backlog <= 1):
             return (
-                f"Records wait for {state.lag_s:.0f} s, more than {policy.longest_lag_s:g} s, and would not be caught "
-                f"up with in {policy.catch_up_s:g} s."
+                f"Records wait for {state.lag_s:.0f} s, more than {policy.longest_lag_s:g} s, and the job would not "
+                f"catch up within {policy.catch_up_s:g} s."
             )
     if not state.cost.is_determined and state.batch_s > policy.longest_interval_s:
         return f"A micro-batch takes {state.batch_s:.1f} s, more than {policy.longest_interval_s:g} s."
@@ -187,10 +187,10 @@ def pressure(policy: ScalingPolicy, state: Measured, load: Load, bounds: Bounds)
 
 
 def rate_with_backlog(policy: ScalingPolicy, state: Measured) -> float:
-    """The rate at which what arrives and what waits too long would be processed in time.
+    """Return the rate that processes arriving records, and those that wait too long, in time.
 
-    It is at most twice of what arrives: otherwise a job would have so many tasks when it has caught up that it would be
-    rescaled again.
+    It is at most twice the rate of arrival. Otherwise a job that has caught up would have so many tasks that it would
+    be rescaled again.
     """
     if state.lag_s is None or state.lag_s <= policy.longest_lag_s:
         return state.arriving
@@ -198,7 +198,7 @@ def rate_with_backlog(policy: ScalingPolicy, state: Measured) -> float:
 
 
 def rescales_of(found: Sequence[BatchMetrics]) -> list[Rescale]:
-    """The rescales that metrics show, oldest first: a run went on with another number of tasks."""
+    """Return the rescales that metrics show, oldest first: a run continued with another number of tasks."""
     return [
         Rescale(
             at=after.started,
@@ -211,8 +211,10 @@ def rescales_of(found: Sequence[BatchMetrics]) -> list[Rescale]:
     ]
 
 
-def _waits(policy: ScalingPolicy, past: Sequence[Rescale], now: dt.datetime) -> tuple[Cause, str] | None:
-    """Why there may be no rescale now."""
+def _reason_to_wait(
+    policy: ScalingPolicy, past: Sequence[Rescale], now: dt.datetime
+) -> tuple[Cause, str] | None:
+    """Return why the job must not be rescaled now; None if it may be."""
     if past:
         since_s = (now - past[-1].at).total_seconds()
         if since_s < policy.cool_down_s:
@@ -224,12 +226,12 @@ def _waits(policy: ScalingPolicy, past: Sequence[Rescale], now: dt.datetime) -> 
     if lately >= policy.most_rescales_per_hour:
         return (
             "too-many-rescales",
-            f"There were {lately} rescales within the last hour, and that is the most.",
+            f"There were {lately} rescales within the last hour; the limit is {policy.most_rescales_per_hour}.",
         )
     return None
 
 
-def _wanted(
+def _choose_tasks(
     policy: ScalingPolicy,
     past: Sequence[Rescale],
     found: Sequence[BatchMetrics],
@@ -238,7 +240,7 @@ def _wanted(
     state: Measured,
     load: Load,
 ) -> tuple[int, Cause, str]:
-    """How many tasks the job is to have, and why."""
+    """Return how many tasks the job should have, and why."""
     why = pressure(policy, state, load, bounds)
     if why is not None:
         if load.high <= policy.target_utilisation:
@@ -246,21 +248,21 @@ def _wanted(
                 state.parallelism,
                 "not-the-tasks",
                 (
-                    f"{why} But it is at work for at most {load.high:.2f} of the time: what holds it back is how "
-                    "much a micro-batch may take, or how seldom one begins, and not the number of tasks."
+                    f"{why} But the job works for at most {load.high:.2f} of the time: the size of its micro-batches "
+                    "or the interval between them holds it back, not the number of tasks."
                 ),
             )
-        return _more(policy, past, bounds, limits[1], state, why)
+        return _scale_out(policy, past, bounds, limits[1], state, why)
     highest = highest_rate(found, policy.window_s, policy.scale_in_after_s)
-    return _fewer(policy, past, bounds, limits[0], state, load, highest)
+    return _scale_in(policy, past, bounds, limits[0], state, load, highest)
 
 
-def _more(
+def _scale_out(
     policy: ScalingPolicy, past: Sequence[Rescale], bounds: Bounds, most: int, state: Measured, why: str
 ) -> tuple[int, Cause, str]:
     tasks = state.parallelism
     if tasks >= most:
-        return tasks, "at-most", f"{why} But {tasks_text(tasks)} is the most."
+        return tasks, "at-most", f"{why} But {tasks_text(tasks)} is the maximum."
     capacity = _capacity(policy, state, bounds)
     before = past[-1] if past and past[-1].before < past[-1].after == tasks else None
     if before is not None and _was_in_vain(before, capacity):
@@ -268,44 +270,44 @@ def _more(
             tasks,
             "in-vain",
             (
-                f"{why} But {tasks_text(before.before)} could process {before.capacity:.0f} records/s, and {tasks} "
-                f"{capacity:.0f}: more do not help. penstock advise tells why."
+                f"{why} But {tasks_text(before.before)} could process {before.capacity:.0f} records/s, and {tasks} can "
+                f"process {capacity:.0f}: more do not help. penstock advise shows why."
             ),
         )
-    # When it has caught up, the target; until then all that it can.
+    # Once the job has caught up, the target applies; until then it may work at its limit.
     enough = tasks_for(state, state.arriving, bounds, policy.longest_interval_s, policy.target_utilisation)
     catching_up = tasks_for(
         state, rate_with_backlog(policy, state), bounds, policy.longest_interval_s, policy.scale_out_above
     )
     needed = most if enough is None or catching_up is None else max(enough, catching_up)
     if not state.cost.is_determined:
-        # Then they are known from above only, and may be far lower.
+        # The costs are only upper bounds then, and the real ones may be far lower.
         needed = tasks
     wanted = min(most, max(needed, tasks + 1, round(tasks * policy.least_factor)))
     if not is_gain(state, state.arriving, bounds, policy.longest_interval_s, wanted):
         return (
             tasks,
             "no-gain",
-            f"{why} But {tasks_text(wanted)} would not help. penstock advise tells why.",
+            f"{why} But {tasks_text(wanted)} would not help. penstock advise shows why.",
         )
     then = load_at(state, state.arriving, wanted, bounds, policy.longest_interval_s)
     return wanted, "more", f"{why} With {tasks_text(wanted)} the load would be {then:.2f}."
 
 
 def is_gain(state: Measured, rate: float, bounds: Bounds, longest_interval_s: float, tasks: int) -> bool:
-    """Whether so many tasks, which are more than there are, would be of use."""
+    """Return whether this number of tasks, larger than the present one, would be of use."""
     now = load_at(state, rate, state.parallelism, bounds, longest_interval_s)
     return load_at(state, rate, tasks, bounds, longest_interval_s) * _LEAST_GAIN <= now
 
 
 def _was_in_vain(scale_out: Rescale, capacity: float | None) -> bool:
-    """Whether a scale-out has brought next to nothing."""
+    """Return whether a scale-out has hardly raised the capacity."""
     if capacity is None or scale_out.capacity is None:
         return False
     return capacity < _LEAST_GAIN * scale_out.capacity
 
 
-def _fewer(
+def _scale_in(
     policy: ScalingPolicy,
     past: Sequence[Rescale],
     bounds: Bounds,
@@ -318,18 +320,18 @@ def _fewer(
     if load.high >= policy.scale_in_below:
         return tasks, "fits", f"The load is {load.likely:.2f}; that fits."
     if tasks <= least:
-        return tasks, "at-least", f"The load is {load.likely:.2f}, and {tasks_text(tasks)} is the least."
+        return tasks, "at-least", f"The load is {load.likely:.2f}, and {tasks_text(tasks)} is the minimum."
     if highest is None:
         return (
             tasks,
             "not-long-enough",
-            f"The load is {load.likely:.2f}, but it has not been seen for {policy.scale_in_after_s:g} s yet.",
+            f"The load is {load.likely:.2f}, but it has not been observed for {policy.scale_in_after_s:g} s yet.",
         )
-    # What is not known counts against fewer tasks.
+    # Uncertainty counts against fewer tasks.
     dear = state.at_most()
     needed = tasks_for(dear, highest, bounds, policy.longest_interval_s, policy.target_utilisation)
     if needed is None or needed * policy.least_factor > tasks or needed >= tasks:
-        return tasks, "fits", f"The load is {load.likely:.2f}; not enough fewer tasks would do."
+        return tasks, "fits", f"The load is {load.likely:.2f}; a rescale would save too few tasks."
     wanted = max(least, needed)
     for rescale in past:
         left = rescale.before < rescale.after and rescale.rate is not None and wanted <= rescale.before
@@ -338,7 +340,7 @@ def _fewer(
                 tasks,
                 "did-not-do",
                 (
-                    f"The load is {load.likely:.2f}, but {tasks_text(rescale.before)} did not do for "
+                    f"The load is {load.likely:.2f}, but {tasks_text(rescale.before)} did not suffice for "
                     f"{rescale.rate:.0f} records/s, and {highest:.0f} arrive."
                 ),
             )
@@ -353,12 +355,12 @@ def _fewer(
     )
 
 
-def _nothing(tasks: int, cause: Cause, reason: str) -> Decision:
+def _no_rescale(tasks: int, cause: Cause, reason: str) -> Decision:
     return Decision(action="none", cause=cause, before=tasks, tasks=tasks, reason=reason)
 
 
 def _capacity(policy: ScalingPolicy, state: Measured, bounds: Bounds) -> float | None:
-    """How many records per second the job can process when it does nothing else; None when that is not known."""
+    """Return the most records per second that the job can process if it does nothing else; None if not known."""
     fixed = load_at(state, 0.0, state.parallelism, bounds, policy.longest_interval_s)
     each = load_at(state, 1.0, state.parallelism, bounds, policy.longest_interval_s) - fixed
     return max(0.0, 1 - fixed) / each if each > 0 else None

@@ -1,11 +1,11 @@
-"""Capacity: what arrives at a job, and what its micro-batches cost, measured on their metrics.
+"""Capacity: the rate of arrival at a job and the cost of its micro-batches, estimated from their metrics.
 
 As in DS2 (Kalavri et al., "Three steps is all you need: fast, accurate, automatic scaling decisions for distributed
-streaming dataflows", OSDI 2018) the rate of what arrives is held against what the job could process if it did nothing
-else. Since a micro-batch costs something even when it is empty, its time is taken apart first: the part that does not
-depend on records, that of the driver for each record, and that of the tasks for each record, which more tasks share.
-The slopes are medians over pairs of micro-batches (Sen, "Estimates of the regression coefficient based on Kendall's
-tau", 1968), which a few slow micro-batches do not move.
+streaming dataflows", OSDI 2018), the rate of arrival is compared with what the job could process if it did nothing
+else. A micro-batch costs time even when it is empty, so its time is first split into three parts: a part that does not
+depend on records, the time of the driver for each record, and the time of the tasks for each record, which more tasks
+share. The slopes are medians over pairs of micro-batches (Sen, "Estimates of the regression coefficient based on
+Kendall's tau", 1968), so that a few slow micro-batches do not move them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LEAST_FITTED: Final = 8
 _MOST_FITTED: Final = 250
 _LEAST_SPREAD: Final = 0.05
 _GOOD_SPREAD: Final = 0.25
-# Fewer records than this for each task are uneven by chance.
+# With fewer records per task than this, skew is down to chance.
 _RECORDS_FOR_SKEW: Final = 20
 _SIGMA_OF_MAD: Final = 1.4826
 _Floats = npt.NDArray[np.float64]
@@ -52,24 +52,24 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What limits how many tasks are of use: the key groups of the job, and cores, if they are known."""
+    """The limits on the number of useful tasks: the key groups of the job, and its cores if known."""
 
     key_groups: int
     cores: int | None = None
 
     @property
     def most(self) -> int:
-        """The largest number of tasks that can all be at work."""
+        """The largest number of tasks that can work at the same time."""
         return self.key_groups if self.cores is None else min(self.key_groups, self.cores)
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a micro-batch costs in seconds, at the parallelism at which it was measured.
+    """The cost of a micro-batch in seconds, at the parallelism at which it was measured.
 
-    `fixed_s` does not depend on records. `driver_s` is what one record costs where only one process works, `tasks_s`
-    what it costs where all tasks work side by side, with `error_s` as its standard error. When micro-batches were too
-    much alike to tell, `is_determined` is false, and all time is counted as that of records: `driver_s` and `tasks_s`
-    are upper bounds then.
+    `fixed_s` does not depend on records. `driver_s` is the cost of one record where only one process works, `tasks_s`
+    its cost where all tasks work in parallel, and `error_s` the standard error of `tasks_s`. If the micro-batches were
+    too similar to determine these, `is_determined` is false and all time counts as time of records. `driver_s` and
+    `tasks_s` are then upper bounds.
     """
 
     fixed_s: float
@@ -80,15 +80,15 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A job over the last seconds, at one parallelism. Rates are records per second.
+    """Measurements of a job over the last seconds, at one parallelism. Rates are in records per second.
 
     `batch_interval_ms` is the setting of the run.
 
-    `arriving` is what came, read or not; `processed` what was read. `batch_s` is how long the job was at work in a
-    micro-batch. Lag is what waited at the end; None when the sources do not tell. `skew` is that of the most uneven
-    step, `hot_step`, over all micro-batches with enough records, and `hot_share` the part of its records that the
-    fullest slot has however many tasks there are, when that is known: one key group has them. `rate_change` is by
-    which part of `arriving` the second half of the time differs from the first.
+    `arriving` is the rate of arrival, read or not; `processed` the rate of reading. `batch_s` is how long the job
+    worked in a micro-batch. Lag is that at the end; None if the sources do not report it. `skew` is that of the most
+    uneven step, `hot_step`, over all micro-batches with enough records. `hot_share`, if known, is the share of its
+    records that the fullest slot has at any number of tasks, because one key group has them. `rate_change` is the
+    difference between the two halves of the time, as a fraction of `arriving`.
     """
 
     parallelism: int
@@ -110,17 +110,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def task_capacity(self) -> float | None:
-        """Records per second that one task processes while it is at work; None when it takes no time to speak of."""
+        """The records per second that one task processes while it works; None if its time is negligible."""
         return None if self.cost.tasks_s <= 0 else 1 / (self.cost.tasks_s * self.parallelism)
 
     def at_most(self) -> Measured:
-        """The same with the highest costs that the metrics allow for."""
+        """Return these measurements with the highest costs that are consistent with the metrics."""
         cost = msgspec.structs.replace(self.cost, tasks_s=self.cost.tasks_s + 2 * self.cost.error_s)
         return msgspec.structs.replace(self, cost=cost)
 
 
 class Load(msgspec.Struct, frozen=True):
-    """For which part of the time a job would be at work: at least, likely and at most. Above 1 it cannot keep up."""
+    """The fraction of time for which a job would work: at least, likely and at most. Above 1 it cannot keep up."""
 
     low: float
     likely: float
@@ -128,9 +128,9 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def measure_capacity(found: Sequence[BatchMetrics], bounds: Bounds, window_s: float) -> Measured | None:
-    """The job over the last `window_s` seconds, from its metrics, oldest first, some of which may be older.
+    """Measure a job over the last `window_s` seconds, from its metrics, oldest first. Some of them may be older.
 
-    Costs are taken from all micro-batches of the run at its parallelism, but for the first, which warms up. None when
+    Costs come from all micro-batches of the run at its parallelism except the first, which warms up. Returns None if
     there are fewer than three.
     """
     run = _newest_run(found)
@@ -171,9 +171,9 @@ def measure_capacity(found: Sequence[BatchMetrics], bounds: Bounds, window_s: fl
 
 
 def highest_rate(found: Sequence[BatchMetrics], window_s: float, over_s: float) -> float | None:
-    """The highest rate of arrival in any window of the last `over_s` seconds.
+    """Return the highest rate of arrival in any window of the last `over_s` seconds.
 
-    None when the run has not gone on for that long at its parallelism.
+    Returns None if the run has not had its parallelism for that long.
     """
     run = _newest_run(found)
     if len(run) <= _LEAST_BATCHES or (run[-1].ended - run[0].ended).total_seconds() < over_s:
@@ -189,10 +189,11 @@ def highest_rate(found: Sequence[BatchMetrics], window_s: float, over_s: float) 
 
 
 def load_at(found: Measured, rate: float, tasks: int, bounds: Bounds, longest_interval_s: float) -> float:
-    """The part of the time for which `tasks` would be at work on `rate` records per second, likely.
+    """Return the likely fraction of time for which `tasks` would work on `rate` records per second.
 
-    Micro-batches begin as far apart as they may, so that the fixed part weighs least. The fullest task sets the time:
-    twice the tasks take half of it as long as there are cores and key groups for them and no key group is hot.
+    It assumes that micro-batches begin as far apart as allowed, which minimises the fixed part. The fullest task
+    determines the time: twice the tasks take half of it, provided that there are cores and key groups for them and no
+    key group is hot.
     """
     cost = found.cost
     part = _fullest(found, tasks, bounds) / _fullest(found, found.parallelism, bounds)
@@ -200,7 +201,7 @@ def load_at(found: Measured, rate: float, tasks: int, bounds: Bounds, longest_in
 
 
 def _fullest(found: Measured, tasks: int, bounds: Bounds) -> float:
-    """The part of the records that the fullest of so many tasks has."""
+    """Return the share of the records that the fullest of this many tasks has."""
     useful = min(tasks, bounds.most)
     if useful == min(found.parallelism, bounds.most):
         return min(1.0, max(found.skew or 1.0, 1.0) / useful)
@@ -210,9 +211,9 @@ def _fullest(found: Measured, tasks: int, bounds: Bounds) -> float:
 
 
 def load_now(found: Measured, bounds: Bounds, longest_interval_s: float) -> Load:
-    """The load of a job as it is, with what is known of the error."""
+    """Return the current load of a job, with its margin of error."""
     model = load_at(found, found.arriving, found.parallelism, bounds, longest_interval_s)
-    # At work it was measured to be for no longer than this, with micro-batches that began at least as often.
+    # The load is at most what was measured, since micro-batches began at least as often.
     seen = found.utilisation * (found.arriving / found.processed if found.processed > 0 else 1.0)
     likely = min(model, seen)
     if not found.cost.is_determined:
@@ -224,7 +225,7 @@ def load_now(found: Measured, bounds: Bounds, longest_interval_s: float) -> Load
 def tasks_for(
     found: Measured, rate: float, bounds: Bounds, longest_interval_s: float, utilisation: float
 ) -> int | None:
-    """The least number of tasks for which the load on `rate` is at most `utilisation`; None when none is enough."""
+    """Return the least number of tasks at which the load of `rate` is at most `utilisation`; None if none is enough."""
     for tasks in range(1, bounds.most + 1):
         if load_at(found, rate, tasks, bounds, longest_interval_s) <= utilisation:
             return tasks
@@ -232,7 +233,7 @@ def tasks_for(
 
 
 def tasks_text(tasks: int) -> str:
-    """A number of tasks in words.
+    """Format a number of tasks.
 
     >>> tasks_text(1)
     '1 task'
@@ -241,7 +242,7 @@ def tasks_text(tasks: int) -> str:
 
 
 def _newest_run(found: Sequence[BatchMetrics]) -> list[BatchMetrics]:
-    """The metrics of the newest run at its present parallelism."""
+    """Return the metrics of the newest run at its present parallelism."""
     run: list[BatchMetrics] = []
     for metrics in reversed(found):
         if run and (metrics.job_id, metrics.parallelism) != (run[-1].job_id, run[-1].parallelism):
@@ -251,7 +252,7 @@ def _newest_run(found: Sequence[BatchMetrics]) -> list[BatchMetrics]:
 
 
 def _window(run: list[BatchMetrics], window_s: float) -> tuple[BatchMetrics, list[BatchMetrics]]:
-    """The metrics before a window that ends with the newest ones, and those in it."""
+    """Return the metrics just before the window that ends with the newest ones, and those in it."""
     start = len(run) - _LEAST_BATCHES
     while start > 1 and (run[-1].ended - run[start - 1].ended).total_seconds() < window_s:
         start -= 1
@@ -263,10 +264,10 @@ def _processed(before: BatchMetrics, last: BatchMetrics) -> float:
 
 
 def _arriving(before: BatchMetrics, last: BatchMetrics) -> float:
-    """Records per second that came between the ends of two micro-batches: what was read, and what lag has grown by.
+    """Return the rate of arrival between the ends of two micro-batches: what was read, plus the growth of lag.
 
-    Where lag is not known in records it is in seconds: what reads 0.8 s of a stream in each second is 0.2 s per second
-    further behind. Within one micro-batch what waits comes and goes, so that much does not count.
+    If lag is not known in records, lag in seconds is used: a job that reads 0.8 s of a stream in each second falls
+    behind by 0.2 s per second. Lag varies by up to the length of a micro-batch, so that much of a change is ignored.
     """
     seconds = (last.ended - before.ended).total_seconds()
     batch_s = seconds / max(1, last.totals.batches - before.totals.batches)
@@ -288,7 +289,7 @@ def _arriving(before: BatchMetrics, last: BatchMetrics) -> float:
 
 
 def _change(before: BatchMetrics, window: list[BatchMetrics], arriving: float) -> float:
-    """By which part the rate differs between the two halves of a window."""
+    """Return the difference of the rate between the two halves of a window, as a fraction of the rate."""
     half = before.ended + (window[-1].ended - before.ended) / 2
     middle = min(window[:-1], key=lambda metrics: abs(metrics.ended - half))
     if arriving <= 0 or not before.ended < middle.ended < window[-1].ended:
@@ -297,17 +298,17 @@ def _change(before: BatchMetrics, window: list[BatchMetrics], arriving: float) -
 
 
 def _lag(last: BatchMetrics, arriving: float) -> tuple[float | None, float | None]:
-    """What waits, in records and for how many seconds, as far as the sources tell."""
+    """Return the lag in records and in seconds, as far as the sources report it."""
     records = [lag.records for lag in last.lag.values() if lag.records is not None]
     waits = [lag.seconds for lag in last.lag.values() if lag.seconds is not None]
     if not waits and records and arriving > 0:
-        # Records leave in the order in which they came.
+        # Records leave in the order in which they arrived.
         waits = [sum(records) / arriving]
     return (float(sum(records)) if records else None), max(waits, default=None)
 
 
 def _skews(rows: Sequence[BatchMetrics]) -> dict[str, float]:
-    """The skew of each step that has a good part of the records, weighted by records."""
+    """Return the skew, weighted by records, of each step with at least a tenth of the records of the largest one."""
     records: dict[str, int] = {}
     weighted: dict[str, float] = {}
     for metrics in rows[-_MOST_FITTED:]:
@@ -328,9 +329,9 @@ def _skew(rows: Sequence[BatchMetrics]) -> tuple[float | None, str | None]:
 
 
 def _hot_share(found: Sequence[BatchMetrics], bounds: Bounds) -> float | None:
-    """The part of a step's records that one key group has, as far as metrics prove it.
+    """Return the share of a step's records that one key group has, if the metrics prove it.
 
-    They do when the fullest slot kept its part though there were more tasks, or has a single key group.
+    They do if the fullest slot kept its share at a higher parallelism, or has a single key group.
     """
     shares: dict[str, dict[int, float]] = {}
     for (_, parallelism), group in itertools.groupby(found, key=lambda f: (f.job_id, f.parallelism)):
@@ -347,24 +348,24 @@ def _hot_share(found: Sequence[BatchMetrics], bounds: Bounds) -> float | None:
 
 
 def _cost(rows: Sequence[BatchMetrics]) -> Cost:
-    """What micro-batches cost."""
+    """Estimate the cost of micro-batches."""
     records = np.array([sum(metrics.records_in.values()) for metrics in rows], dtype=float)
     busy = np.array([metrics.busy_s for metrics in rows])
     tasks = np.array([min(f.busy_s, f.phases.get("processing", f.busy_s)) for f in rows])
     driver = busy - tasks
     total, spread = float(records.sum()), float(records.std())
     if len(rows) >= _LEAST_FITTED and spread >= _LEAST_SPREAD * float(records.mean()) and total:
-        tasks_fixed_s, tasks_s, error_s = _line(records, tasks)
-        driver_fixed_s, driver_s, _ = _line(records, driver)
-        # Of micro-batches of nearly one size noise may hide what records cost, or make all of it look fixed.
+        tasks_fixed_s, tasks_s, error_s = _fit_line(records, tasks)
+        driver_fixed_s, driver_s, _ = _fit_line(records, driver)
+        # If micro-batches are of nearly one size, noise may hide the cost of records, or make all of it look fixed.
         if spread >= _GOOD_SPREAD * float(records.mean()) or tasks_s > 2 * error_s:
             return Cost(tasks_fixed_s + driver_fixed_s, driver_s, tasks_s, error_s)
     driver_s, tasks_s = (float(part.sum()) / total if total else 0.0 for part in (driver, tasks))
     return Cost(0.0, driver_s, tasks_s, is_determined=False)
 
 
-def _line(x: _Floats, y: _Floats) -> tuple[float, float, float]:
-    """The start and the slope of a line through points, neither of them negative, and the slope's standard error."""
+def _fit_line(x: _Floats, y: _Floats) -> tuple[float, float, float]:
+    """Fit a line: return its start and slope, neither of them negative, and the standard error of the slope."""
     one, other = np.triu_indices(len(x), 1)
     apart = x[other] - x[one]
     is_pair = apart != 0

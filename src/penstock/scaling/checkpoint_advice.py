@@ -15,21 +15,21 @@ from penstock.scaling.policy import DEFAULT_POLICY, ScalingPolicy
 
 __all__ = ["advice_on"]
 
-# For how long before the newest metrics older ones tell of skew and of rescales.
+# How far back from the newest metrics skew and rescales are looked for.
 _PAST: Final = dt.timedelta(hours=6)
 
 
 def advice_on(
     checkpoint: Path, policy: ScalingPolicy | None, window_s: float, cores: int | None = None
 ) -> tuple[Advice, Decision | None]:
-    """What a job wants, and what a policy would decide now; without a policy no decision.
+    """Return the advice on a job, and the decision that a policy would make now; None without a policy.
 
-    `window_s` is over how long the rate of what arrives is taken; `cores` is as in the newest metrics by default.
-    Raises CheckpointError.
+    `window_s` is the period for the rate of arrival. `cores` defaults to those in the newest metrics. Raises
+    CheckpointError if the checkpoint cannot be read.
     """
     newest = newest_batch_metrics(checkpoint)
     key_groups = Checkpoint(checkpoint.expanduser().absolute()).known_lineage().key_groups
-    # Metrics have 0 where Spark does not tell.
+    # Metrics have 0 if Spark does not report the cores.
     bounds = Bounds(key_groups, cores or (newest.cores if newest is not None else 0) or None)
     found = [] if newest is None else list(read_batch_metrics(checkpoint, newest.ended - _PAST))
     advice = advise(policy or DEFAULT_POLICY, found, bounds, window_s)

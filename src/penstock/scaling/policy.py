@@ -1,4 +1,4 @@
-"""The policy of autoscaling: its fields, and how it is read from text. docs/scaling.md describes every field."""
+"""Scaling policy: its fields, and how it is read from text. docs/scaling.md describes every field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DEFAULT_POLICY", "ScalingPolicy", "parse_policy", "policy_of"]
 
 _MOST_TASKS: Final = 32768
 _REMEDY: Final = "docs/scaling.md lists the fields."
-# The fields that are durations, with the least that they may be, in seconds.
+# The fields that are durations, with their minimum in seconds.
 _DURATIONS: Final = {
     "window": 1.0,
     "scale_in_after": 1.0,
@@ -27,24 +27,24 @@ _DURATIONS: Final = {
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job is to be scaled.
+    """The rules by which a job is scaled.
 
     Args:
-        target_utilisation: the part of the time in which the job should be at work, from 0 to 1.
-        scale_out_above: the job gets more tasks when it is at work for more of the time than this.
-        scale_in_below: the job gets fewer tasks when it is at work for less of the time than this.
+        target_utilisation: the fraction of time for which the job should work, from 0 to 1.
+        scale_out_above: the job gets more tasks if it works for more of the time than this.
+        scale_in_below: the job gets fewer tasks if it works for less of the time than this.
         least_tasks, most_tasks: the limits of the parallelism; None is the number of key groups.
         least_factor: a rescale multiplies or divides the number of tasks by at least this.
-        window_s: over how long the rate of what arrives is taken, in seconds.
-        scale_in_after_s: for how long fewer tasks must have been enough, in seconds.
-        cool_down_s: how long after a rescale there is no other, in seconds.
-        most_rescales_per_hour: after so many within an hour there is no other.
-        longest_interval_s: how long the time from one micro-batch to the next may be, in seconds.
-        longest_lag_s: how long records may wait before they are read, in seconds.
-        catch_up_s: within how long a backlog is to be processed, in seconds.
-        dry_run: decisions are told, and not carried out.
+        window_s: the period for the rate of arrival, in seconds.
+        scale_in_after_s: how long fewer tasks must have sufficed, in seconds.
+        cool_down_s: the minimum time between two rescales, in seconds.
+        most_rescales_per_hour: the maximum number of rescales within an hour.
+        longest_interval_s: the maximum time from the start of one micro-batch to that of the next, in seconds.
+        longest_lag_s: the maximum time for which records may wait before they are read, in seconds.
+        catch_up_s: the time within which a backlog should be processed, in seconds.
+        dry_run: decisions are reported but not carried out.
 
-    Raises JobDefinitionError when a value, or the order of two, makes no sense.
+    Raises JobDefinitionError when a value is out of range or two values contradict each other.
 
     """
 
@@ -83,7 +83,7 @@ class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.most_rescales_per_hour < 1:
             raise JobDefinitionError(
                 f"The scaling policy has most_rescales_per_hour {self.most_rescales_per_hour}; it must be at least 1. "
-                "For none at all use dry_run: true."
+                "To prevent all rescales, use dry_run: true."
             )
         for name, least_s in _DURATIONS.items():
             value_s = getattr(self, f"{name}_s")
@@ -94,16 +94,16 @@ class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.scale_in_after_s < self.window_s:
             raise JobDefinitionError(
                 f"The scaling policy has scale_in_after {self.scale_in_after_s:g} s and window {self.window_s:g} s; "
-                "scale_in_after must not be the shorter one."
+                "scale_in_after must be at least as long as window."
             )
 
 
 DEFAULT_POLICY: Final = ScalingPolicy()
-"""The policy without a file."""
+"""The policy that applies if there is no file."""
 
 
 def parse_policy(text: str) -> ScalingPolicy:
-    r"""The policy that a text in YAML or JSON describes: an object of fields, durations as "500ms", "5s", "3m" or "1h".
+    r"""Parse a policy from YAML or JSON: an object of fields, with durations such as "500ms", "5s", "3m" or "1h".
 
     Raises JobDefinitionError, which names the field.
 
@@ -118,7 +118,7 @@ def parse_policy(text: str) -> ScalingPolicy:
 
 
 def policy_of(found: Any) -> ScalingPolicy:
-    """The policy of an object of fields, as a definition of a job has it.
+    """Return the policy in an object of fields, such as the one in the definition of a job.
 
     Raises JobDefinitionError, which names the field.
 
@@ -127,14 +127,14 @@ def policy_of(found: Any) -> ScalingPolicy:
     """
     if not isinstance(found, dict):
         raise JobDefinitionError(
-            f"The scaling policy is {type(found).__name__}; it must be an object. {_REMEDY}"
+            f"The scaling policy is of type {type(found).__name__}; it must be an object. {_REMEDY}"
         )
     values: dict[str, Any] = {}
     known = _names()
     for name, value in found.items():
         if name not in known:
             raise JobDefinitionError(
-                f"The scaling policy has the field {name!r}, which is not known. The fields are: {', '.join(known)}."
+                f"The scaling policy has the unknown field {name!r}. The fields are: {', '.join(known)}."
             )
         if name in _DURATIONS:
             what = f"The field {name} of the scaling policy"
@@ -144,11 +144,11 @@ def policy_of(found: Any) -> ScalingPolicy:
     try:
         return msgspec.convert(values, ScalingPolicy)
     except msgspec.ValidationError as e:
-        raise JobDefinitionError(f"The scaling policy does not fit: {e}. {_REMEDY}") from e
+        raise JobDefinitionError(f"The scaling policy is not valid: {e}. {_REMEDY}") from e
 
 
 def _names() -> list[str]:
-    """The fields as a text has them: durations say their unit themselves."""
+    """Return the names of the fields in text, where durations have their unit in the value."""
     return [
         name.removesuffix("_s") if name.removesuffix("_s") in _DURATIONS else name
         for name in ScalingPolicy.__struct_fields__

@@ -1,4 +1,4 @@
-"""What the runtime asks of a sink: write one batch's records in tasks, then commit the batch once."""
+"""The interface of sinks: write the records of a batch in tasks, then commit the batch once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext"]
 
 @dataclass(frozen=True)
 class TaskContext:
-    """Who writes: the batch, the sink partition, and the job lineage (one checkpoint's whole life).
+    """The writer of a task: the batch, the sink partition, and the job lineage (the whole life of one checkpoint).
 
-    A replay of a batch comes with the same `batch_id`, `partition` and `lineage`, and the same records in the
-    same order. `attempt` differs between attempts, so it can name temporary files.
+    A replay of a batch has the same `batch_id`, `partition` and `lineage`, and the same records in the same order.
+    `attempt` differs between attempts, so it can name temporary files.
     """
 
     batch_id: int
@@ -28,24 +28,24 @@ class TaskContext:
 
 
 class SinkTask(Protocol):
-    """Writes the records of one sink partition of one batch. Lives in a worker, for one task."""
+    """A writer of the records of one sink partition of one batch. Lives in a worker, for one task."""
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
-        """Take records (columns of the sink's record type) and their keys (binary, may be None)."""
+        """Write records (columns of the sink's record type) and their keys (binary, may be None)."""
 
     def finish(self) -> bytes:
-        """All records are safe; returns a message for `Sink.commit` (empty when there is nothing to say)."""
+        """Make all records safe, and return a message for `Sink.commit` (empty if it needs none)."""
 
     def abort(self) -> None:
-        """The task failed; undo what can be undone. Never raises."""
+        """Undo what can be undone, after the task has failed. Never raises."""
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A record that the place behind a sink does not take.
+    """A record that the destination of a sink does not accept.
 
-    `row` is its row in the batch that was written, `raw` the bytes it would have been, and `most_bytes` how many of
-    them the place takes.
+    `row` is its row in the batch that was written, `raw` the bytes it would have been, and `most_bytes` how many bytes
+    the destination accepts.
     """
 
     row: int
@@ -55,45 +55,45 @@ class Rejection:
 
 
 class RejectingTask(SinkTask):
-    """What a task of a sink derives from when it cannot write every record."""
+    """The base class of sink tasks that may not be able to write every record."""
 
     def __init__(self) -> None:
         self._rejections: list[Rejection] = []
 
     def rejections(self) -> list[Rejection]:
-        """The records of the last write that the task has left out. A replay of the batch leaves out the same."""
+        """Return the records that the last write left out. A replay of the batch leaves out the same."""
         found, self._rejections = self._rejections, []
         return found
 
 
 class Sink(Protocol):
-    """A place where records leave. Pickled into workers by the runtime; holds only plain values.
+    """A destination of records. The runtime pickles it into workers, so it holds only plain values.
 
-    With `commits_in_tasks` a task that is finished has made its records visible, once and for all; so tasks begin when
-    all that a replay of the batch needs is on disk.
+    With `commits_in_tasks` a finished task has made its records visible, once and for all. So tasks begin only when all
+    that a replay of the batch needs is on disk.
     """
 
     exactly_once: bool
     commits_in_tasks: bool
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:
-        """The newest micro-batch of which it may hold a part, as it knows by itself; -1 is none. Changes nothing.
+        """Return the newest micro-batch that the sink itself knows it may hold a part of; -1 if none. Changes nothing.
 
-        Asked in the driver, before `prepare`. A checkpoint that knows less has gone back.
+        Called in the driver, before `prepare`. A checkpoint that knows less has gone back.
         """
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
-        """Prepare, once per start and in the driver.
+        """Prepare to write, once per start and in the driver.
 
         Check that writing will work (clear errors), choose what must be fixed for this lineage and keep it in a
-        file of `checkpoint_folder`, clear leftovers of earlier attempts.
+        file of `checkpoint_folder`, and clear leftovers of earlier attempts.
         """
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
         """Start writing a partition, in a worker."""
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """In the driver: make the batch visible, once.
+        """Make the batch visible, once. Called in the driver.
 
-        Called again with the same batch after a crash. `messages` come in the order of the sink partitions.
+        Called again with the same batch after a crash. `messages` are in the order of the sink partitions.
         """

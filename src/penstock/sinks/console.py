@@ -1,4 +1,4 @@
-"""Console sink: records as lines of JSON on standard output, behind the name of the stream."""
+"""Console sink: records as lines of JSON on standard output, after the name of the stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ConsoleSink"]
 
 
 class ConsoleSink:
-    """Prints `heaters> {"sensor_id":1,...}` for each record. A batch that is replayed is printed again."""
+    """A sink that prints `heaters> {"sensor_id":1,...}` for each record. A replayed batch is printed again."""
 
     exactly_once = False
     commits_in_tasks = False
@@ -26,14 +26,14 @@ class ConsoleSink:
         self._binding = binding
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # it keeps nothing
-        """It does not know what it was given."""
+        """Return -1: the sink does not remember batches."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
-        """Nothing to prepare: standard output is always there."""
+        """Do nothing: standard output is always there."""
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # all tasks are alike
-        """A task that collects lines for the commit."""
+        """Return a task that collects lines for the commit."""
         return _ConsoleTask(record_type)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:  # noqa: ARG002  # nothing to remember
@@ -52,7 +52,7 @@ class ConsoleSink:
 
 
 class _ConsoleTask:
-    """Collects the lines of one task; the commit prints them."""
+    """The collected lines of one task; the commit prints them."""
 
     def __init__(self, record_type: RecordType) -> None:
         self._rows = JsonLines(record_type)

@@ -17,7 +17,7 @@ __all__ = ["CsvRows"]
 
 
 class CsvRows:
-    """Encodes batches of a record type as CSV: nested values as JSON, bytes in base64, null as nothing."""
+    """An encoder of record batches as CSV: nested values as JSON, bytes in base64, null as nothing."""
 
     def __init__(self, record_type: RecordType) -> None:
         self._schema: Final = record_type.schema
@@ -25,12 +25,12 @@ class CsvRows:
 
     @property
     def header(self) -> bytes:
-        """The line with the names of the fields."""
+        """The header line, with the names of the fields."""
         names = ('"' + name.replace('"', '""') + '"' for name in self._schema.names)
         return ",".join(names).encode() + b"\n"
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """All records as lines, without a header."""
+        """Return all records as lines, without a header."""
         columns = [self._column(batch.column(name)) for name in self._schema.names]
         out = io.BytesIO()
         options = pa.csv.WriteOptions(include_header=False)

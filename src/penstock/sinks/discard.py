@@ -1,4 +1,4 @@
-"""Discard sink: records are counted, as in every sink, and kept nowhere."""
+"""Discard sink: records are counted, as in every sink, and dropped."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ __all__ = ["DiscardSink"]
 
 
 class DiscardSink:
-    """Takes records and keeps none."""
+    """A sink that drops its records."""
 
     exactly_once = True
     commits_in_tasks = False
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # it keeps nothing
-        """It does not know what it was given."""
+        """Return -1: the sink does not remember batches."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # all tasks are alike
-        """A task that takes records."""
+        """Return a task that drops records."""
         return _DiscardTask()
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """Nothing to make visible."""
+        """Do nothing: no record becomes visible."""
 
 
 class _DiscardTask:
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
-        """Let them go."""
+        """Drop the records."""
 
     def finish(self) -> bytes:
         return b""
 
     def abort(self) -> None:
-        """Nothing to undo."""
+        """Do nothing."""

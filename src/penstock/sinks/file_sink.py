@@ -1,4 +1,4 @@
-"""File sink: a directory that gets one JSON Lines, CSV or Parquet file a batch, whole or not at all."""
+"""File sink: a directory that gets one JSON Lines, CSV or Parquet file per batch, whole or not at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MARK: Final = re.compile(r"\.epoch-(\d{4,})\.batch-(\d{10,})")
 
 
 class _Place(msgspec.Struct):
-    """What is fixed for a lineage, and the newest batch that was committed. Kept in the checkpoint."""
+    """The fixed choices of a lineage, and the newest batch that was committed. Kept in the checkpoint."""
 
     lineage: str
     directory: str
@@ -40,18 +40,18 @@ class _Place(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
-    """A staged file of one task, told to the commit."""
+    """A staged file of one task, reported to the commit."""
 
     name: str
     header_bytes: int
 
 
 class FilesSink:
-    """Writes `part-<epoch>-<batch>.<format>` files, each visible only when it is complete.
+    """A sink that writes `part-<epoch>-<batch>.<format>` files, each visible only when it is complete.
 
     Tasks write parts into a hidden folder; the commit joins them in order and gives the file its name. A
     batch that is replayed after a crash finds its file, or the note of its commit, and is not written again.
-    The epoch keeps the files of one lineage (a checkpoint's whole life) apart from those of others. A file beside
+    The epoch separates the files of one lineage (a checkpoint's whole life) from those of others. A file next to
     the claim of the epoch has the number of its newest batch in its name, for checkpoints that go back.
     """
 
@@ -65,12 +65,12 @@ class FilesSink:
         self._note: Path | None = None
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:
-        """The newest batch of a lineage that became visible here, or was about to, whoever has taken its file since."""
+        """Return the newest batch of a lineage that became visible here, or was about to, even if its file is gone."""
         with self._checkpoint_errors():
             known = _read_note(self._note_in(checkpoint_folder))
         if known is not None and self._is_of(known, lineage):
             is_newest = self._mark(known.epoch, known.committed).exists()
-            # Nearly always so, and a folder may have very many files.
+            # Nearly always true, and a folder may have very many files to list.
             if is_newest:
                 return known.committed
         marks = self._marks()
@@ -99,7 +99,7 @@ class FilesSink:
         with self._checkpoint_errors():
             self._note.parent.mkdir(parents=True, exist_ok=True)
             known = _read_note(self._note)
-        if known is None or not (self._is_of(known, lineage) and self._claimed(known.epoch, lineage)):
+        if known is None or not (self._is_of(known, lineage) and self._try_claim(known.epoch, lineage)):
             epoch = self._claim_epoch(lineage)
             known = _Place(lineage, str(self._folder), self._binding.format, epoch)
             with self._checkpoint_errors():
@@ -107,33 +107,33 @@ class FilesSink:
         self._place = known
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
-        """A task that writes a hidden part under a name of its own."""
+        """Return a task that writes a hidden part under its own name."""
         unique = uuid.uuid4().hex[:12]
         name = f"{context.batch_id:010}-{context.partition:05}-{context.attempt}-{unique}"
         path = self._staging(context.lineage) / f"{name}.{self._binding.format}"
         return _FileTask(path, self._binding, record_type)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """Join the parts and make the file visible, unless it was before; then remove the parts."""
-        place, note = self._prepared()
+        """Join the parts and make the file visible, unless it already is; then remove the parts."""
+        place, note = self._require_prepared()
         parts = [msgspec.json.decode(message, type=_Part) for message in messages if message]
         target = self._folder / f"part-{place.epoch:04}-{batch_id:010}.{self._binding.format}"
         staging = self._staging(place.lineage)
         if parts and batch_id > place.committed:
             if not target.exists():
                 with _write_errors(self._binding, f"batch {batch_id} cannot be committed"):
-                    joined = self._joined(staging, parts)
+                    joined = self._join(staging, parts)
                     self._mark_newest(place, batch_id)
                     _publish(joined, target)
             place.committed = batch_id
             with self._checkpoint_errors():
-                # The note is for a file that is taken away before a replay.
+                # The note is for a file that is removed before a replay.
                 write_atomically(note, msgspec.json.encode(place))
         for part in parts:
             with suppress(OSError):
                 (staging / part.name).unlink(missing_ok=True)
 
-    def _prepared(self) -> tuple[_Place, Path]:
+    def _require_prepared(self) -> tuple[_Place, Path]:
         if self._place is None or self._note is None:
             raise PenstockError(f"Sink {self._binding.stream!r} is used before it was prepared.")
         return self._place, self._note
@@ -146,14 +146,14 @@ class FilesSink:
         return Path(checkpoint_folder) / f"files-sink-{name}.json"
 
     def _is_of(self, place: _Place, lineage: str) -> bool:
-        """Whether what the checkpoint has fixed holds for this binding."""
+        """Return whether the fixed choices of the checkpoint apply to this binding."""
         expected = (lineage, str(self._folder), self._binding.format)
         return (place.lineage, place.directory, place.format) == expected
 
     def _claim_epoch(self, lineage: str) -> int:
-        """The epoch that the lineage has claimed here, if the checkpoint has lost its note; else a new one.
+        """Return the epoch that the lineage has claimed here, if the checkpoint lost its note; else claim a new one.
 
-        A new one is the first above all that were used here, claimed so that no other lineage takes it too.
+        A new epoch is the first above all that were used here. It is claimed so that no other lineage takes it too.
         """
         names = [entry.name for entry in self._folder.iterdir()]
         claimed = [int(m.group(1)) for name in names if (m := _CLAIM.fullmatch(name))]
@@ -162,10 +162,10 @@ class FilesSink:
                 return epoch
         visible = [int(m.group(1)) for name in names if (m := _VISIBLE.fullmatch(name))]
         highest = max([*claimed, *visible], default=0)
-        return next(epoch for epoch in itertools.count(highest + 1) if self._claimed(epoch, lineage))
+        return next(epoch for epoch in itertools.count(highest + 1) if self._try_claim(epoch, lineage))
 
-    def _claimed(self, epoch: int, lineage: str) -> bool:
-        """Claim an epoch; False when another lineage has it."""
+    def _try_claim(self, epoch: int, lineage: str) -> bool:
+        """Claim an epoch; return False when another lineage has it."""
         try:
             with self._claim(epoch).open("x") as file:
                 file.write(self._owner(lineage))
@@ -186,34 +186,34 @@ class FilesSink:
         return self._folder / f".epoch-{epoch:04}"
 
     def _owner(self, lineage: str) -> str:
-        """Whose an epoch is. Two sinks of a job may share a folder."""
+        """Return the owner of an epoch. Two sinks of a job may share a folder."""
         return f"{lineage} {self._binding.format} {self._binding.stream}"
 
     def _mark(self, epoch: int, batch_id: int) -> Path:
         return self._folder / f".epoch-{epoch:04}.batch-{batch_id:010}"
 
     def _mark_newest(self, place: _Place, batch_id: int) -> None:
-        """Note in a name that a batch is about to be visible. It is on disk when the name of the batch's file is."""
+        """Note in a file name that a batch is about to be visible. The note is on disk when the batch's file is."""
         mark = self._mark(place.epoch, batch_id)
         try:
             self._mark(place.epoch, place.committed).rename(mark)
         except FileNotFoundError:
-            # It is the first, or the checkpoint has lost its note.
+            # The batch is the first, or the checkpoint has lost its note.
             mark.touch()
             for epoch, earlier in self._marks():
                 if epoch == place.epoch and earlier < batch_id:
                     self._mark(epoch, earlier).unlink(missing_ok=True)
 
     def _marks(self) -> list[tuple[int, int]]:
-        """The epoch and the batch of each mark."""
+        """Return the epoch and the batch of each mark."""
         try:
             names = os.listdir(self._folder)  # noqa: PTH208  # there may be very many, and only names are needed
         except FileNotFoundError:
             return []
         return [(int(m.group(1)), int(m.group(2))) for name in names if (m := _MARK.fullmatch(name))]
 
-    def _joined(self, staging: Path, parts: Sequence[_Part]) -> Path:
-        """One staged file with the records of all parts, in order."""
+    def _join(self, staging: Path, parts: Sequence[_Part]) -> Path:
+        """Return one staged file with the records of all parts, in order."""
         if len(parts) == 1:
             return staging / parts[0].name
         joined = staging / f"joined-{uuid.uuid4().hex[:12]}.{self._binding.format}"
@@ -229,13 +229,13 @@ class FilesSink:
             yield
         except OSError as e:
             raise CheckpointError(
-                f"The checkpoint cannot keep what the sink {self._binding.stream!r} has written: {e}. "
+                f"The checkpoint cannot record what the sink {self._binding.stream!r} has written: {e}. "
                 "Choose a folder that can be written with --checkpoint."
             ) from e
 
 
 class _FileTask:
-    """Writes one part into the staging folder; no file when there is no record."""
+    """A task that writes one part into the staging folder; no file when there are no records."""
 
     def __init__(self, path: Path, binding: FilesBinding, record_type: RecordType) -> None:
         self._path = path
@@ -272,7 +272,7 @@ def _write_errors(binding: FilesBinding, what: str) -> Iterator[None]:
         yield
     except FileNotFoundError as e:
         raise ExternalSystemError(
-            f"Sink {binding.stream!r}: {what}, because {e.filename or binding.directory} is not there. "
+            f"Sink {binding.stream!r}: {what}, because {e.filename or binding.directory} does not exist. "
             f"All machines of the job must share {binding.directory} under that path."
         ) from e
     except OSError as e:

@@ -1,4 +1,4 @@
-"""Kafka groups of a sink: the newest micro-batch that its transactions have committed, as the broker knows it."""
+"""Kafka groups of a sink: the newest micro-batch that its transactions have committed, according to the broker."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _OPEN_TIMEOUT_S: Final = 2.0
 
 
 def newest_batch(binding: KafkaBinding, prefix: str) -> int:
-    """The newest micro-batch in any of the groups that are called like a prefix with a number behind it; -1 is none.
+    """Return the newest micro-batch in any of the groups named with a prefix and a number; -1 if none.
 
-    Whatever sink partitions there were before the job had other tasks: the broker lists them. Raises
-    ExternalSystemError when it does not answer.
+    The broker lists the groups, so those of sink partitions from before the job was rescaled count too. Raises
+    ExternalSystemError when the broker does not answer.
     """
     groups = [group for group in _groups(binding) if _is_numbered(group, prefix)]
     return max((_done(binding, group) for group in groups), default=-1)
@@ -41,7 +41,7 @@ def _is_numbered(group: str, prefix: str) -> bool:
 
 
 def _groups(binding: KafkaBinding) -> list[str]:
-    """The consumer groups that the brokers know."""
+    """Return the consumer groups that the brokers know."""
     errors = LastError()
     client = build_client(AdminClient, binding, connection_settings(binding), errors)
     deadline_s = time.monotonic() + _LOADING_TIMEOUT_S
@@ -57,15 +57,15 @@ def _groups(binding: KafkaBinding) -> list[str]:
         is_loading = failed[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS
         if not is_loading or time.monotonic() >= deadline_s:
             raise ExternalSystemError(
-                f"Sink {binding.stream!r}: {binding.servers} does not tell which micro-batches it holds "
-                f"({errors.after(failed[0])}). A sink that is exactly once must be able to list its consumer groups "
+                f"Sink {binding.stream!r}: {binding.servers} does not report which micro-batches it holds "
+                f"({errors.after(failed[0])}). An exactly-once sink must be able to list its consumer groups "
                 "(those that begin with penstock-)."
             )
         time.sleep(_LOADING_POLL_S)
 
 
 def _done(binding: KafkaBinding, group: str) -> int:
-    """The newest micro-batch in one group."""
+    """Return the newest micro-batch in one group."""
     own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
     settings = connection_settings(binding) | own | {"enable.sparse.connections": False}
     consumer = build_client(Consumer, binding, settings, LastError())
@@ -73,7 +73,7 @@ def _done(binding: KafkaBinding, group: str) -> int:
         next_batch, _ = committed_offset(consumer, binding.topic, _OPEN_TIMEOUT_S)
         return next_batch - 1
     except KafkaException:
-        # A producer of that name ends what is open, and knows what became of it.
+        # A producer of that name ends an open transaction, and knows its outcome.
         producer = TransactionalProducer(binding, group)
         done = producer.done
         forget(producer)

@@ -53,18 +53,18 @@ _SETTINGS: Final[dict[str, Any]] = {
     "linger.ms": 50,
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 256 << 10,
-    # With the default (rebootstrap) a producer of librdkafka 2.16 never recovers when all brokers were away.
+    # With the default (rebootstrap) a producer of librdkafka 2.16 never recovers once all brokers were away.
     "metadata.recovery.strategy": "none",
     "delivery.report.only.error": True,
 }
 _PLAIN_SETTINGS: Final = {"message.timeout.ms": int(FLUSH_TIMEOUT_S * 1000)}
-# A transaction of a dead worker holds up read_committed consumers until the next worker aborts it, or this long.
+# A transaction of a dead worker blocks read_committed consumers until the next worker aborts it, or this long.
 _TRANSACTION_SETTINGS: Final = {
     "transaction.timeout.ms": 120_000,
     # Partitions move between workers, and each move makes a producer. One that connects to all brokers at once is
     # ready after 5 ms; by default it waits for timers, for 55 ms or 510 ms.
     "enable.sparse.connections": False,
-    # A transaction right behind another is refused until the broker has finished with that one.
+    # A transaction right after another is refused until the broker has finished with that one.
     "retry.backoff.ms": 20,
 }
 _FOR_ALL_CLIENTS: Final = (
@@ -80,11 +80,11 @@ _FOR_ALL_CLIENTS: Final = (
 
 
 class TransactionLostError(Exception):
-    """The transaction cannot be committed by this producer; a new producer finds out what became of it."""
+    """The transaction cannot be committed by this producer; a new producer finds out its outcome."""
 
 
 def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> dict[str, Any]:
-    """The settings of a binding's producers; those in the URI go before penstock's own."""
+    """Return the settings of a binding's producers; those in the URI override penstock's own."""
     own: dict[str, Any] = {"client.id": f"penstock-{binding.stream}", **_SETTINGS}
     if transactional_id is None:
         own |= _PLAIN_SETTINGS
@@ -94,39 +94,41 @@ def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> di
 
 
 def transaction_timeout_s(binding: KafkaBinding) -> float:
-    """How long a transaction of the binding may be open before the broker ends it."""
+    """Return how long a transaction of the binding may be open before the broker ends it."""
     return float(producer_settings(binding, "")["transaction.timeout.ms"]) / 1000
 
 
 def connection_settings(binding: KafkaBinding) -> dict[str, Any]:
-    """The settings of a binding that concern the connection, for clients other than producers."""
+    """Return the settings of a binding that concern the connection, for clients other than producers."""
     return {name: value for name, value in binding.client.items() if name.startswith(_FOR_ALL_CLIENTS)}
 
 
 class PlainProducer:
-    """An idempotent producer: no duplicates while it lives, at least once over restarts."""
+    """An idempotent producer: no duplicates while it lives, at least once across restarts."""
 
     def __init__(self, binding: KafkaBinding) -> None:
         self._binding = binding
         self._errors = LastError()
         self._failures: list[KafkaError] = []
-        settings = producer_settings(binding, None) | {"on_delivery": self._failed}
+        settings = producer_settings(binding, None) | {"on_delivery": self._record_failure}
         self._producer = build_client(Producer, binding, settings, self._errors)
 
     @classmethod
     def of(cls, binding: KafkaBinding) -> PlainProducer:
-        """The producer of this process for the binding."""
-        return _kept(("plain", binding.servers, binding.topic, *_fixed(binding)), lambda: cls(binding))
+        """Return the producer of this process for the binding."""
+        return _keep_client(
+            ("plain", binding.servers, binding.topic, *_sorted_settings(binding)), lambda: cls(binding)
+        )
 
     def send(self, values: pa.Array, keys: pa.Array | None) -> None:
-        """Queue messages; raises ExternalSystemError when earlier ones could not be delivered."""
+        """Queue messages. Raises ExternalSystemError when earlier ones could not be delivered."""
         try:
             _send(self._producer, self._binding.topic, values, keys, self._raise_failures)
         except KafkaException as e:
             raise self._error(e.args[0]) from e
 
     def flush(self) -> None:
-        """Wait until all messages are safe on the broker; raises ExternalSystemError when they are not."""
+        """Wait until all messages are safe on the broker. Raises ExternalSystemError when they are not."""
         waiting = self._producer.flush(FLUSH_TIMEOUT_S + 5)
         self._raise_failures()
         if waiting:
@@ -137,11 +139,11 @@ class PlainProducer:
             )
 
     def close(self) -> None:
-        """Give up what is queued. Never raises."""
+        """Drop what is queued. Never raises."""
         with suppress(Exception):
             self._producer.purge()
 
-    def _failed(self, error: KafkaError, _message: object) -> None:
+    def _record_failure(self, error: KafkaError, _message: object) -> None:
         self._failures.append(error)
 
     def _raise_failures(self) -> None:
@@ -158,7 +160,7 @@ class PlainProducer:
 class TransactionalProducer:
     """A producer whose transactions carry "batch n is done" as the offset of a consumer group.
 
-    Creating one fences every other producer of the same id, so from then on `done` (the newest batch that was
+    Creating one fences every other producer of the same id. From then on `done` (the newest batch that was
     committed) and `note` (what was committed with it) can only change through this one.
     """
 
@@ -170,7 +172,7 @@ class TransactionalProducer:
         settings = producer_settings(binding, transactional_id)
         self._producer = build_client(Producer, binding, settings, self._errors)
         try:
-            # Without a connection, the search for the coordinator waits for half a second before it tries again.
+            # Without a connection, the search for the coordinator waits half a second before it retries.
             self._producer.list_topics(binding.topic, timeout=_ANSWER_TIMEOUT_S)
             self._producer.init_transactions(_ANSWER_TIMEOUT_S)
             self._group, next_batch, self.note = _group_of(binding, transactional_id)
@@ -180,12 +182,12 @@ class TransactionalProducer:
 
     @classmethod
     def of(cls, binding: KafkaBinding, transactional_id: str) -> TransactionalProducer:
-        """The producer of this process with that id, created if there is none."""
-        key = ("transactional", binding.servers, binding.topic, transactional_id, *_fixed(binding))
-        return _kept(key, lambda: cls(binding, transactional_id))
+        """Return the producer of this process with that id, created if it does not exist."""
+        key = ("transactional", binding.servers, binding.topic, transactional_id, *_sorted_settings(binding))
+        return _keep_client(key, lambda: cls(binding, transactional_id))
 
     def send(self, values: pa.Array, keys: pa.Array | None) -> None:
-        """Queue messages, in a transaction that is begun by the first."""
+        """Queue messages, in a transaction that the first one begins."""
         try:
             self._begin()
             _send(self._producer, self._binding.topic, values, keys, lambda: None)
@@ -193,12 +195,12 @@ class TransactionalProducer:
             raise self._lost(e) from e
 
     def commit(self, batch_id: int, note: str) -> None:
-        """Commit the records and that the batch is done, with a note, together."""
+        """Commit the records together with the fact that the batch is done, and a note."""
         done = [TopicPartition(self._binding.topic, 0, batch_id + 1, metadata=note)]
         try:
             self._begin()
             self._producer.send_offsets_to_transaction(done, self._group, _ANSWER_TIMEOUT_S)
-            # As long as the broker keeps the transaction open: until then the messages may still get there.
+            # Wait as long as the broker keeps the transaction open: until then the messages may still arrive.
             self._producer.commit_transaction(transaction_timeout_s(self._binding))
         except KafkaException as e:
             raise self._lost(e) from e
@@ -206,7 +208,7 @@ class TransactionalProducer:
         self.done, self.note = batch_id, note
 
     def abort(self) -> None:
-        """Abort the open transaction, if there is one; raises TransactionLostError when that does not work."""
+        """Abort the open transaction, if there is one. Raises TransactionLostError when that fails."""
         if self._open:
             try:
                 self._producer.abort_transaction(_ABORT_TIMEOUT_S)
@@ -215,7 +217,7 @@ class TransactionalProducer:
             self._open = False
 
     def close(self) -> None:
-        """Give up what is queued. Never raises."""
+        """Drop what is queued. Never raises."""
         with suppress(Exception):
             self._producer.purge()
 
@@ -257,7 +259,7 @@ def _send(
 def _produce_patiently(
     producer: Producer, topic: str, text: bytes, key: bytes | None, check: Callable[[], None]
 ) -> None:
-    # Messages leave the queue when they are delivered or time out, so this comes to an end.
+    # Messages leave the queue when they are delivered or time out, so this loop ends.
     while True:
         producer.poll(0.05)
         check()
@@ -267,9 +269,9 @@ def _produce_patiently(
 
 
 def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int, str]:
-    """What a transaction needs to know of the group, and the offset and the note that were committed for it.
+    """Return the group's metadata for a transaction, and the offset and the note that were committed for the group.
 
-    The consumer never joins the group. (librdkafka's admin client could be asked for the offset as well, but
+    The consumer never joins the group. (librdkafka's admin client could return the offset as well, but
     2.16 crashes the process when the coordinator is still loading.)
     """
     own = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
@@ -282,7 +284,7 @@ def _group_of(binding: KafkaBinding, group: str) -> tuple[object, int, str]:
 
 
 def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> tuple[int, str]:
-    """The offset that the group of a consumer has committed, with its note; 0 without one."""
+    """Return the offset that the group of a consumer has committed, with its note; 0 without one."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -290,16 +292,16 @@ def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_
             break
         except KafkaException as e:
             code = e.args[0].code()
-            # Some brokers say so of a group that has never committed.
+            # Some brokers return this for a group that has never committed.
             if code == KafkaError.GROUP_ID_NOT_FOUND:
                 return 0, ""
-            # The broker that is asked has just become or ceased to be the group's; librdkafka does not ask again.
+            # The broker has just become or ceased to be the group's coordinator; librdkafka does not retry.
             if code not in _COORDINATOR_MOVES or time.monotonic() >= deadline:
                 raise
             time.sleep(_MOVING_POLL_S)
     if found.error is not None:
         raise KafkaException(found.error)
-    # A negative offset means that there is none.
+    # A negative offset means that no offset was committed.
     return max(0, int(found.offset)), found.metadata or ""
 
 
@@ -307,12 +309,12 @@ _Kept = TypeVar("_Kept")
 _producers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
 
-def _fixed(binding: KafkaBinding) -> Sequence[tuple[str, str]]:
+def _sorted_settings(binding: KafkaBinding) -> Sequence[tuple[str, str]]:
     return sorted(binding.client.items())
 
 
-def _kept(key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
-    """The client of this process under the key; the one unused for longest goes when there are many."""
+def _keep_client(key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
+    """Return the client of this process under the key; drop the least recently used one when there are many."""
     # A forked process inherits the objects, but not the threads that would serve them.
     key = (os.getpid(), *key)
     if key not in _producers:
@@ -325,7 +327,7 @@ def _kept(key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
 
 
 def forget(producer: PlainProducer | TransactionalProducer) -> None:
-    """Close a producer and make a new one the next time."""
+    """Close a producer, so that the next use creates a new one."""
     producer.close()
     for key in [key for key, kept in _producers.items() if kept is producer]:
         del _producers[key]

@@ -34,18 +34,18 @@ _ATTEMPTS: Final = 3
 
 
 class Encoder(Protocol):
-    """What the sink needs of a format."""
+    """The part of a format that the sink needs."""
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        """The records as a binary column."""
+        """Return the records as a binary column."""
 
 
 class KafkaSink:
-    """Writes each record as a message, with its key.
+    """A sink that writes each record as a message, with its key.
 
     With `delivery=exactly-once` each sink partition writes a batch in one transaction, which also commits the
-    batch as the offset of a consumer group named like the transaction. A task that runs again, also beside an
-    older attempt that still lives, finds the batch there and writes nothing. A consumer with
+    batch as the offset of a consumer group named like the transaction. A task that runs again, even next to an
+    older attempt that is still alive, finds the batch there and writes nothing. A consumer with
     `isolation.level=read_committed` sees every record once.
     """
 
@@ -57,7 +57,7 @@ class KafkaSink:
         self.commits_in_tasks = self.exactly_once
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # Kafka keeps what is fixed
-        """The newest batch of a lineage that any sink partition has committed, while the broker remembers it."""
+        """Return the newest batch of a lineage that any sink partition has committed, while the broker remembers it."""
         return newest_batch(self._binding, self._transactional_id(lineage, "")) if self.exactly_once else -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # Kafka keeps what is fixed
@@ -66,14 +66,14 @@ class KafkaSink:
         check_topic(self._binding, connection)
         self._limit = limit_of(self._binding, connection)
         self._binding = with_limit(self._binding, self._limit)
-        # Settings and transactions are tried here, where an error is a sentence and not a failed task.
+        # Try settings and transactions here, where an error is a message and not a failed task.
         if self.exactly_once:
             forget(TransactionalProducer(self._binding, self._transactional_id(lineage, "start")))
         else:
             forget(PlainProducer(self._binding))
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
-        """A task that is done when its records are safe, or committed."""
+        """Return a task that is done when its records are safe, or committed."""
         if self.exactly_once:
             transactional_id = self._transactional_id(context.lineage, str(context.partition))
             outgoing = _Encoded(self._binding, self._encoder, self._limit)
@@ -81,7 +81,7 @@ class KafkaSink:
         return _PlainTask(_Encoded(self._binding, self._encoder, self._limit))
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """Nothing to do: the tasks have made their records visible."""
+        """Do nothing: the tasks have made their records visible."""
 
     def _transactional_id(self, lineage: str, partition: str) -> str:
         return f"penstock-{lineage}-{self._binding.stream}-{partition}"
@@ -89,7 +89,7 @@ class KafkaSink:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """Records become messages; which of them are too large follows from a limit."""
+    """Records encoded as messages, without those that exceed a limit."""
 
     binding: KafkaBinding
     encoder: Encoder
@@ -98,7 +98,7 @@ class _Encoded:
     def messages(
         self, batch: pa.RecordBatch, keys: pa.Array | None
     ) -> tuple[pa.Array, pa.Array | None, list[Rejection]]:
-        """The values and keys of the messages that are not too large, and the records of the others."""
+        """Return the values and keys of the messages that are not too large, and the records of the others."""
         values = self.encoder.encode(batch)
         most_bytes = self.limit.most_bytes
         sizes = oversized(values, keys, most_bytes)
@@ -114,7 +114,7 @@ class _Encoded:
 
 
 class _PlainTask(RejectingTask):
-    """Sends while records come, and waits for the broker at the end."""
+    """A task that sends records as they come, and waits for the broker at the end."""
 
     def __init__(self, encoded: _Encoded) -> None:
         super().__init__()
@@ -136,14 +136,14 @@ class _PlainTask(RejectingTask):
 
 
 class _TransactionTask(RejectingTask):
-    """Keeps the messages until the task has all of them, and then sends and commits them in one transaction.
+    """A task that keeps its messages until it has all of them, then sends and commits them in one transaction.
 
-    The broker ends a transaction that stays open for long, so that none is open while user code still runs.
-    The producer that this process has kept may be fenced, by a worker that had the partition in between. Then
-    the first request fails, and a new producer finds out whether the batch is there already.
+    The broker ends a transaction that stays open for long, so none is open while user code still runs.
+    The producer that this process has kept may be fenced by a worker that had the partition in between. Then
+    the first request fails, and a new producer finds out whether the batch is already there.
 
-    The limit of messages is committed with the batch: when it is there already, its replay leaves out the same records,
-    though the topic may take others by now.
+    The limit of message sizes is committed with the batch. When the batch is already there, its replay leaves out the
+    same records, even if the topic would accept them by now.
     """
 
     def __init__(self, encoded: _Encoded, transactional_id: str, batch_id: int) -> None:
@@ -177,13 +177,13 @@ class _TransactionTask(RejectingTask):
                 self._producer.abort()
 
     def _limit(self, producer: TransactionalProducer) -> MessageLimit:
-        """The limit for the batch: that with which it was committed, if it was."""
+        """Return the limit for the batch: the one it was committed with, if it was committed."""
         if producer.done == self._batch_id and producer.note:
             return msgspec.json.decode(producer.note, type=MessageLimit)
         return self._encoded.limit
 
     def _send_and_commit(self) -> None:
-        """Do it, with a new producer when the transaction is lost."""
+        """Send and commit; retry with a new producer when the transaction is lost."""
         for attempt in range(1, _ATTEMPTS + 1):
             begun_s = time.monotonic()
             try:
@@ -211,7 +211,7 @@ class _TransactionTask(RejectingTask):
         elif self._limit(producer) != self._encoded.limit:
             raise ExternalSystemError(
                 f"Sink {self._binding.stream!r}: batch {self._batch_id} was written to {self._binding.topic!r} by a "
-                "task of an earlier run, under another limit of message sizes. The batch will be written again."
+                "task of an earlier run, with another limit of message sizes. The batch will be written again."
             )
 
     def _too_slow(self, took_s: float, cause: TransactionLostError) -> ExternalSystemError:

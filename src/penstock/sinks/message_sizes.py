@@ -1,4 +1,4 @@
-"""How large a message may be: what a topic and its producer take, and which messages exceed it."""
+"""Message sizes: what a topic and its producer accept, and which messages exceed it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["MessageLimit", "limit_of", "oversized", "with_limit"]
 
 _SETTING: Final = "message.max.bytes"
 _TOPIC_SETTING: Final = "max.message.bytes"
-# What librdkafka has for it, and the least and the most that it takes.
+# librdkafka's default, and the least and the most that it accepts.
 _DEFAULT_BYTES: Final = 1_000_000
 _RANGE: Final = (1_000, 1_000_000_000)
 _BATCH_BYTES: Final = 1_000_000
@@ -37,8 +37,8 @@ _NOT_TOLD: Final = (
     KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001  # librdkafka's own codes begin so
 )
 
-# A batch of one record has a header of 61 bytes. The record has its length, attributes, two differences to the header
-# (both 0), key and value with their lengths, and the number of its headers (0); numbers take 1 to 5 bytes, 7 bits each.
+# A batch of one record has a header of 61 bytes. The record has its length, attributes, two deltas to the header (both
+# 0), key and value with their lengths, and the number of its headers (0). Numbers take 1 to 5 bytes of 7 bits each.
 _HEADER_BYTES: Final = 61
 _FIXED_BYTES: Final = 4
 _MOST_OVERHEAD: Final = _HEADER_BYTES + _FIXED_BYTES + 3 * 5
@@ -46,19 +46,19 @@ _VARINT_BOUNDS: Final = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])
 
 
 class MessageLimit(msgspec.Struct, frozen=True):
-    """What a topic takes (`max.message.bytes`) and its producer (`message.max.bytes`), None where nobody said."""
+    """The limits of a topic (`max.message.bytes`) and its producer (`message.max.bytes`), None where unknown."""
 
     topic: int | None = None
     producer: int | None = None
 
     @property
     def most_bytes(self) -> int:
-        """The most bytes that a message may have, with what Kafka adds to its key and value."""
+        """The most bytes that a message may have, including what Kafka adds to its key and value."""
         known = [limit for limit in (self.topic, self.producer) if limit is not None]
         return min(known, default=_DEFAULT_BYTES)
 
     def reason(self, size: int, topic: str) -> str:
-        """Why a message of so many bytes is not written."""
+        """Return why a message of this many bytes is not written."""
         if self.topic == self.most_bytes:
             remedy = f"the topic's {_TOPIC_SETTING} is {self.topic}; raise it and start the job again"
         else:
@@ -70,9 +70,9 @@ class MessageLimit(msgspec.Struct, frozen=True):
 
 
 def limit_of(binding: KafkaBinding, settings: Mapping[str, Any]) -> MessageLimit:
-    """What the topic and the producers of a binding take now.
+    """Return what the topic and the producers of a binding accept now.
 
-    A broker may keep the settings of its topics to itself; then only what the URI says is known.
+    A broker may refuse to report the settings of its topics; then only what the URI says is known.
     """
     given = binding.client.get(_SETTING)
     errors = LastError()
@@ -84,22 +84,22 @@ def limit_of(binding: KafkaBinding, settings: Mapping[str, Any]) -> MessageLimit
     except KafkaException as e:
         if e.args[0].code() not in _NOT_TOLD:
             raise ExternalSystemError(
-                f"Stream {binding.stream!r}: the broker {binding.servers} does not tell the settings of the topic "
-                f"{binding.topic!r} ({errors.after(e.args[0])}). Start the job again when the broker is well."
+                f"Stream {binding.stream!r}: the broker {binding.servers} does not report the settings of the topic "
+                f"{binding.topic!r} ({errors.after(e.args[0])}). Start the job again when the broker is healthy."
             ) from e
         topic = None
     return MessageLimit(topic, None if given is None else int(given))
 
 
 def with_limit(binding: KafkaBinding, limit: MessageLimit) -> KafkaBinding:
-    """The binding with producers that send messages up to a limit, and no batch beyond it, which topics refuse, too."""
+    """Return the binding with producers that keep messages and batches within a limit; topics refuse both beyond it."""
     most = str(min(max(limit.most_bytes, _RANGE[0]), _RANGE[1]))
     own = {_SETTING: most, "batch.size": str(min(limit.most_bytes, _BATCH_BYTES))}
     return replace(binding, client={**own, **binding.client})
 
 
 def oversized(values: pa.Array, keys: pa.Array | None, most_bytes: int) -> dict[int, int]:
-    """The sizes of messages that exceed a limit, by their rows."""
+    """Return the sizes of messages that exceed a limit, by their rows."""
     value_bytes = pc.binary_length(values)
     contents = value_bytes if keys is None else pc.add(value_bytes, pc.fill_null(pc.binary_length(keys), 0))
     if (pc.max(contents).as_py() or 0) + _MOST_OVERHEAD <= most_bytes:
@@ -109,7 +109,7 @@ def oversized(values: pa.Array, keys: pa.Array | None, most_bytes: int) -> dict[
 
 
 def _wire_bytes(values: pa.Array, keys: pa.Array | None) -> npt.NDArray[np.int64]:
-    """The size of each message as the only record of a batch that is not compressed."""
+    """Return the size of each message as the only record of an uncompressed batch."""
     body = np.full(len(values), _FIXED_BYTES, np.int64)
     for column in (values, keys):
         lengths = np.zeros(len(values), np.int64)
@@ -122,5 +122,5 @@ def _wire_bytes(values: pa.Array, keys: pa.Array | None) -> npt.NDArray[np.int64
 
 
 def _varint_bytes(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many bytes numbers take where numbers may be negative; those of -1 are those of 0."""
+    """Return how many bytes numbers take as signed varints; -1 takes as many as 0."""
     return 1 + np.searchsorted(_VARINT_BOUNDS, numbers, side="right")

@@ -1,4 +1,4 @@
-"""Outgoing messages: what one task has for a broker, in memory up to a bound, and on disk beyond it."""
+"""Outgoing messages: the messages of one task for a broker, in memory up to a limit, and on disk beyond it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import ExternalSystemError
 __all__ = ["OutgoingMessages"]
 
 _MEMORY_BYTES: Final = 16 << 20
-# What a block of messages takes besides its bytes.
+# What a block of messages takes in addition to its bytes.
 _BLOCK_BYTES: Final = 1 << 10
 _SCHEMA: Final = pa.schema([("value", pa.binary()), ("key", pa.binary())])
 
@@ -22,7 +22,7 @@ _SCHEMA: Final = pa.schema([("value", pa.binary()), ("key", pa.binary())])
 class OutgoingMessages:
     """The messages of a task, in order, which can be read more than once.
 
-    The file on disk has no name, so that nothing is left of it when the process ends, however that happens.
+    The file on disk has no name, so nothing is left of it when the process ends, however that happens.
     """
 
     def __init__(self, stream: str, memory_bytes: int = _MEMORY_BYTES) -> None:
@@ -33,13 +33,13 @@ class OutgoingMessages:
         self._file: IO[bytes] | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self.nbytes = 0
-        """How many bytes the messages have."""
+        """The size of the messages, in bytes."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting) or self._file is not None
 
     def append(self, values: pa.Array, keys: pa.Array | None) -> None:
-        """Take messages; raises ExternalSystemError when the disk does not."""
+        """Append messages. Raises ExternalSystemError when the disk does not accept them."""
         if keys is None:
             keys = pa.nulls(len(values), pa.binary())
         block = pa.RecordBatch.from_arrays([values, keys], schema=_SCHEMA)
@@ -51,7 +51,7 @@ class OutgoingMessages:
                 self._spill()
 
     def blocks(self) -> Iterator[tuple[pa.Array, pa.Array]]:
-        """The values and keys of all messages, block by block. No more are taken once they are read."""
+        """Yield the values and keys of all messages, block by block. No more can be appended once they are read."""
         if self._file is not None:
             with self._disk_errors():
                 if self._writer is not None:
@@ -70,7 +70,7 @@ class OutgoingMessages:
             yield tuple(block.columns)
 
     def close(self) -> None:
-        """Give up the messages. Never raises."""
+        """Drop the messages. Never raises."""
         self._waiting, self._writer = [], None
         if self._file is not None:
             with suppress(OSError):
@@ -93,6 +93,6 @@ class OutgoingMessages:
         except OSError as e:
             raise ExternalSystemError(
                 f"Sink {self._stream!r}: the output of a micro-batch waits in the folder {tempfile.gettempdir()} "
-                f"until it is sent, and cannot be kept there ({e.strerror or e}). Make room there, or name a folder "
+                f"until it is sent, and cannot be written there ({e.strerror or e}). Make room there, or name a folder "
                 "on a larger disk with the environment variable TMPDIR of the workers."
             ) from e

@@ -21,20 +21,20 @@ _COPY_BYTES = 1 << 20
 
 
 class PartWriter(Protocol):
-    """Writes batches of records to one file."""
+    """A writer of batches of records to one file."""
 
     header_bytes: int
-    """How many bytes at the beginning of the file stand only once in a joined file."""
+    """How many bytes at the beginning of the file appear only once in a joined file."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append records."""
 
     def close(self) -> None:
-        """The file is complete. A second call does nothing."""
+        """Complete the file. A second call does nothing."""
 
 
 def part_writer(file_format: FileFormat, path: Path, record_type: RecordType) -> PartWriter:
-    """A writer of a new file in the given format."""
+    """Return a writer of a new file in the given format."""
     if file_format == "parquet":
         return _ParquetPart(path, record_type)
     if file_format == "csv":
@@ -91,7 +91,7 @@ def join_text(parts: Sequence[tuple[Path, int]], target: Path) -> None:
 
 
 def join_parquet(parts: Sequence[Path], target: Path) -> None:
-    """Join Parquet files of one schema; each row group stays one."""
+    """Join Parquet files of one schema; row groups stay as they are."""
     with pq.ParquetWriter(target, pq.read_schema(parts[0])) as out:
         for path in parts:
             with pq.ParquetFile(path) as part:

@@ -1,6 +1,6 @@
-"""Snapshots: named Arrow tables as files with a manifest, which dumps and savepoints are.
+"""Snapshots: named Arrow tables as files with a manifest. Dumps and savepoints are snapshots.
 
 In: tables, part by part.
-Out: a folder that is whole or not there; the same tables back.
+Out: a complete folder or none; the same tables, read back.
 Imports: base, errors, objects.
 """

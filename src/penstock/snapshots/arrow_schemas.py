@@ -1,4 +1,4 @@
-"""Schemas: Arrow types as JSON that people can read and that gives exactly the same types back."""
+"""Schemas: Arrow types as human-readable JSON, which decodes to exactly the same types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import SnapshotError
 __all__ = ["Columns", "check_schema", "columns_of", "key_columns", "missing_row", "schema_of"]
 
 Columns: TypeAlias = list[dict[str, Any]]
-"""A schema as JSON: one object a column, with its name, type and whether it may be null."""
+"""A schema as JSON: one object per column, with its name, type and nullability."""
 
 _UNITS: Final = ("s", "ms", "us", "ns")
 _SIMPLE: Final[dict[str, pa.DataType]] = {
@@ -34,24 +34,24 @@ _PARAMETERS: Final[tuple[tuple[re.Pattern[str], Callable[..., pa.DataType]], ...
     (re.compile(r"decimal128\((\d+), (\d+)\)"), lambda p, s: pa.decimal128(int(p), int(s))),
     (re.compile(r"fixed_size_binary\[(\d+)\]"), lambda size: pa.binary(int(size))),
 )
-# JSON decoders match names byte by byte, so nothing in a name may need an escape.
+# JSON decoders match names byte by byte, so no character of a name may need an escape.
 _NAME: Final = re.compile(r'[^\x00-\x1f"\\]+')
 
 
 def check_schema(schema: pa.Schema, table: str) -> pa.Schema:
-    """The schema without metadata. SnapshotError when a snapshot cannot hold it exactly."""
+    """Return the schema without metadata. Raises SnapshotError if a snapshot cannot store it exactly."""
     if not len(schema):
         raise SnapshotError(f"The table {table!r} has no columns. Give it at least one.")
     _check_names([field.name for field in schema], table)
     for field in schema:
-        for inner in _inside(field):
+        for inner in _nested_fields(field):
             if pa.types.is_struct(inner.type):
                 _check_names([child.name for child in inner.type], f"{table}: {field.name}")
     try:
         plain = schema_of(columns_of(schema))
     except _UnsupportedError as e:
         raise SnapshotError(
-            f"The table {table!r} has a column of type {e}, which snapshots do not hold. Convert the column first."
+            f"The table {table!r} has a column of type {e}, which snapshots do not support. Convert the column first."
         ) from None
     assert plain.equals(schema, check_metadata=False), f"{schema} is not the same after JSON"
     return plain
@@ -66,23 +66,23 @@ def _check_names(names: Sequence[str], where: str) -> None:
     odd = [name for name in names if not _NAME.fullmatch(name)]
     if odd:
         raise SnapshotError(
-            f"{where!r} has a column {odd[0]!r}. Names must not be empty, nor have quotes, backslashes or control "
+            f"{where!r} has a column {odd[0]!r}. Names must not be empty or contain quotes, backslashes or control "
             "characters: rename it."
         )
 
 
-def _inside(field: pa.Field) -> Iterator[pa.Field]:
+def _nested_fields(field: pa.Field) -> Iterator[pa.Field]:
     yield field
     for place in range(field.type.num_fields):
-        yield from _inside(field.type.field(place))
+        yield from _nested_fields(field.type.field(place))
 
 
 class _UnsupportedError(Exception):
-    """A type that snapshots do not hold."""
+    """A type that snapshots do not support."""
 
 
 def columns_of(schema: pa.Schema) -> Columns:
-    """A schema as JSON."""
+    """Return a schema as JSON."""
     return [_column(field) for field in schema]
 
 
@@ -115,7 +115,7 @@ def _type_json(kind: pa.DataType) -> Any:
 
 
 def schema_of(columns: Columns) -> pa.Schema:
-    """The schema that `columns_of` gave. Raises SnapshotError for what is not a schema."""
+    """Return the schema from the result of `columns_of`. Raises SnapshotError for anything else."""
     try:
         return pa.schema([_field(column) for column in columns])
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as e:
@@ -150,24 +150,24 @@ def _type_of(kind: Any) -> pa.DataType:
 
 
 def key_columns(schema: pa.Schema) -> tuple[str, ...]:
-    """The columns that say whose row it is: `key`, and what begins with `key.`."""
+    """Return the key columns: `key`, and those that begin with `key.`."""
     return tuple(name for name in schema.names if name == "key" or name.startswith("key."))
 
 
 def missing_row(column: pa.Array, field: pa.Field) -> int | None:
-    """The first row whose value, or a value inside it, is null though the field says that it never is."""
+    """Return the first row that has null, also inside its value, where the field does not allow it; or None."""
     if not field.nullable and column.null_count:
         return int(column.is_null().index(True).as_py())
     found = None
     if pa.types.is_struct(field.type):
-        # Below a row that is null, nothing is missing.
+        # Nothing is missing inside a null value.
         rows, inner = column.is_valid(), column.drop_null() if column.null_count else column
         children = [(inner.field(place), field.type.field(place)) for place in range(field.type.num_fields)]
         found = _first(missing_row(child, child_field) for child, child_field in children)
         if found is not None and column.null_count:
             found = int(rows.to_numpy(zero_copy_only=False).nonzero()[0][found])
     elif pa.types.is_nested(field.type) and not all(inner.nullable for inner in _below(field)):
-        # Rare enough to look at one row after the other.
+        # Rare enough to check row by row.
         found = next((row for row in range(len(column)) if _missing_below(column[row], field)), None)
     return found
 
@@ -177,10 +177,10 @@ def _first(rows: Iterator[int | None]) -> int | None:
 
 
 def _below(field: pa.Field) -> list[pa.Field]:
-    """What may be null inside the elements of a list or a map, whose keys never are."""
+    """Return the fields that may be null inside a list or map; keys of a map are never null."""
     if pa.types.is_map(field.type):
-        return [*_inside(field.type.item_field), *list(_inside(field.type.key_field))[1:]]
-    return list(_inside(field.type.value_field))
+        return [*_nested_fields(field.type.item_field), *list(_nested_fields(field.type.key_field))[1:]]
+    return list(_nested_fields(field.type.value_field))
 
 
 def _missing_below(value: pa.Scalar, field: pa.Field) -> bool:

@@ -1,4 +1,4 @@
-"""CSV: a header, one column for each value that is not nested, JSON for what is."""
+"""CSV: a header, a column for each value that is not nested, and JSON for nested values."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _ROWS: Final = 1 << 16
 _BOM: Final = b"\xef\xbb\xbf"
 
 _SPECIAL: Final = np.zeros(256, bool)
-# The first byte of a byte order mark, which readers drop, stands for it.
+# The first byte of a byte order mark, which readers drop.
 _SPECIAL[[*b',"\r\n \t', _BOM[0]]] = True
 _TO_QUOTE: Final = r'[,"\r\n\x{feff}]|^[ \t]|[ \t]$|^$'
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """A column of the file: its header, and the fields that lead to it."""
+    """A column of the file: its header, and the path of fields to it."""
 
     name: str
     path: tuple[int, ...]
@@ -60,13 +60,13 @@ def _leaves(fields: Sequence[pa.Field], prefix: str = "", path: tuple[int, ...] 
 def _columns(schema: pa.Schema) -> list[_Leaf]:
     leaves = list(_leaves(list(schema)))
     if len({leaf.name for leaf in leaves}) < len(leaves):
-        # Names with dots of their own meet those of structs.
+        # Names that contain dots collide with those of structs.
         return [_Leaf(field.name, (place,), field) for place, field in enumerate(schema)]
     return leaves
 
 
 class CsvFormat:
-    """Writes and reads the CSV of one schema."""
+    """Encoder and decoder of CSV for one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -76,12 +76,12 @@ class CsvFormat:
         }
 
     def header(self) -> bytes:
-        """The first line."""
+        """Return the first line."""
         names = pa.array([leaf.name for leaf in self._leaves], TEXT)
-        return ",".join(_quoted(names).to_pylist()).encode() + b"\n"
+        return ",".join(_quote(names).to_pylist()).encode() + b"\n"
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """Rows as lines."""
+        """Encode rows as lines."""
         pieces: list[Any] = []
         for leaf in self._leaves:
             column = batch.column(leaf.path[0])
@@ -89,7 +89,7 @@ class CsvFormat:
                 column = column.field(place)
             texts = cell_texts(column)
             if not is_plain(column.type):
-                texts = _quoted(texts)
+                texts = _quote(texts)
             pieces += [texts, pa.scalar(",", TEXT)]
         pieces[-1] = pa.scalar("\n", TEXT)
         lines = pc.binary_join_element_wise(
@@ -98,7 +98,7 @@ class CsvFormat:
         return text_bytes(lines)
 
     def decode(self, data: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
-        """The rows of a file. Raises UnfitRowError."""
+        """Yield the rows of a file. Raises UnfitRowError for the first row that does not fit."""
         if data[:3].tobytes() == _BOM:
             data = data[3:]
         bounds = row_bounds(data, quoted=True)
@@ -120,16 +120,14 @@ class CsvFormat:
         return names
 
     def batch(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-        """A batch from the columns of the file."""
+        """Build a batch from the columns of the file."""
         arrays = iter([columns[leaf.name] for leaf in self._leaves])
         if len(self._leaves) == len(self._schema) and all(len(leaf.path) == 1 for leaf in self._leaves):
             return pa.RecordBatch.from_arrays(list(arrays), schema=self._schema)
-        return pa.RecordBatch.from_arrays(
-            [_put_together(f, arrays) for f in self._schema], schema=self._schema
-        )
+        return pa.RecordBatch.from_arrays([_assemble(f, arrays) for f in self._schema], schema=self._schema)
 
     def column(self, name: str, cells: pa.Array) -> pa.Array:
-        """The values of the cells of one column."""
+        """Convert the cells of one column to values."""
         if name not in self._nested:
             leaf = next(leaf for leaf in self._leaves if leaf.name == name)
             return parse_cells(cells, leaf.field.type)
@@ -143,15 +141,15 @@ class CsvFormat:
         return self._leaves
 
 
-def _put_together(field: pa.Field, leaves: Iterator[pa.Array]) -> pa.Array:
+def _assemble(field: pa.Field, leaves: Iterator[pa.Array]) -> pa.Array:
     if pa.types.is_struct(field.type) and not field.nullable:
-        inner = [_put_together(child, leaves) for child in field.type]
+        inner = [_assemble(child, leaves) for child in field.type]
         return pa.StructArray.from_arrays(inner, fields=list(field.type))
     return next(leaves)
 
 
-def _quoted(texts: pa.Array) -> pa.Array:
-    """Texts in quotes where they need it; most columns need none."""
+def _quote(texts: pa.Array) -> pa.Array:
+    """Quote the texts that need it; most columns have none."""
     data = np.frombuffer(text_bytes(texts), np.uint8)
     lengths = pc.binary_length(texts)
     if not _SPECIAL[data].any() and not pc.any(pc.equal(lengths, 0)).as_py():
@@ -164,7 +162,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some rows of a file, which are decoded together."""
+    """A range of rows of a file that are decoded together."""
 
     format: CsvFormat
     data: npt.NDArray[np.uint8]
@@ -184,7 +182,7 @@ class _Part:
                 columns[leaf.name] = column = self.format.column(leaf.name, cells[leaf.name])
             except NOT_FITTING:
                 raise self._first_unfit_cell(cells) from None
-            # What is missing inside of JSON, its decoder has found.
+            # The JSON decoder has already checked values inside of JSON.
             if not leaf.field.nullable and column.null_count:
                 raise self._first_unfit_cell(cells)
         return self.format.batch(columns)
@@ -209,7 +207,7 @@ class _Part:
     def _read(self, count: int, kind: pa.DataType) -> dict[str, pa.Array]:
         part = self.data[self.bounds[0] : self.bounds[count]]
         if len(self.names) > 1 and self._blank()[:count].any():
-            # It would be a row of nulls, which nobody means by it.
+            # It would be read as a row of nulls, which is never intended.
             raise ValueError("the line is empty")
         table = pa_csv.read_csv(
             pa.BufferReader(pa.py_buffer(part)),
@@ -225,11 +223,11 @@ class _Part:
             ),
         )
         if table.num_rows != count:
-            raise ValueError("a quote stands inside a cell that is not in quotes")
+            raise ValueError("there is a quote inside an unquoted cell")
         return {name: table.column(name).combine_chunks() for name in self.names}
 
     def _blank(self) -> npt.NDArray[np.bool_]:
-        """Which rows have nothing in their line."""
+        """Return a mask of the rows with an empty line."""
         firsts = self.data[self.bounds[:-1]]
         blank: npt.NDArray[np.bool_] = (firsts == ord("\n")) | (
             (firsts == ord("\r")) & (np.diff(self.bounds) == len("\r\n"))
@@ -237,7 +235,7 @@ class _Part:
         return blank
 
     def _first_unfit_cell(self, cells: dict[str, pa.Array]) -> UnfitRowError:
-        """The error of the first row with a cell that does not fit, and in it of the first such cell."""
+        """Return the error of the first cell that does not fit, in the first row that has one."""
         found, count = ("", "", ""), self.rows
         for leaf in self.format.leaves:
             convert = partial(self._convert, cells[leaf.name], leaf)
@@ -246,7 +244,7 @@ class _Part:
                 value = cells[leaf.name][row].as_py()
                 if isinstance(value, bytes):
                     value = value.decode("utf-8", "backslashreplace")
-                # A later column is first only with an earlier row.
+                # A later column counts only if its row is earlier.
                 found, count = (leaf.name, value or "", reason_of(error)[0]), row
         return self._unfit(count, *found)
 

@@ -1,4 +1,4 @@
-"""Differences: which rows came, went and changed between two snapshots of any formats."""
+"""Differences: the rows added, removed and changed between two snapshots, in any formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Rows: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sample:
-    """One row that differs, as JSON values. Without key columns, `key` is empty."""
+    """One row that differs, as JSON values. `key` is empty for a table without key columns."""
 
     change: Literal["added", "removed", "changed"]
     key: dict[str, Any]
@@ -34,7 +34,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class TableDifference:
-    """How many rows of a table came, went, changed and stayed, with the first of them."""
+    """The numbers of rows of a table that were added, removed, changed and unchanged, with samples."""
 
     name: str
     added: int
@@ -46,13 +46,13 @@ class TableDifference:
 
     @property
     def same(self) -> bool:
-        """Whether the table is the same in both."""
+        """Whether the table is the same in both snapshots."""
         return not (self.added or self.removed or self.changed or self.schema_changes)
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Between two snapshots; `tables` has all that are in both."""
+    """The differences between two snapshots; `tables` has the tables that are in both."""
 
     before: str
     after: str
@@ -62,22 +62,22 @@ class Differences:
 
     @property
     def same(self) -> bool:
-        """Whether both have the same tables with the same rows."""
+        """Whether both snapshots have the same tables with the same rows."""
         return all(table.same for table in self.tables) and not (self.tables_added or self.tables_removed)
 
 
 def diff(a: str, b: str, *, samples: int = SAMPLES) -> Differences:
-    """What is different in the snapshot `b` from the snapshot `a`.
+    """Compare two snapshots.
 
-    Rows are the same row when their keys are (`TableInfo.key`); without a key they are compared whole. Columns that
-    are not in both with the same type do not count as changes of rows.
+    Rows are matched by key (`TableInfo.key`); in a table without a key they are compared as a whole. Columns that are
+    not in both snapshots with the same type do not count as changes of rows.
 
     Args:
-        a: the URI of the snapshot before.
-        b: the URI of the snapshot after.
-        samples: for each table, up to how many rows of each kind of change are shown.
+        a: the URI of the earlier snapshot.
+        b: the URI of the later snapshot.
+        samples: the maximum number of sample rows for each table and kind of change.
 
-    Raises NotThereError and DamagedSnapshotError when one of them cannot be read.
+    Raises NotThereError or DamagedSnapshotError when one of them cannot be read.
 
     """
     before, after = _Side.of(a), _Side.of(b)
@@ -85,7 +85,7 @@ def diff(a: str, b: str, *, samples: int = SAMPLES) -> Differences:
     return Differences(
         a,
         b,
-        tuple(_compared(before, after, name, samples) for name in common),
+        tuple(_compare(before, after, name, samples) for name in common),
         tables_added=tuple(name for name in after.tables if name not in before.tables),
         tables_removed=tuple(name for name in before.tables if name not in after.tables),
     )
@@ -106,7 +106,7 @@ class _Side:
         return cls(store, manifest, {table.name: table for table in manifest.tables})
 
     def rows(self, name: str, places: _Rows) -> list[dict[str, Any]]:
-        """The rows at these places, in this order."""
+        """Return the rows at these places, in this order."""
         found: dict[int, dict[str, Any]] = {}
         start = 0
         for batch in read_table(self.store, self.manifest, name) if len(places) else ():
@@ -138,7 +138,7 @@ def _format_field(field: pa.Field) -> str:
     return f"{field.type}{'' if field.nullable else ' not null'}"
 
 
-def _compared(before: _Side, after: _Side, name: str, samples: int) -> TableDifference:
+def _compare(before: _Side, after: _Side, name: str, samples: int) -> TableDifference:
     old, new = before.tables[name], after.tables[name]
     changes = _schema_changes(old, new)
     if not changes and old.digest == new.digest:
@@ -150,12 +150,12 @@ def _compared(before: _Side, after: _Side, name: str, samples: int) -> TableDiff
         if column in schemas[1].names and schemas[0].field(column).type == schemas[1].field(column).type
     ]
     if old.key != new.key or not shared or not set(old.key) <= set(shared):
-        # Nothing tells which row was which.
+        # Rows cannot be matched.
         everything = np.arange(old.rows), np.arange(new.rows)
         matched = _Matched(everything[0], everything[1], np.zeros((0, 2), np.int64), 0)
     else:
         rest = [column for column in shared if column not in old.key] if old.key else []
-        matched = _matched(
+        matched = _match(
             _keys_and_rest(before, name, list(old.key) or shared, rest),
             _keys_and_rest(after, name, list(new.key) or shared, rest),
         )
@@ -172,7 +172,7 @@ def _compared(before: _Side, after: _Side, name: str, samples: int) -> TableDiff
 
 @dataclass(frozen=True)
 class _Matched:
-    """Places of rows: only before, only after, and pairs of both."""
+    """The places of rows only before, of rows only after, and of pairs of changed rows."""
 
     removed: _Rows
     added: _Rows
@@ -181,7 +181,7 @@ class _Matched:
 
 
 def _keys_and_rest(side: _Side, name: str, key: list[str], rest: list[str]) -> tuple[Hashes, Hashes]:
-    """The hashes of the keys and of the other columns, in one reading."""
+    """Return the hashes of the keys and of the other columns, in one pass."""
     found: list[tuple[Hashes, Hashes]] = []
     for batch in read_table(side.store, side.manifest, name):
         keys = row_hashes(batch.select(key))
@@ -196,13 +196,13 @@ def _keys_and_rest(side: _Side, name: str, key: list[str], rest: list[str]) -> t
     return (whole(0, 0), whole(0, 1)), (whole(1, 0), whole(1, 1))
 
 
-def _matched(before: tuple[Hashes, Hashes], after: tuple[Hashes, Hashes]) -> _Matched:
-    """Sort the keys of both together: a row before and one after that are neighbours with one key are one row."""
+def _match(before: tuple[Hashes, Hashes], after: tuple[Hashes, Hashes]) -> _Matched:
+    """Match rows by sorting the keys of both snapshots together: neighbours with equal keys are the same row."""
     old = len(before[0][0])
     first, second = (np.concatenate([before[0][lane], after[0][lane]]) for lane in (0, 1))
-    # Rows of one key meet by their number among those of the same key, which is 0 where keys are unique.
-    nth = np.concatenate([_numbered(before[0]), _numbered(after[0])])
-    order = np.lexsort((nth, second, first)) if nth.any() else _sorted(first, second)
+    # Rows with equal keys are matched by their number among those of the key, which is 0 if keys are unique.
+    nth = np.concatenate([_number(before[0]), _number(after[0])])
+    order = np.lexsort((nth, second, first)) if nth.any() else _sort(first, second)
     first, second, nth = first[order], second[order], nth[order]
     pair = (first[1:] == first[:-1]) & (second[1:] == second[:-1]) & (nth[1:] == nth[:-1])
     lower, upper = order[:-1][pair], order[1:][pair]
@@ -217,17 +217,17 @@ def _matched(before: tuple[Hashes, Hashes], after: tuple[Hashes, Hashes]) -> _Ma
     return _Matched(alone[alone < old], alone[alone >= old] - old, changed, int(same.sum()))
 
 
-def _sorted(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+def _sort(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     order = np.argsort(first, kind="stable")
     ordered = first[order]
-    # Only where the first hash is that of more than two rows could the second one change the order.
+    # The second hash can change the order only where more than two rows have the same first hash.
     if len(ordered) > 2 and (ordered[2:] == ordered[:-2]).any():
         order = np.lexsort((second, first))
     return order
 
 
-def _numbered(keys: Hashes) -> _Rows:
-    """The number of each row among those of the same key, in the order of the rows."""
+def _number(keys: Hashes) -> _Rows:
+    """Return the number of each row among the rows of its key, in row order."""
     numbers = np.zeros(len(keys[0]), np.int64)
     ordered = np.sort(keys[0])
     if not len(ordered) or not (ordered[1:] == ordered[:-1]).any():

@@ -1,7 +1,7 @@
-"""Digests: what rows a table has, whatever their order, files, batches and format.
+"""Digests: the set of rows of a table, independent of their order, files, batches and format.
 
-Each row has a hash of 128 bits, as two integers; a digest is their sum over all rows and the number of rows. Integers
-are mixed with the finaliser of SplitMix64, texts and bytes hashed with XXH3 once for each distinct value.
+Each row has a 128-bit hash, as two integers. A digest is the number of rows and the sum of their hashes. Integers are
+mixed with the finaliser of SplitMix64; texts and bytes are hashed with XXH3, once per distinct value.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _M2: Final = np.uint64(0x94D049BB133111EB)
 _NULL: Final = np.uint64(0x3C6EF372FE94F82B)
 _LIST: Final = np.uint64(0xA54FF53A5F1D36F1)
 _ALL: Final = 2**64 - 1
-# Pieces that stay in the processor's cache with their temporaries are several times as fast.
+# Pieces that fit into the processor's cache with their temporaries are several times as fast.
 _CACHED: Final = 8192
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """Of a set of rows; digests of parts are added."""
+    """The digest of a set of rows. The digest of a whole is the sum of those of its parts."""
 
     rows: int = 0
     first: int = 0
@@ -42,7 +42,7 @@ class Digest(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, batches: Iterable[pa.RecordBatch]) -> Digest:
-        """The digest of all rows of some batches."""
+        """Return the digest of all rows of some batches."""
         digest = cls()
         for batch in batches:
             first, second = row_hashes(batch)
@@ -55,33 +55,33 @@ class Digest(msgspec.Struct, frozen=True):
         )
 
     def hex(self) -> str:
-        """As 48 hexadecimal digits."""
+        """Return the digest as 48 hexadecimal digits."""
         return f"{self.rows:016x}{self.first:016x}{self.second:016x}"
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
-    """Two independent hashes of each row: of its values by place, the same for the same values on any machine."""
+    """Return two independent hashes of each row, of its values by position; they are the same on any machine."""
     first, second = np.empty(len(batch), np.uint64), np.empty(len(batch), np.uint64)
     for start in range(0, len(batch), _CACHED):
         columns = [column.slice(start, _CACHED) for column in batch.columns]
-        part = _together([_hashes(column) for column in columns], len(columns[0]) if columns else 0)
+        part = _combine([_hashes(column) for column in columns], len(columns[0]) if columns else 0)
         first[start : start + _CACHED], second[start : start + _CACHED] = part
     return first, second
 
 
-def _mixed(words: _Words) -> _Words:
+def _mix(words: _Words) -> _Words:
     words = (words ^ (words >> np.uint64(30))) * _M1
     words = (words ^ (words >> np.uint64(27))) * _M2
     return words ^ (words >> np.uint64(31))
 
 
-def _together(fields: list[Hashes], rows: int) -> Hashes:
-    """One hash from those of several fields, by their places."""
+def _combine(fields: list[Hashes], rows: int) -> Hashes:
+    """Combine the hashes of several fields into one, by position."""
     found = []
     for lane, seed in enumerate(_SEEDS):
         words = np.full(rows, seed, np.uint64)
         for field in fields:
-            words = _mixed(words * _STEP + field[lane])
+            words = _mix(words * _STEP + field[lane])
         found.append(words)
     return found[0], found[1]
 
@@ -93,13 +93,13 @@ def _hashes(column: pa.Array) -> Hashes:
         return nulls, nulls.copy()
     if pa.types.is_struct(kind):
         fields = [_hashes(column.field(place)) for place in range(kind.num_fields)]
-        found = _together(fields, len(column))
+        found = _combine(fields, len(column))
     elif pa.types.is_nested(kind):
         found = _list_hashes(column)
     elif pa.types.is_decimal(kind):
         data = np.frombuffer(column.buffers()[1], "<u8")
         words = data[2 * column.offset : 2 * (column.offset + len(column))].reshape(-1, 2)
-        found = _together([_integer_hashes(words[:, 0]), _integer_hashes(words[:, 1])], len(column))
+        found = _combine([_integer_hashes(words[:, 0]), _integer_hashes(words[:, 1])], len(column))
     elif pa.types.is_primitive(kind):
         found = _integer_hashes(_words(column))
     else:
@@ -112,7 +112,7 @@ def _hashes(column: pa.Array) -> Hashes:
 
 
 def _integer_hashes(words: _Words) -> Hashes:
-    first, second = (_mixed(words * _STEP ^ seed) for seed in _SEEDS)
+    first, second = (_mix(words * _STEP ^ seed) for seed in _SEEDS)
     return first, second
 
 
@@ -124,7 +124,7 @@ def _words(column: pa.Array) -> _Words:
         column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     values: npt.NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
     if pa.types.is_floating(kind):
-        # One NaN stands for all; -0.0 and 0.0 are two values.
+        # All NaNs count as one value; -0.0 and 0.0 are different values.
         values = np.where(np.isnan(values), np.nan, values).astype(np.float64)
         return values.view(np.uint64)
     return values.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
@@ -142,7 +142,7 @@ def _text_hashes(column: pa.Array) -> Hashes:
 
 
 def _list_hashes(column: pa.Array) -> Hashes:
-    """Of the elements by their places, and of how many there are."""
+    """Return the hashes of lists or maps, from their elements by position and their lengths."""
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     low, high = int(offsets[0]), int(offsets[-1])
     offsets = offsets - low
@@ -152,11 +152,11 @@ def _list_hashes(column: pa.Array) -> Hashes:
         parts = [column.keys.slice(low, high - low), column.items.slice(low, high - low)]
     else:
         parts = [column.values.slice(low, high - low)]
-    elements = _together([_hashes(part) for part in parts] + [_integer_hashes(places)], high - low)
+    elements = _combine([_hashes(part) for part in parts] + [_integer_hashes(places)], high - low)
     found = []
     for lane in elements:
         sums = np.zeros(high - low + 1, np.uint64)
         np.cumsum(lane, out=sums[1:])
         total = sums[offsets[1:]] - sums[offsets[:-1]]
-        found.append(_mixed(total * _STEP + (lengths.astype(np.uint64) ^ _LIST)))
+        found.append(_mix(total * _STEP + (lengths.astype(np.uint64) ^ _LIST)))
     return found[0], found[1]

@@ -1,4 +1,4 @@
-"""Hidden nulls: what stands below a null value where fields must have one; Parquet looks there as well."""
+"""Hidden nulls: nulls in required fields inside a null value, which Parquet checks as well."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["without_hidden_nulls"]
 
 
 def without_hidden_nulls(column: pa.Array) -> pa.Array:
-    """The same values, with any values below those that are null, where a field of a record must have one."""
+    """Return the same values, with arbitrary values for required fields inside of null records."""
     if not _may_hide(column.type):
         return column
     if pa.types.is_struct(column.type):
         return _of_records(column)
-    # Without an offset, so that what is inside belongs to the column alone.
+    # Without an offset, so that the child arrays belong to this column only.
     whole = column.take(pa.array(np.arange(len(column))))
     mask = whole.is_null() if whole.null_count else None
     offsets = pa.array(whole.offsets.to_numpy(zero_copy_only=False))
@@ -40,7 +40,7 @@ def _of_records(column: pa.Array) -> pa.Array:
         present = column.is_valid().to_numpy(zero_copy_only=False)
         if not present.any():
             return pa.array([None] * len(column), column.type)
-        # Below a null stands what the first record has, which is complete.
+        # A null record gets the fields of the first record that is not null.
         places = np.where(present, np.arange(len(column)), np.flatnonzero(present)[0])
         children = [child.take(pa.array(places)) for child in children]
         mask = column.is_null()

@@ -1,4 +1,4 @@
-"""JSON Lines: one object a row, with all its columns."""
+"""JSON Lines: one object per row, with all its columns."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _ROWS: Final = 1 << 14
 
 
 class JsonLinesFormat:
-    """Writes and reads the JSON Lines of one schema."""
+    """Encoder and decoder of JSON Lines for one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._values = JsonValues(pa.field("row", pa.struct(list(schema)), nullable=False))
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        """Rows as lines."""
+        """Encode rows as lines."""
         rows = pa.StructArray.from_arrays(batch.columns, fields=list(self._schema))
         lines = pc.binary_join_element_wise(json_texts(rows), pa.scalar("\n", TEXT), pa.scalar("", TEXT))
         return text_bytes(lines)
 
     def decode(self, data: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
-        """The rows of a file. Raises UnfitRowError."""
+        """Yield the rows of a file. Raises UnfitRowError for the first row that does not fit."""
         bounds = row_bounds(data, quoted=False)
         for first, end in row_parts(bounds, 0, _ROWS):
             part = bounds[first : end + 1]

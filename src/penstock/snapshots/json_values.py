@@ -1,4 +1,4 @@
-"""JSON values: lines of JSON become a column of any type, checked while they are decoded."""
+"""JSON values: lines of JSON, decoded into a column of any type and checked in the same pass."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _BOUNDS: Final = {bits: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8
 
 
 class JsonValues:
-    """Decodes lines of JSON into a column of one field."""
+    """Decoder of lines of JSON into a column of one field."""
 
     def __init__(self, field: pa.Field) -> None:
         self._kind = field.type
         self._decoder = msgspec.json.Decoder(_python_type(field))
 
     def decode(self, lines: Any, count: int) -> pa.Array:
-        """As many values as `count`, one a line.
+        """Decode `count` values, one per line.
 
-        Raises ValueError or pa.ArrowException when one does not fit, or when there are more or fewer.
+        Raises ValueError or pa.ArrowException when a value does not fit, or when there are more or fewer values.
         """
         values = self._decoder.decode_lines(lines)
         if len(values) != count:
@@ -69,7 +69,7 @@ def _present_type(kind: pa.DataType) -> Any:
 
 
 def _row_type(kind: pa.DataType) -> Any:
-    """A class with a field for each of the struct's; fields that may be null may be left out."""
+    """Return a class with a field for each field of the struct; nullable fields may be omitted."""
     places = {f"f{place}": field for place, field in enumerate(kind)}
     fields = [
         (place, _python_type(field), None) if field.nullable else (place, _python_type(field))
@@ -81,7 +81,7 @@ def _row_type(kind: pa.DataType) -> Any:
         rename={place: field.name for place, field in places.items()},
         forbid_unknown_fields=True,
         kw_only=True,
-        # Rows live for one call, and without garbage collection of a million of them it is twice as fast.
+        # Rows live for one call; decoding a million of them is twice as fast without garbage collection.
         gc=False,
     )
 
@@ -125,7 +125,7 @@ def _float_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         wide = pa.array(values, pa.float64())
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        # The decoder lets through only numbers and the names of what is none, which float() knows.
+        # The decoder accepts only numbers and the names of NaN and the infinities, which float() knows.
         wide = pa.array(
             [float(v) if isinstance(v, str) else v for v in values], pa.float64(), from_pandas=False
         )

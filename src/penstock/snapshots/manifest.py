@@ -1,4 +1,4 @@
-"""Manifest: what a snapshot holds, in a file that people can read and that detects any change of itself."""
+"""Manifest: the content of a snapshot, in a human-readable file that detects any change to itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TableKind: TypeAlias = Literal["state", "timers", "shared", "operator", "interna
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """One file."""
+    """One file of a snapshot."""
 
     path: str
     rows: int
@@ -51,9 +51,9 @@ class TableEntry(msgspec.Struct, frozen=True):
     step: str
     kind: TableKind
     schema: Columns
-    """As `schemas.columns_of` gives it."""
+    """The result of `arrow_schemas.columns_of`."""
     key: tuple[str, ...]
-    """The columns that tell rows apart; empty when rows may be equal."""
+    """The columns that identify a row; empty if rows may be equal."""
     schema_file: FileEntry
     files: tuple[FileEntry, ...]
     rows: int
@@ -66,7 +66,7 @@ class TableEntry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole snapshot."""
+    """The content of a whole snapshot."""
 
     version: int = VERSION
     kind: SnapshotKind
@@ -80,14 +80,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileEntry, ...]
     """Files that are not tables."""
     positions: dict[str, Any]
-    """Where each source goes on."""
+    """The position at which each source resumes."""
     steps: dict[str, Any]
-    """What steps noted, by their ids."""
+    """The notes of steps, by step id."""
     digest: str
-    """Of all tables: equal for the same rows, whatever the format and the files."""
+    """The digest of all tables: equal for the same rows, whatever the format and the files."""
 
     def table(self, name: str) -> TableEntry:
-        """The table of that name. Raises SnapshotError when there is none."""
+        """Return the table with a name. Raises SnapshotError if it does not exist."""
         for table in self.tables:
             if table.name == name:
                 return table
@@ -96,7 +96,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def snapshot_digest(tables: tuple[TableEntry, ...]) -> str:
-    """One digest of the names, schemas and rows of all tables."""
+    """Return one digest of the names, schemas and rows of all tables."""
     parts = sorted((table.name, table.schema, table.digest) for table in tables)
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
 
@@ -105,7 +105,7 @@ _CHECKSUM: Final = re.compile(rb',\n  "checksum": "([0-9a-f]{64})"\n}\n\Z')
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """The file: indented JSON, whose last field is the SHA-256 of all bytes before it."""
+    """Encode a manifest as indented JSON. Its last field is the SHA-256 of all bytes before it."""
     text = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=2)
     body = text.removesuffix(b"\n}")
     return body + b',\n  "checksum": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
@@ -116,15 +116,15 @@ class _Version(msgspec.Struct):
 
 
 def from_bytes(data: bytes, where: str) -> Manifest:
-    """The manifest in a file.
+    """Decode the manifest in a file.
 
-    Raises DamagedSnapshotError when any bit of it has changed, SnapshotError when a newer penstock wrote it.
+    Raises DamagedSnapshotError when any bit of it has changed, SnapshotError when a newer version of penstock wrote it.
     """
     found = _CHECKSUM.search(data)
     if found is None or hashlib.sha256(data[: found.start()]).hexdigest().encode() != found[1]:
         raise DamagedSnapshotError(
-            f"{MANIFEST!r} in {where!r} is damaged, or was edited: its checksum does not fit. Take it from a backup "
-            "of the snapshot. To edit a dump, change its tables and leave the manifest as it is."
+            f"{MANIFEST!r} in {where!r} is damaged or was edited: its checksum does not match. Restore it from a "
+            "backup of the snapshot. To edit a dump, change its tables and leave the manifest as it is."
         )
     try:
         version = msgspec.json.decode(data, type=_Version).version

@@ -1,6 +1,6 @@
-"""Row sizes: how many bytes each row of a batch takes, so that batches can be cut where they would become too large.
+"""Row sizes: the bytes that each row of a batch takes, so that batches can be split before they become too large.
 
-Arrow counts the bytes of texts within one array with 32 bits, so whatever brings rows together must know when to stop.
+Arrow counts the bytes of texts in one array with 32 bits, so code that combines rows must know when to stop.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _Sizes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Bound:
-    """How much is brought together: at most so many rows and bytes, and at least one row."""
+    """The limit of a run: at most this many rows and bytes, but at least one row."""
 
     rows: int
     bytes: int
 
 
 def row_sizes(batch: pa.RecordBatch) -> _Sizes:
-    """About how many bytes each row takes. It depends on the values alone, and not on what else the batch has."""
+    """Return the approximate bytes of each row. They depend only on its values, not on the rest of the batch."""
     return sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
 
 
 def runs_within(batches: Iterable[pa.RecordBatch], bound: Bound) -> Iterator[list[pa.RecordBatch]]:
-    """The rows in runs, each filled up to the bound; the same rows give the same runs, however they are batched."""
+    """Yield the rows in runs, each filled up to the bound. The runs depend on the rows, not on how they are batched."""
     run: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

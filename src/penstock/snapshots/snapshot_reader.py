@@ -1,4 +1,4 @@
-"""Snapshot reader: what a manifest lists, checked before use; what is wrong with a snapshot; edits of a dump."""
+"""Snapshot reader: reads listed files and checks them before use, lists defects, and accepts edits of a dump."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ __all__ = ["Defect", "Verified", "accept", "read_file", "read_manifest", "read_t
 
 
 def read_manifest(store: Store) -> Manifest:
-    """The manifest of a snapshot.
+    """Return the manifest of a snapshot.
 
-    Raises NotThereError when there is no snapshot, DamagedSnapshotError when the manifest is not what was written,
-    SnapshotError when a newer penstock wrote it.
+    Raises NotThereError if there is no snapshot, DamagedSnapshotError if the manifest was changed, and SnapshotError if
+    a newer version of penstock wrote it.
     """
     try:
         data = store.read(MANIFEST)
     except NotThereError:
         raise NotThereError(
-            f"There is no snapshot in {store.uri!r}: {MANIFEST!r} is missing, which is written last. Check the place; "
-            "a snapshot that was not finished has to be taken again."
+            f"There is no snapshot in {store.uri!r}: {MANIFEST!r}, which is written last, is missing. Check the "
+            "location; a snapshot that was not finished must be taken again."
         ) from None
     return from_bytes(data, store.uri)
 
 
 def read_file(store: Store, file: FileEntry) -> pa.Buffer:
-    """The content of a listed file. Raises DamagedSnapshotError when it is not what was written."""
+    """Return the content of a listed file. Raises DamagedSnapshotError if it is missing or was changed."""
     data, problem = _content(store, file)
     if problem or data is None:
         raise DamagedSnapshotError(
-            f"{file.path!r} in {store.uri!r} {problem}. Take it from a backup of the snapshot, or, if it is a dump "
-            "that was edited on purpose, accept it."
+            f"{file.path!r} in {store.uri!r} {problem}. Restore it from a backup of the snapshot, or, if it is a "
+            "dump that was edited on purpose, accept it."
         )
     return data
 
 
 def _content(store: Store, file: FileEntry) -> tuple[pa.Buffer | None, str]:
-    """The content, and what is wrong with it."""
+    """Return the content of a file, and what is wrong with it."""
     try:
         data = store.open_input(file.path).read_buffer()
     except NotThereError:
@@ -67,26 +67,26 @@ def _content(store: Store, file: FileEntry) -> tuple[pa.Buffer | None, str]:
     if data.size != file.bytes:
         return data, f"has {data.size} bytes instead of {file.bytes}"
     if hashlib.sha256(data).hexdigest() != file.sha256:
-        return data, "was changed: its SHA-256 is another"
+        return data, "was changed: its SHA-256 differs"
     return data, ""
 
 
 def read_table(store: Store, manifest: Manifest, name: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a table, in the order of its files. Nothing of a file comes before all of it was checked.
+    """Yield the rows of a table, in the order of its files. Each file is checked completely before its first row.
 
-    Raises SnapshotError when there is no such table, DamagedSnapshotError when a file is not what was written.
+    Raises SnapshotError if the table does not exist, DamagedSnapshotError if a file is missing or was changed.
     """
     table = manifest.table(name)
     schema = table.arrow_schema
     for file in table.files:
         data = read_file(store, file)
-        with _named(file.path):
+        with _add_path_to_errors(file.path):
             yield from decode(data, schema, manifest.format)
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Errors of rows say in which file they are."""
+def _add_path_to_errors(path: str) -> Iterator[None]:
+    """Add the path of the file to errors of rows."""
     try:
         yield
     except UnfitRowError as e:
@@ -96,7 +96,7 @@ def _named(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Defect:
-    """One thing that is wrong: with a file, or with the table whose name stands for a path."""
+    """A problem with a file, or with a table; then `path` is the name of the table."""
 
     path: str
     problem: str
@@ -104,7 +104,7 @@ class Defect:
 
 @dataclass(frozen=True)
 class Verified:
-    """What `verify` found; `manifest` is None when there is none that can be used."""
+    """The result of `verify`; `manifest` is None if there is no usable one."""
 
     uri: str
     manifest: Manifest | None
@@ -114,15 +114,15 @@ class Verified:
 
     @property
     def sound(self) -> bool:
-        """Whether everything is as it was written."""
+        """Whether the snapshot is unchanged since it was written."""
         return not self.defects
 
 
 def verify(uri: str) -> Verified:
     """Read a whole snapshot and list every defect.
 
-    These are: no manifest or a damaged one, files that are missing, truncated, changed or not listed, tables whose
-    rows are not as many or not those that the manifest says. Raises errors only when the place cannot be read.
+    Defects are: a missing or damaged manifest; files that are missing, truncated, changed or not listed; and tables
+    whose rows or number of rows differ from the manifest. Raises errors only if the location cannot be read.
     """
     store = open_store(uri)
     try:
@@ -136,7 +136,7 @@ def verify(uri: str) -> Verified:
     for table in manifest.tables:
         defects += _table_defects(store, manifest, table)
     if snapshot_digest(manifest.tables) != manifest.digest:
-        defects.append(Defect(MANIFEST, "has a digest that is not that of its tables"))
+        defects.append(Defect(MANIFEST, "has a digest that does not match its tables"))
     rows = sum(table.rows for table in manifest.tables)
     return Verified(uri, manifest, tuple(defects), len(_listed(manifest)), rows)
 
@@ -162,7 +162,7 @@ def _table_defects(store: Store, manifest: Manifest, table: TableEntry) -> list[
         data, problem = _content(store, file)
         if data is not None and not problem:
             try:
-                with _named(file.path):
+                with _add_path_to_errors(file.path):
                     digest = Digest.of(decode(data, table.arrow_schema, manifest.format))
                 total += digest
                 if digest.rows != file.rows:
@@ -173,18 +173,18 @@ def _table_defects(store: Store, manifest: Manifest, table: TableEntry) -> list[
     if not defects and total.rows != table.rows:
         defects.append(Defect(table.name, f"has {total.rows} rows instead of {table.rows}"))
     elif not defects and total.hex() != table.digest:
-        defects.append(Defect(table.name, "has other rows than the manifest says"))
+        defects.append(Defect(table.name, "has rows that differ from those in the manifest"))
     return defects
 
 
 def accept(uri: str) -> Manifest:
-    """Take the tables of a dump as they were edited: check every row, then write a manifest that lists them.
+    """Accept the edited tables of a dump: check every row, then write a manifest for them.
 
-    The manifest before stays as `manifest.json.before`. Rows may be changed, added and removed inside of the files,
-    but not files themselves.
+    The previous manifest is kept as `manifest.json.before`. Rows in the files may be changed, added and removed, but
+    files must not be added or removed.
 
-    Raises UnfitRowError for the first row that does not fit its table's schema or has a key a second time,
-    SnapshotError for savepoints and for files that came or went, DamagedSnapshotError for files that are not tables.
+    Raises UnfitRowError for the first row that does not fit its table's schema or repeats a key, SnapshotError for
+    savepoints and for added or removed files, and DamagedSnapshotError for changed files that are not tables.
     """
     store = open_store(uri)
     manifest = read_manifest(store)
@@ -194,8 +194,8 @@ def accept(uri: str) -> Manifest:
         )
     for path in _unlisted(store, manifest):
         raise SnapshotError(
-            f"{path!r} in {uri!r} is not listed in the manifest. Delete it; rows that shall count belong into a listed "
-            "file of their table."
+            f"{path!r} in {uri!r} is not listed in the manifest. Delete it; put rows that should count into a "
+            "listed file of their table."
         )
     for file in (*manifest.files, *(table.schema_file for table in manifest.tables)):
         read_file(store, file)
@@ -217,7 +217,7 @@ class _Edited:
         self._schema = table.arrow_schema
 
     def entry(self) -> TableEntry:
-        """The entry of the table as it is now."""
+        """Return the entry of the table in its current form."""
         files, keys, total = [], [], Digest()
         for file in self._table.files:
             data = self._data(file)
@@ -242,12 +242,12 @@ class _Edited:
             ) from None
 
     def _batches(self, file: FileEntry, data: pa.Buffer) -> Iterator[pa.RecordBatch]:
-        with _named(file.path):
+        with _add_path_to_errors(file.path):
             yield from decode(data, self._schema, self._format)
 
     def _refuse_repeated(self, hashes: list[np.ndarray], files: list[FileEntry]) -> None:
         first, second = hashes
-        # A stable sort, so that of equal keys the one that stands first comes first.
+        # The sort is stable, so equal keys keep the order of their rows.
         order = np.lexsort((second, first))
         again = (first[order][1:] == first[order][:-1]) & (second[order][1:] == second[order][:-1])
         if not again.any():

@@ -1,4 +1,4 @@
-"""Snapshot writer: parts of tables from any process, then one commit that makes the snapshot exist."""
+"""Snapshot writer: any process writes parts of tables; one commit then creates the snapshot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 PART_BYTES: Final = 64 << 20
-"""About how much of a table's rows is in one file."""
+"""The approximate bytes of rows per file."""
 _MOST_ROWS: Final = 1 << 40
 _LONGEST: Final = 200
 _HEAD: Final = 120
@@ -53,14 +53,14 @@ _CUT_ESCAPE: Final = re.compile("%.?$")
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A table: its name, such as "thermostat/setting", the step it belongs to, what it is, and its schema."""
+    """A table: its name, such as "thermostat/setting", its step, its kind and its schema."""
 
     name: str
     step: str
     kind: TableKind
     schema: pa.Schema
     key: tuple[str, ...] | None = None
-    """The columns that tell rows apart: by default `key` and what begins with `key.`. () when rows may be equal."""
+    """The columns that identify a row: by default `key` and those that begin with `key.`. () if rows may be equal."""
 
     def __post_init__(self) -> None:
         schema = check_schema(self.schema, self.name)
@@ -75,7 +75,7 @@ class TableInfo:
 
 
 class PartEntry(msgspec.Struct, frozen=True):
-    """One written part of a table, told to the commit. `piece` counts those of one number."""
+    """One written part of a table, for the commit. `piece` counts the pieces with the same number."""
 
     table: str
     number: int
@@ -86,7 +86,7 @@ class PartEntry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a manifest says beside its parts. Tables without parts are empty."""
+    """The content of a manifest apart from its parts. Tables without parts are empty."""
 
     kind: SnapshotKind
     id: str
@@ -102,7 +102,7 @@ class Contents:
 
 
 def table_path(name: str) -> str:
-    """The folder of a table. No part of it has a dot, so that it is never taken for a file, nor hidden."""
+    """Return the folder of a table. It has no dots, so that it is never mistaken for a file, nor hidden."""
     parts = name.split("/")
     if not all(parts):
         raise SnapshotError(
@@ -114,16 +114,16 @@ def table_path(name: str) -> str:
 def _segment(name: str) -> str:
     segment = quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
     if len(segment) > _LONGEST:
-        # Folders take up to 255 bytes.
+        # The name of a folder may have up to 255 bytes.
         segment = f"{_CUT_ESCAPE.sub('', segment[:_HEAD])}~{xxhash.xxh3_128_hexdigest(name.encode())}"
     return segment
 
 
 class Parts:
-    """The parts of a table that one process writes under one number, each a piece of at most some size.
+    """The parts of a table that one process writes under one number, in pieces of limited size.
 
-    So whoever writes or reads a part has only that much in memory, and object stores take it in one request, which they
-    do wholly or not at all.
+    So writing or reading a part takes only that much memory, and an object store accepts it in one request, which is
+    atomic.
     """
 
     def __init__(self, store: Store, table: TableInfo, number: int, format: SnapshotFormat) -> None:  # noqa: A002  # the one word for it
@@ -134,7 +134,7 @@ class Parts:
         self._pieces = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PartEntry]:
-        """Write rows, which share no part with those of other calls. Raises as `write_part` does."""
+        """Write rows; parts are not shared with other calls. Raises the errors of `write_part`."""
         for run in runs_within(batches, Bound(_MOST_ROWS, PART_BYTES)):
             yield write_part(self._store, self._table, self._number, run, self._format, self._pieces)
             self._pieces += 1
@@ -148,14 +148,14 @@ def write_part(
     format: SnapshotFormat,  # noqa: A002  # the one word for it
     piece: int = 0,
 ) -> PartEntry:
-    """Write one part of a table, which has its own number and piece. Parts may be written by different processes.
+    """Write one part of a table, with its own number and piece. Different processes may write parts.
 
-    A task that runs again writes the same bytes, and finds its file. Raises AlreadyThereError when the file is there
-    with other bytes, SnapshotError when rows do not fit the table.
+    A repeated task writes the same bytes, and keeps the existing file. Raises AlreadyThereError if the file exists with
+    other bytes, SnapshotError if rows do not fit the table.
     """
     kept = list(batches)
     if format not in FORMATS:
-        raise SnapshotError(f"There is no format {format!r} of snapshots. Use one of {', '.join(FORMATS)}.")
+        raise SnapshotError(f"{format!r} is not a format of snapshots. Use one of {', '.join(FORMATS)}.")
     name = f"part-{number:05}-{piece:04}" if piece else f"part-{number:05}"
     path = f"{table_path(table.name)}/{name}.{format}"
     data = encode(kept, table.schema, format)
@@ -164,7 +164,7 @@ def write_part(
 
 
 def write_file(store: Store, path: str, data: Data, *, rows: int = 0) -> FileEntry:
-    """Write a file of a snapshot, unless it is there already with the same bytes. Raises AlreadyThereError."""
+    """Write a file of a snapshot, unless it exists with the same bytes. Raises AlreadyThereError if they differ."""
     try:
         store.create(path, data)
     except AlreadyThereError:
@@ -174,15 +174,15 @@ def write_file(store: Store, path: str, data: Data, *, rows: int = 0) -> FileEnt
 
 
 def file_entry(path: str, data: Data, rows: int) -> FileEntry:
-    """The entry of a file with this content."""
+    """Return the entry of a file with this content."""
     view = memoryview(data)
     return FileEntry(path, rows, view.nbytes, hashlib.sha256(view).hexdigest())
 
 
 def commit(store: Store, contents: Contents, parts: Iterable[PartEntry]) -> Manifest:
-    """Write the schemas and then the manifest, with which the snapshot exists.
+    """Write the schemas, and then the manifest, which creates the snapshot.
 
-    Raises AlreadyThereError when another snapshot is there, SnapshotError when parts do not fit the tables.
+    Raises AlreadyThereError if another snapshot exists there, SnapshotError if parts do not fit the tables.
     """
     if contents.kind == "savepoint" and contents.format != "arrow":
         raise SnapshotError(
@@ -218,14 +218,12 @@ def _by_table(contents: Contents, parts: list[PartEntry]) -> dict[str, list[Part
     for part in sorted(parts, key=lambda part: (part.table, part.number, part.piece)):
         if part.table not in found:
             raise SnapshotError(
-                f"The part {part.file.path!r} belongs to no table of the snapshot {contents.id!r}."
+                f"The part {part.file.path!r} does not belong to a table of the snapshot {contents.id!r}."
             )
-        # One table keeps its parts by number, so that a part cannot count twice.
+        # The parts of a table are sorted by number, so a repeated part follows the first.
         last = found[part.table][-1:]
         if [(one.number, one.piece) for one in last] == [(part.number, part.piece)]:
-            raise SnapshotError(
-                f"The part {part.file.path!r} is there twice. Give each part a number of its own."
-            )
+            raise SnapshotError(f"The part {part.file.path!r} occurs twice. Give each part its own number.")
         if not part.file.path.endswith(f".{contents.format}"):
             raise SnapshotError(
                 f"The part {part.file.path!r} is not in the format {contents.format!r} of the snapshot."

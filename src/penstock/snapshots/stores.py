@@ -1,4 +1,4 @@
-"""Stores: the folder or the part of an object store that holds one snapshot."""
+"""Stores: the folder or object-store prefix of one snapshot."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ __all__ = ["Data", "Store", "open_store"]
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
-# A part of a snapshot may be large and the way to it slow, and nobody waits at a prompt.
+# A part of a snapshot may be large and its network slow, and nobody waits at a prompt.
 _PATIENCE: Final = Patience(
     connect_ms=5_000, read_ms=120_000, request_ms=600_000, retries=5, retry_ms=120_000
 )
 
 
 class Store(Protocol):
-    """Where one snapshot is. Paths are relative, with `/` between their parts."""
+    """The storage of one snapshot. Paths are relative, with `/` between their parts."""
 
     @property
     def uri(self) -> str:
-        """What it was opened with, for messages."""
+        """The URI that it was opened with, for messages."""
 
     def create(self, path: str, data: Data) -> None:
-        """Write a new file, whole and durable or not at all.
+        """Write a new file, atomically and durably.
 
-        Raises AlreadyThereError when it exists, SnapshotError or ExternalSystemError when it cannot be written.
+        Raises AlreadyThereError if it exists, SnapshotError or ExternalSystemError if it cannot be written.
         """
 
     def replace(self, path: str, data: Data) -> None:
-        """Write a file that may exist: others see the old content or the new, never a part."""
+        """Write a file that may exist, atomically: readers see either the old content or the new."""
 
     def read(self, path: str) -> bytes:
-        """The whole content. Raises NotThereError."""
+        """Return the whole content. Raises NotThereError if the file does not exist."""
 
     def open_input(self, path: str) -> Any:
-        """The file as pyarrow reads it: memory-mapped where it is local. Raises NotThereError."""
+        """Open the file for pyarrow, memory-mapped if it is local. Raises NotThereError if it does not exist."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
 
     def size(self, path: str) -> int:
-        """Bytes in the file. Raises NotThereError."""
+        """Return the size of the file in bytes. Raises NotThereError if it does not exist."""
 
     def list(self, prefix: str = "") -> list[str]:
-        """The paths that begin with `prefix`, sorted, without hidden and temporary files."""
+        """Return the sorted paths that begin with `prefix`, without hidden and temporary files."""
 
     def delete(self, path: str) -> None:
-        """Remove a file, if there is one."""
+        """Remove a file, if it exists."""
 
 
 def open_store(uri: str) -> Store:
-    """The store of a snapshot: a folder (`PATH` or `file:///PATH`), `s3://BUCKET/PREFIX`, `gs://` or `az://`.
+    """Return the store of a snapshot: a folder (`PATH` or `file:///PATH`), `s3://BUCKET/PREFIX`, `gs://` or `az://`.
 
-    Nothing is read or made here. Raises SnapshotError for any other URI.
+    Reads and creates nothing. Raises SnapshotError for any other URI.
     """
     scheme, separator, rest = uri.partition("://")
     if separator and scheme in _OBJECT_SCHEMES:
@@ -82,13 +82,13 @@ def open_store(uri: str) -> Store:
         return _FolderStore(uri, Path(path))
     if separator or not uri:
         raise SnapshotError(
-            f"{uri!r} names no place for a snapshot. Give a folder, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or "
+            f"{uri!r} is not a location for a snapshot. Give a folder, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or "
             "az://CONTAINER/PREFIX."
         )
     return _FolderStore(uri, Path(uri))
 
 
-def _checked(path: str) -> str:
+def _check_path(path: str) -> str:
     if any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
         raise SnapshotError(
             f"{path!r} is not a path inside a snapshot. Give names with '/' between them, without empty parts, '.' "
@@ -99,13 +99,15 @@ def _checked(path: str) -> str:
 
 def _already_there(uri: str, path: str) -> AlreadyThereError:
     return AlreadyThereError(
-        f"{path!r} exists in {uri!r}, and files of snapshots are never written over. Write to a new place, or delete "
-        "what is there if nobody needs it."
+        f"{path!r} exists in {uri!r}, and files of snapshots are never overwritten. Write to a new location, or "
+        "delete the existing snapshot if nobody needs it."
     )
 
 
 def _not_there(uri: str, path: str) -> NotThereError:
-    return NotThereError(f"There is no {path!r} in {uri!r}. Check the place, and that the snapshot is whole.")
+    return NotThereError(
+        f"There is no {path!r} in {uri!r}. Check the location, and that the snapshot is complete."
+    )
 
 
 class _FolderStore:
@@ -162,11 +164,11 @@ class _FolderStore:
             self._target(path).unlink(missing_ok=True)
 
     def _target(self, path: str) -> Path:
-        return self._folder / _checked(path)
+        return self._folder / _check_path(path)
 
     @contextmanager
     def _staged(self, target: Path, data: Data) -> Iterator[Path]:
-        """The content on disk under a hidden name, which is gone afterwards."""
+        """Write the content to disk under a hidden name, which is removed afterwards."""
         make_folder(target.parent)
         staged = target.parent / f".{uuid.uuid4().hex}.tmp"
         try:
@@ -210,7 +212,7 @@ def _claim(staged: Path, target: Path) -> None:
     except OSError as e:
         if e.errno not in NO_HARD_LINKS:
             raise
-        # Without hard links the name is taken first. A crash in between leaves an empty file, which no manifest names.
+        # Without hard links the name is claimed first. A crash in between leaves an empty file that no manifest lists.
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         staged.replace(target)
 
@@ -222,11 +224,11 @@ class _ObjectStore:
         bucket, _, prefix = rest.rstrip("/").partition("/")
         if not BUCKET.fullmatch(bucket) or "@" in rest:
             raise SnapshotError(
-                f"{scheme}://... names no bucket. Give {scheme}://BUCKET/PREFIX; users and keys belong into the "
+                f"{scheme}://... names no bucket. Give {scheme}://BUCKET/PREFIX; users and keys belong in the "
                 "environment of the process."
             )
         self.uri = uri
-        self._place = Place(scheme, bucket, _checked(prefix) if prefix else "")
+        self._place = Place(scheme, bucket, _check_path(prefix) if prefix else "")
         self._client: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -247,7 +249,7 @@ class _ObjectStore:
         import obstore
 
         with self._errors(path, "written"):
-            # In one request, so that it is there whole or not at all.
+            # In one request, so that the write is atomic.
             obstore.put(
                 self._store(), self._name(path), memoryview(data).cast("B"), mode=mode, use_multipart=False
             )
@@ -296,7 +298,7 @@ class _ObjectStore:
         return self._client
 
     def _name(self, path: str) -> str:
-        return f"{self._place.name}/{_checked(path)}" if self._place.name else _checked(path)
+        return f"{self._place.name}/{_check_path(path)}" if self._place.name else _check_path(path)
 
     @contextmanager
     def _errors(self, path: str, done: str) -> Iterator[None]:
@@ -311,7 +313,7 @@ class _ObjectStore:
                 raise _not_there(self.uri, path) from None
             raise self._failed(path, done, e) from None
         except BaseException as e:
-            # The cause is left out, since it may hold secrets.
+            # The cause is omitted, since it may contain secrets.
             raise self._failed(path, done, e) from None
 
     def _failed(self, path: str, done: str, error: BaseException) -> ExternalSystemError:

@@ -1,4 +1,4 @@
-"""Formats: the batches of a table as the bytes of one file, and back without loss."""
+"""Formats: lossless encoding of the batches of a table as the bytes of one file."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ SnapshotFormat: TypeAlias = Literal["csv", "jsonl", "parquet", "arrow"]
 FORMATS: Final[tuple[str, ...]] = get_args(SnapshotFormat)
 
 _ROWS: Final = 1 << 16
-# Rows are brought together in pieces, of which the texts of a column must stay below 2 GiB.
+# Rows are combined into pieces, in which the texts of a column must stay below 2 GiB.
 _PIECE_BYTES: Final = 16 << 20
 
 
 def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: SnapshotFormat) -> pa.Buffer:  # noqa: A002  # the one word for it
-    """The bytes of a file with these rows; the same rows give the same bytes, however they are batched.
+    """Encode rows as the bytes of a file. The bytes depend on the rows, not on how they are batched.
 
-    Raises SnapshotError when batches are not of the schema, or hold null where it allows none.
+    Raises SnapshotError if batches do not match the schema, or have null where it does not allow null.
     """
-    pieces = _even(batches, schema)
+    pieces = _rebatch(batches, schema)
     if format == "csv":
         as_csv = CsvFormat(schema)
-        return _joined(iter([as_csv.header()]), map(as_csv.encode, pieces))
+        return _join(iter([as_csv.header()]), map(as_csv.encode, pieces))
     if format == "jsonl":
-        return _joined(iter(()), map(JsonLinesFormat(schema).encode, pieces))
+        return _join(iter(()), map(JsonLinesFormat(schema).encode, pieces))
     sink = pa.BufferOutputStream()
     if format == "parquet":
         _write_parquet(sink, pieces, schema)
@@ -56,10 +56,10 @@ def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: Snapsho
 
 
 def _unknown(name: str) -> SnapshotError:
-    return SnapshotError(f"There is no format {name!r} of snapshots. Use one of {', '.join(FORMATS)}.")
+    return SnapshotError(f"{name!r} is not a format of snapshots. Use one of {', '.join(FORMATS)}.")
 
 
-def _joined(*parts: Iterator[Any]) -> pa.Buffer:
+def _join(*parts: Iterator[Any]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     for part in parts:
         for piece in part:
@@ -67,9 +67,9 @@ def _joined(*parts: Iterator[Any]) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _even(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of one size, so that the bytes of a file do not depend on how they came."""
-    checked = (_checked(batch, schema) for batch in batches)
+def _rebatch(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Return the rows in batches of equal size, so that the bytes of a file do not depend on the input batches."""
+    checked = (_check(batch, schema) for batch in batches)
     return (_concat(run, schema) for run in runs_within(checked, Bound(_ROWS, _PIECE_BYTES)))
 
 
@@ -81,8 +81,8 @@ def _concat(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    # Names alone tell fields apart; whether they may be null is checked by their values.
+def _check(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    # Only names and types must match; nullability is checked by the values.
     if batch.schema.names != schema.names or [f.type for f in batch.schema] != [f.type for f in schema]:
         raise SnapshotError(
             f"The rows have the columns {_format_schema(batch.schema)}, but the table has {_format_schema(schema)}. "
@@ -110,14 +110,14 @@ def _write_parquet(sink: Any, pieces: Iterator[pa.RecordBatch], schema: pa.Schem
                 writer.write_batch(pa.RecordBatch.from_arrays(list(columns), schema=schema))
             except pa.ArrowInvalid as e:
                 raise SnapshotError(
-                    f"A value cannot be kept in Parquet ({e}). Use another format for this snapshot."
+                    f"A value cannot be stored in Parquet ({e}). Use another format for this snapshot."
                 ) from e
 
 
 def decode(data: Data, schema: pa.Schema, format: SnapshotFormat) -> Iterator[pa.RecordBatch]:  # noqa: A002  # the one word for it
-    """The rows of a file.
+    """Yield the rows of a file.
 
-    Raises UnfitRowError for the first row that is not of the schema, SnapshotError when the file is not of the format.
+    Raises UnfitRowError for the first row that does not fit the schema, SnapshotError if the file is not in the format.
     """
     if format == "csv":
         yield from CsvFormat(schema).decode(_bytes(data))
@@ -126,7 +126,7 @@ def decode(data: Data, schema: pa.Schema, format: SnapshotFormat) -> Iterator[pa
     elif format in ("parquet", "arrow"):
         first = 0
         for batch in _batches(data, format):
-            yield _fitted(batch, schema, first)
+            yield _fit(batch, schema, first)
             first += len(batch)
     else:
         raise _unknown(format)
@@ -151,8 +151,8 @@ def _batches(data: Data, format: str) -> Iterator[pa.RecordBatch]:  # noqa: A002
         raise SnapshotError(f"The file cannot be read as {format} ({e}). Write it again.") from e
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBatch:
-    """The batch in the types of the schema, which files have that were edited with other tools."""
+def _fit(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBatch:
+    """Cast a batch to the types of the schema; files edited with other tools may have others."""
     if sorted(batch.schema.names) != sorted(schema.names):
         reason = f"the file has the columns {_format_schema(batch.schema)}, but the table has {_format_schema(schema)}"
         raise UnfitRowError(first, "", "", reason)
@@ -160,14 +160,14 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema, first: int) -> pa.RecordBa
     for field in schema:
         column = batch.column(field.name)
         try:
-            fitted = _cast(column, field.type, len(column))
+            fit = _cast(column, field.type, len(column))
         except NOT_FITTING:
             row, error = first_unfit(partial(_cast, column, field.type), len(column))
             raise UnfitRowError(first + row, field.name, str(column[row]), str(error)) from None
-        row_without = missing_row(fitted, field)
+        row_without = missing_row(fit, field)
         if row_without is not None:
             raise UnfitRowError(first + row_without, field.name, "", "it must not be null")
-        columns.append(fitted)
+        columns.append(fit)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -177,7 +177,7 @@ def _cast(column: pa.Array, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def line_of_row(data: Data, format: SnapshotFormat, row: int) -> int | None:  # noqa: A002  # the one word for it
-    """The line, from 1 on, in which a row of a file begins; None when the format has no lines."""
+    """Return the line, counted from 1, in which a row of a file begins; None if the format has no lines."""
     if format not in ("csv", "jsonl"):
         return None
     content = _bytes(data)
@@ -186,6 +186,6 @@ def line_of_row(data: Data, format: SnapshotFormat, row: int) -> int | None:  # 
 
 
 def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows to show: as JSON Lines would have them."""
+    """Return rows for display, as in JSON Lines."""
     rows = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
     return [msgspec.json.decode(text) for text in json_texts(rows).to_pylist()]

@@ -1,4 +1,4 @@
-"""Rows of text files: where each begins, and which is the first that does not fit."""
+"""Rows of text files: where each begins, and the first that does not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.errors import SnapshotError
 __all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "reason_of", "row_bounds", "row_parts"]
 
 NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
-"""What the decoders raise for values that do not fit."""
+"""The errors that decoders raise for values that do not fit."""
 
 _NEWLINE: Final = 10
 _QUOTE: Final = 34
@@ -31,39 +31,39 @@ class UnfitRowError(SnapshotError):
     """A row of a file does not fit its table's schema."""
 
     row: int
-    """From 0 on, in the file."""
+    """The row in the file, counted from 0."""
     column: str
     value: str
     reason: str
     line: int | None = None
-    """From 1 on, in the file; None for files without lines."""
+    """The line in the file, counted from 1; None for files without lines."""
     path: str = ""
 
     def __str__(self) -> str:
         where = f"row {self.row + 1}" if self.line is None else f"line {self.line}"
         column = f", column {self.column!r}" if self.column else ""
-        value = f"{_shortened(self.value)} does not fit" if self.value else "the row does not fit"
+        value = f"{_shorten(self.value)} does not fit" if self.value else "the row does not fit"
         return (
             f"{self.path or 'The file'}, {where}{column}: {value} ({self.reason}). Correct it, and try again."
         )
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     text = repr(text)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def reason_of(error: Exception) -> tuple[str, str]:
-    """Why a row does not fit, and where inside of it, such as `value.temperature`."""
+    """Return why a row does not fit, and where inside of it, such as `value.temperature`."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     place = _PLACE.search(text)
-    # A number, or one of the names of what is none, is told like any other type.
+    # A float is a number or one of a few names; report it like any other type.
     reason = _NO_NUMBER.sub(r"Expected `float`, got \1", _PLACE.sub("", text)).rstrip(".")
     return reason, place[1] if place else ""
 
 
 def row_bounds(data: npt.NDArray[np.uint8], *, quoted: bool) -> npt.NDArray[np.int64]:
-    """Where each row begins, and where the last ends. A line end inside of quotes ends no row if `quoted`."""
+    """Return where each row begins and the last ends. If `quoted`, a line end inside of quotes does not end a row."""
     ends = np.flatnonzero(data == _NEWLINE)
     if quoted:
         quotes = np.flatnonzero(data == _QUOTE)
@@ -75,7 +75,7 @@ def row_bounds(data: npt.NDArray[np.uint8], *, quoted: bool) -> npt.NDArray[np.i
 
 
 def row_parts(bounds: npt.NDArray[np.int64], first: int, most: int) -> Iterator[tuple[int, int]]:
-    """The rows from `first` on in parts to be decoded together: at most `most`, and no more bytes than fit."""
+    """Yield the rows from `first` on in parts to decode together, each of at most `most` rows and a limit of bytes."""
     last = len(bounds) - 1
     while first < last:
         fitting = int(np.searchsorted(bounds, bounds[first] + _PART_BYTES, "right")) - 1
@@ -85,14 +85,14 @@ def row_parts(bounds: npt.NDArray[np.int64], first: int, most: int) -> Iterator[
 
 
 def line_of(data: npt.NDArray[np.uint8], position: int) -> int:
-    """The line, from 1 on, in which a byte is."""
+    """Return the line of a byte, counted from 1."""
     return int(np.count_nonzero(data[:position] == _NEWLINE)) + 1
 
 
 def first_unfit(convert: Callable[[int], Any], count: int) -> tuple[int, Exception]:
-    """The first of `count` rows that does not fit, and the error of the rows up to it.
+    """Return the first of `count` rows that does not fit, and the error of the rows up to it.
 
-    `convert` takes how many rows, from the first on, it shall convert, and raises when one of them does not fit.
+    `convert` converts the given number of rows, counted from the first, and raises if one of them does not fit.
     """
     fitting, unfit = 0, count
     error: Exception = ValueError("the rows do not fit together")

@@ -1,6 +1,6 @@
 """Sources: where records enter; logs that can be replayed, and receivers that make one.
 
 In: files, topics, queues, sockets.
-Out: chunks of undecoded records with their places.
+Out: chunks of undecoded records with their positions.
 Imports: base, bindings, brokers, control, errors, objects, records.
 """

@@ -14,14 +14,14 @@ _SECTIONS: Final = range(0x70, 0x79)
 _DESCRIPTOR_BYTES: Final = 3
 _BYTES_OR_TEXT: Final = (0xA0, 0xA1, 0xB0, 0xB1)
 _FIXED_BYTES: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
-"""How many bytes a value has behind its type, by the type's first half; other values have a length in front."""
+"""How many bytes a value has after its type, by the type's first half; other values begin with a length."""
 
 
 def message_body(message: bytes) -> bytes:
-    r"""The bytes that a program sent: the data of an AMQP 1.0 message, without its properties.
+    r"""Return the bytes that a program sent: the data of an AMQP 1.0 message, without its properties.
 
-    Programs may also put their bytes into a stream as they are. So what is not an AMQP 1.0 message, or has something
-    else in it than bytes or text, is given whole.
+    Programs may also put their bytes into a stream as they are. So data that is not an AMQP 1.0 message, or contains
+    anything other than bytes or text, is returned whole.
 
     >>> message_body(b'\x00\x53\x75\xa0\x02hi'), message_body(b'hi')
     (b'hi', b'hi')
@@ -42,7 +42,7 @@ def message_body(message: bytes) -> bytes:
 
 
 def _section(message: bytes, at: int) -> tuple[int, int, int, int] | None:
-    """The code of the section that begins at a place, the type of its value, and where its content starts and ends."""
+    """Return the code of the section at a position, the type of its value, and where its content starts and ends."""
     begin = at + _DESCRIPTOR_BYTES
     if message[at : at + 2] != b"\x00\x53" or begin >= len(message) or message[at + 2] not in _SECTIONS:
         return None

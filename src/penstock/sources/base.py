@@ -1,4 +1,4 @@
-"""What a source hands to the runtime: chunks of undecoded records with their place in the source."""
+"""The interface of sources: chunks of undecoded records with their positions in the source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SourceChunk:
 
     `partition` names the partition (a file name, a zero-padded Kafka partition); partitions sort as strings in
     the order in which their records count. `offsets` (int64) ascend within the chunk. Either `raw` holds the bytes
-    of each record, to be decoded by the stream's format, or `batch` holds records decoded already (columns as
+    of each record, to be decoded by the stream's format, or `batch` holds records that are already decoded (columns as
     in the stream's record type). `keys` are message keys, for sources that have them.
     """
 
@@ -44,54 +44,54 @@ class Split:
 class ReplayableLog(Protocol):
     """A source as an append-only log with a position, for sources that Spark does not read itself.
 
-    Positions are small ints that only grow. The same (start, end) gives the same splits and the same records
-    for ever: the log is durable before a position beyond it is reported.
+    Positions are small ints that only grow. The same (start, end) always returns the same splits and the same records:
+    the log is durable before a position beyond it is reported.
     """
 
     def latest(self, start: int, *, limited: bool) -> int:
-        """The newest position to read up to from `start`; with `limited`, at most one batch's worth ahead."""
+        """Return the newest position to read up to from `start`; with `limited`, at most one batch's worth ahead."""
 
     def freeze(self) -> None:
-        """Fix the end: from now on `latest` never passes what is there at this moment (bounded runs)."""
+        """Fix the end: from now on `latest` never passes the present end (bounded runs)."""
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
-        """The parts between two positions, in order, cut so that about `parallelism` tasks share the work."""
+        """Return the parts between two positions, in order, cut so that about `parallelism` tasks share the work."""
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """The records of a split. Runs in a worker."""
+        """Yield the records of a split. Runs in a worker."""
 
     def forget(self, end: int) -> None:
-        """Everything before `end` will never be read again."""
+        """Forget everything before `end`, which will never be read again."""
 
     def lag(self, position: int) -> dict[str, Any]:
-        """What waits behind `position`, for people: for example {"files": 3}."""
+        """Return what waits after `position`, for people: for example {"files": 3}."""
 
 
 @dataclass(frozen=True)
 class HeldLog:
-    """A log that stands still: nothing beyond where the reader is, though what was planned can be read again."""
+    """A paused log: it ends where the reader is, though what was planned can be read again."""
 
     log: ReplayableLog
 
     def latest(self, start: int, *, limited: bool) -> int:  # noqa: ARG002  # as ReplayableLog
-        """Where the reader is."""
+        """Return where the reader is."""
         return start
 
     def freeze(self) -> None:
-        """Nothing moves anyway."""
+        """Do nothing: the log does not move anyway."""
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
-        """As of the log."""
+        """Return the splits of the log."""
         return self.log.splits(start, end, parallelism)
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """As of the log."""
+        """Yield the records of a split of the log."""
         return self.log.read(split, record_type)
 
     def forget(self, end: int) -> None:
-        """As of the log."""
+        """Forget everything before `end` in the log."""
         self.log.forget(end)
 
     def lag(self, position: int) -> dict[str, Any]:
-        """As of the log."""
+        """Return what waits in the log after `position`."""
         return self.log.lag(position)

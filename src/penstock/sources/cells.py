@@ -22,7 +22,7 @@ _CAST_ERRORS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplemente
 
 @dataclass(frozen=True)
 class Cells:
-    """A column in its field's type, and the rows (mask) where the value did not fit; those are null."""
+    """A column in its field's type, and a mask of the rows where the value did not fit; those are null."""
 
     column: pa.Array
     bad: npt.NDArray[np.bool_] | None
@@ -30,7 +30,7 @@ class Cells:
     field: Field
 
     def reasons(self, rows: npt.NDArray[np.int64], places: pa.Array) -> list[str]:
-        """Why the values in the given rows (in both forms) do not fit; "" for a value that does."""
+        """Return why the values in the given rows (in both forms) do not fit; "" for a value that does."""
         assert self.bad is not None
         kind = self.field.enum.__name__ if self.field.enum is not None else str(self.field.arrow_type)
         return [
@@ -47,13 +47,13 @@ def _format_value(value: Any) -> str:
 
 
 def missing_cells(field: Field, rows: int) -> Cells:
-    """The column of a field that the table does not have."""
+    """Return the column of a field that the table does not have."""
     nulls = pa.nulls(rows, field.arrow_type)
     return Cells(nulls, None, nulls, field)
 
 
 def cast_cells(source: pa.Array, field: Field) -> Cells:
-    """A column of a Parquet file in its field's type."""
+    """Convert a column of a Parquet file to its field's type."""
     target = field.arrow_type
     column, bad = _fit(source, target, lambda part: _cast_all(part, target))
     return _members_only(Cells(column, bad, source, field))
@@ -64,12 +64,12 @@ def _cast_all(column: pa.Array, target: pa.DataType) -> pa.Array:
         column = column.dictionary_decode()
     if column.type == target:
         return column
-    # Nanoseconds are cut to the microseconds that records hold; nothing else may lose anything.
+    # Nanoseconds are truncated to the microseconds that records hold; no other conversion may lose anything.
     return column.cast(options=pc.CastOptions(target_type=target, allow_time_truncate=True))
 
 
 def parse_cells(source: pa.Array, field: Field) -> Cells:
-    """A column of CSV cells (binary) in its field's type."""
+    """Convert a column of CSV cells (binary) to its field's type."""
     target = field.arrow_type
     convert = _text_all if pa.types.is_string(target) else lambda part: _parse_all(part, target)
     column, bad = _fit(source, target, convert)
@@ -77,7 +77,7 @@ def parse_cells(source: pa.Array, field: Field) -> Cells:
 
 
 def _members_only(cells: Cells) -> Cells:
-    """For enumerations: values that are no member's are bad as well."""
+    """For enumerations, mark values that no member has as bad as well."""
     if cells.field.enum is None:
         return cells
     members = pa.array([member.value for member in cells.field.enum], cells.column.type)
@@ -97,7 +97,7 @@ _HAS_ZONE: Final = r"(?:[Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 
 
 def _parse_all(cells: pa.Array, target: pa.DataType) -> pa.Array:
-    """CSV cells as values of a type that is not str; raises one of _CAST_ERRORS when one does not fit."""
+    """Convert CSV cells to a type other than str. Raises one of _CAST_ERRORS when one does not fit."""
     if pa.types.is_binary(target):
         return _each(cells, target, lambda cell: base64.b64decode(cell, validate=True))
     if pa.types.is_nested(target):
@@ -125,7 +125,7 @@ _Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 def _fit(
     source: pa.Array, target: pa.DataType, convert: _Convert
 ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-    """Convert a column whole, and by halves where that fails, until the cells that do not fit stand alone."""
+    """Convert a column whole, or by halves where that fails, until each cell that does not fit is isolated."""
     try:
         return convert(source), None
     except _CAST_ERRORS:
@@ -165,7 +165,7 @@ _LOOKS_LIKE: Final = (
 
 
 def _without_hopeless(source: pa.Array, target: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Make null the cells that clearly do not fit, in bulk, so that few are left to try one by one."""
+    """Set the cells that clearly do not fit to null, in bulk, so that few are left to try one by one."""
     hopeful: pa.Array | None = None
     if pa.types.is_binary(source.type) or pa.types.is_string(source.type):
         pattern = next((pattern for is_kind, pattern in _LOOKS_LIKE if is_kind(target)), None)
@@ -173,7 +173,7 @@ def _without_hopeless(source: pa.Array, target: pa.DataType) -> tuple[pa.Array, 
             blank = pc.match_substring_regex(source, r"^\s*$")
             hopeful = pc.or_(pc.match_substring_regex(source, pattern), blank)
     elif _is_number(source.type) and _is_number(target):
-        # A number fits when it survives the way there and back.
+        # A number fits when it survives conversion there and back.
         back = source.cast(target, safe=False).cast(source.type, safe=False)
         hopeful = pc.equal(back, source)
     if hopeful is None:

@@ -1,4 +1,4 @@
-"""Fetched files: what a command refers to is read once and kept, so that a replay sees the same."""
+"""Fetched files: a file that a command refers to is read once and kept, so that a replay sees the same content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["FetchedFiles"]
 
 _REFUSALS: Final = (CommandError, PlaceRefusedError, ExternalSystemError)
 _MOST_KEPT: Final = 1000
-# The clocks of the machines that write a checkpoint need not be the same.
+# The clocks of the machines that write a checkpoint may differ.
 _CLOCKS_DIFFER_S: Final = 3600
 
 
@@ -31,7 +31,8 @@ _CLOCKS_DIFFER_S: Final = 3600
 class FetchedFiles:
     """Files and objects that commands refer to, kept in a folder of the checkpoint.
 
-    `most_bytes` is the largest size that is read, `allowed` says from where, and where commands may have the job write.
+    `most_bytes` is the largest size that is read. `allowed` lists the places that commands may have the job read and
+    write.
     """
 
     folder: str
@@ -39,28 +40,28 @@ class FetchedFiles:
     allowed: AllowedPlaces
 
     def json_of(self, uri: str, place: str, command_id: str) -> bytes:
-        """The content of a JSON or YAML file or object as JSON.
+        """Return the content of a JSON or YAML file or object as JSON.
 
-        What was read for the same command (its place and id) is given again, whatever stands in the file by now.
-        CommandError when it may not or cannot be read; its words have nothing of the content.
-        ExternalSystemError when that is not for what the command names: memory, files that may be open, or the
-        checkpoint's disk are at an end.
+        Returns again what was read for the same command (its place and id), whatever the file contains by now.
+        Raises CommandError when it may not or cannot be read; the message quotes nothing of the content.
+        Raises ExternalSystemError when the cause is not what the command names: memory, file handles, or the
+        checkpoint's disk are exhausted.
         """
-        return self._kept(
+        return self._find_once(
             place, command_id, lambda: _as_json(uri, self.allowed.content(uri, self.most_bytes))
         )
 
     def check_write(self, uri: str, place: str, command_id: str) -> None:
-        """Raise CommandError when the job may not write there. A replay is told the same."""
+        """Raise CommandError when the job may not write there. A replay gets the same answer."""
 
         def check() -> bytes:
             self.allowed.check_write(uri)
             return b"null"
 
-        self._kept(place, command_id, check)
+        self._find_once(place, command_id, check)
 
-    def _kept(self, place: str, command_id: str, found: Callable[[], bytes]) -> bytes:
-        """What was found for a command when it was first looked at."""
+    def _find_once(self, place: str, command_id: str, found: Callable[[], bytes]) -> bytes:
+        """Return what was found for a command the first time."""
         name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
         kept = Path(self.folder) / f"{name}.json"
         try:
@@ -72,7 +73,7 @@ class FetchedFiles:
             what = e.strerror if isinstance(e, OSError) else "memory is out"
             raise ExternalSystemError(
                 f"What the command {command_id!r} names cannot be read and kept in {self.folder} ({what}). Make room "
-                "for the job; it goes on where it was when it is started again."
+                "for the job, and start it again; it continues where it was."
             ) from e
         content = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
         if "error" in content:
@@ -104,7 +105,7 @@ def _keep(kept: Path, outcome: bytes) -> None:
             file.write(outcome)
             file.flush()
             os.fsync(file.fileno())
-        # Whoever comes first decides what a replay sees.
+        # The first task decides what a replay sees.
         with contextlib.suppress(FileExistsError):
             os.link(new, kept)
         sync_folder(kept.parent)
@@ -113,7 +114,7 @@ def _keep(kept: Path, outcome: bytes) -> None:
 
 
 def _outcome(found: Callable[[], bytes]) -> bytes:
-    """The content, or why there is none: a failure is kept like a success, so that a replay fails alike."""
+    """Return the content, or why it is missing: a failure is kept like a success, so that a replay fails alike."""
     try:
         content: dict[str, Any] = {"content": msgspec.Raw(found())}
     except _REFUSALS as e:
@@ -126,7 +127,7 @@ class _AliasError(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, with which a small file becomes a huge or an endless one."""
+    """A YAML loader that refuses aliases, which can turn a small file into a huge or endless one."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -135,11 +136,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def _yaml(content: bytes) -> Any:
-    return yaml.load(content, _Loader)  # noqa: S506 - it is the safe loader, and takes even less
+    return yaml.load(content, _Loader)  # noqa: S506 - it is the safe loader, and accepts even less
 
 
 def _as_json(uri: str, content: bytes) -> bytes:
-    """What a file holds as JSON. Whoever is told why it cannot be had need not be allowed to read it."""
+    """Return the content of a file as JSON. Errors quote none of it: their reader may lack access to the file."""
     is_yaml = uri.endswith((".yaml", ".yml"))
     try:
         found = _yaml(content) if is_yaml else msgspec.json.decode(content)
@@ -147,14 +148,12 @@ def _as_json(uri: str, content: bytes) -> bytes:
     except MemoryError:
         raise
     except RecursionError:
-        raise CommandError(f"{uri!r} cannot be understood: it is nested too deep") from None
+        raise CommandError(f"{uri!r} cannot be parsed: it is nested too deeply") from None
     except _AliasError:
-        raise CommandError(f"{uri!r} cannot be understood: aliases (*name) are not taken") from None
+        raise CommandError(f"{uri!r} cannot be parsed: aliases (*name) are not supported") from None
     except Exception:
-        # YAML's dates, numbers and keys raise whatever they like when they make no sense.
-        raise CommandError(
-            f"{uri!r} cannot be understood: it is not {'YAML' if is_yaml else 'JSON'}"
-        ) from None
+        # YAML's dates, numbers and keys may raise anything when they make no sense.
+        raise CommandError(f"{uri!r} cannot be parsed: it is not {'YAML' if is_yaml else 'JSON'}") from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise CommandError(f"{uri!r} must hold an object of settings and their values")
+        raise CommandError(f"{uri!r} must contain an object of settings and their values")
     return encoded

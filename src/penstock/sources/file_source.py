@@ -31,21 +31,21 @@ _SHOWN_BYTES: Final = 4096
 _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 65_536
 _UNKNOWN_ROWS: Final = 1 << 40
-# What a file costs that holds hardly anything, so that a limit of bytes is one of files, too.
+# What a nearly empty file counts as, so that a limit of bytes also limits the number of files.
 _LEAST_BYTES: Final = 4096
 _IGNORED_ENDINGS: Final = (".tmp", ".crc")
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-# So long a file may be away, with its disk or share, and is not read again when it comes back.
+# A file that comes back, with its disk or share, within this time is not read again.
 _FORGOTTEN_AFTER_S: Final = 24 * 3600
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """What is kept of files that were read.
+    """The retention of files that were read.
 
-    The list has those of the newest micro-batches, `retained` of them, to which a job may go back, and at least those
-    behind position `oldest`. `owned` says that the folder is the checkpoint's own: a file is removed from it when its
-    micro-batch is committed.
+    The list has those of the newest `retained` micro-batches, to which a job may go back, and at least those after
+    position `oldest`. With `owned` the folder is the checkpoint's own: a file is removed from it when its micro-batch
+    is committed.
     """
 
     retained: int = 100
@@ -54,17 +54,17 @@ class Keeping:
 
 
 class FileLog:
-    """The files of one directory in the order in which they were found; position n is behind the first n.
+    """The files of one directory in the order in which they were found; position n is after the first n.
 
     Files are found while the job runs, new ones together in the order of their names, and none is taken
     twice. They are expected to be complete when they get their names: write under a name that begins with `.`
     or `_`, or ends in `.tmp`, and rename. Lines appended to a file after it was found are not read; when the
     driver sees them before the file is read, a bad record says so.
 
-    What a file holds and cannot be understood is a bad record. A file that the system does not give (it is gone, its
-    disk or share fails, memory is out) is an ExternalSystemError, so that its micro-batch is done again.
+    Content that cannot be parsed becomes a bad record. A file that the system cannot read (it is gone, its disk or
+    share fails, memory is out) raises ExternalSystemError, so that its micro-batch is run again.
 
-    The order is kept in a file of its own at `log_path`, which belongs in the checkpoint; `keeping` bounds it. Only
+    The order is kept in its own file at `log_path`, which belongs in the checkpoint; `keeping` bounds it. Only
     one copy of the log may find files (`latest`, `freeze`); others, in other processes, may ask for splits
     and for the lag, and read.
     """
@@ -93,7 +93,7 @@ class FileLog:
     def check(self) -> None:
         """Raise BindingError when the directory does not exist or cannot be listed.
 
-        ExternalSystemError when the stream has been read from it before: then the directory is right, but away.
+        Raises ExternalSystemError when the stream was read from it before: then the directory is right, but away.
         """
         binding, directory = self._binding, self._binding.directory
         try:
@@ -109,23 +109,23 @@ class FileLog:
             ) from e
 
     def latest(self, start: int, *, limited: bool) -> int:
-        """Find new files, and give the position to read up to; `limited` by what one micro-batch may read."""
+        """Find new files, and return the position to read up to; `limited` by what one micro-batch may read."""
         with self._lock:
             found = self._files()
             if self._end is None:
                 self._discover(found, force=False)
             end = found.end if self._end is None else self._end
             if limited:
-                end = self._limited(found, start, end)
+                end = self._limit(found, start, end)
         return max(start, end)
 
     @property
     def is_paced(self) -> bool:
-        """Whether its binding says how many files go into a micro-batch."""
+        """Whether the binding says how many files go into a micro-batch."""
         return self._binding.max_files_per_batch is not None
 
-    def _limited(self, found: FoundFiles, start: int, end: int) -> int:
-        """How far one micro-batch may read: at least one file, and no more bytes and files than the binding allows."""
+    def _limit(self, found: FoundFiles, start: int, end: int) -> int:
+        """Return how far one micro-batch may read: at least one file, within the limits of the binding."""
         if self._binding.max_files_per_batch is not None:
             end = min(end, start + self._binding.max_files_per_batch)
         left = self._binding.max_bytes_per_batch
@@ -136,14 +136,14 @@ class FileLog:
         return end
 
     def freeze(self) -> None:
-        """Find what is there now, and nothing after it."""
+        """Find the files that are there now, and none after them."""
         with self._lock:
             found = self._files()
             self._discover(found, force=True)
             self._end = found.end
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
-        """The files between two positions in the order of their names, large ones cut."""
+        """Return the files between two positions in the order of their names, large ones cut."""
         with self._lock:
             found = self._files()
             if end > found.end:
@@ -158,15 +158,15 @@ class FileLog:
         return self._cut(files, parallelism)
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """The records of a split. A file whose bytes cannot be understood gives a bad record that names it.
+        """Yield the records of a split. A file whose bytes cannot be parsed yields a bad record that names it.
 
-        Raises ExternalSystemError where the system does not give the bytes.
+        Raises ExternalSystemError when the system cannot read the bytes.
         """
         file_format = self._binding.format
         with self._as_external(split.path):
             try:
                 if file_format in LINE_FORMATS and split.start == split.end:
-                    yield from _appended(split)
+                    yield from _report_appended(split)
                 elif file_format in LINE_FORMATS:
                     yield from read_lines(split.path, split.partition, split.start, split.end)
                 elif file_format == "csv":
@@ -174,13 +174,13 @@ class FileLog:
                 else:
                     yield from read_parquet(split.path, split.partition, split.start, split.end, record_type)
                 if file_format != "parquet":
-                    yield from self._shrunk(split, record_type)
+                    yield from self._report_lost(split, record_type)
             except UnreadableFileError as e:
                 yield self._bad(split, f"{split.path}: {e}", e.offset, record_type)
             except FileNotFoundError:
                 if not self._may_miss():
                     raise
-                reason = f"The file {split.path} is gone since it was found, so its records are missing."
+                reason = f"The file {split.path} disappeared after it was found, so its records are missing."
                 yield self._bad(split, reason, split.start, record_type)
 
     def forget(self, end: int) -> None:
@@ -191,7 +191,7 @@ class FileLog:
         with self._lock:
             found = self._files()
             if self._keeping.owned and self._ends:
-                # The commit of the micro-batch before the last is on disk, that of the last perhaps not yet.
+                # The commit of the micro-batch before the last is on disk, that of the last one perhaps not yet.
                 self._remove(found, self._ends[-1])
             self._ends.append(end)
             is_full = len(self._ends) == self._ends.maxlen
@@ -202,7 +202,7 @@ class FileLog:
     def _remove(self, found: FoundFiles, end: int) -> None:
         for file in found.between(max(self._removed, found.first), end):
             if file.directory == self._binding.directory:
-                # A file that cannot be removed is known, so that it is not read again.
+                # A file that cannot be removed stays known, so it is not read again.
                 with contextlib.suppress(OSError):
                     os.unlink(file.path)  # noqa: PTH108  # asked for every file
         self._removed = max(self._removed, end)
@@ -212,18 +212,18 @@ class FileLog:
         try:
             names = os.listdir(directory)  # noqa: PTH208  # only names are needed
         except OSError:
-            # Finding new files says so, and what is away for a moment must not be forgotten.
+            # Finding new files reports this error, and a file that is away for a moment must not be forgotten.
             return
         after_s = 0 if self._keeping.owned else _FORGOTTEN_AFTER_S
         found.compact(upto, Listing(directory, names, time.time()), after_s)
 
     def _was_taken(self, file: LoggedFile) -> bool:
-        """Whether a command waits no more, since the job that the savepoint was taken of has read and removed it."""
+        """Return whether a command no longer waits: the job of the savepoint has read and removed it."""
         is_foreign = self._keeping.owned and file.directory != self._binding.directory
         return is_foreign and not Path(file.path).exists()
 
     def lag(self, position: int) -> dict[str, Any]:
-        """How many files, and bytes, wait behind a position."""
+        """Return how many files and bytes wait after a position."""
         with self._lock:
             found = self._files()
             # Files may be found by a copy of this log in another process.
@@ -238,45 +238,45 @@ class FileLog:
             return chunk
         return dataclasses.replace(chunk, raw=None, batch=empty_like(record_type.schema))
 
-    def _shrunk(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """Report what a file has lost since it was found, of the bytes of a split."""
+    def _report_lost(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        """Report bytes of a split that a file has lost since it was found."""
         size = os.stat(split.path).st_size  # noqa: PTH116  # asked for every split
         if size < split.end:
             reason = (
-                f"{split.path} had at least {split.end} bytes when it was found, and has {size} now; what stood behind "
+                f"{split.path} had at least {split.end} bytes when it was found, and has {size} now; what came after "
                 "them is missing. Files must not change once they have their names."
             )
             yield self._bad(split, reason, max(size, split.start), record_type)
 
     def _may_miss(self) -> bool:
-        """Whether a file that is gone may be left out: only of a directory that is there."""
+        """Return whether a missing file may be skipped: only when its directory exists."""
         return self._binding.missing == "skip" and os.path.isdir(self._binding.directory)  # noqa: PTH112
 
     @contextlib.contextmanager
     def _as_external(self, path: str) -> Iterator[None]:
-        """Raise what the system does not give of a file as an error that says what to do."""
+        """Turn a failure to read a file into an error that says what to do."""
         try:
             yield
         except (OSError, MemoryError) as e:
-            raise self._not_given(path, e) from e
+            raise self._unreadable(path, e) from e
 
-    def _not_given(self, path: str, error: OSError | MemoryError) -> ExternalSystemError:
+    def _unreadable(self, path: str, error: OSError | MemoryError) -> ExternalSystemError:
         binding = self._binding
         what = f"Stream {binding.stream!r}: the file {path}"
-        again = "the job goes on where it was when it is started again, and reads the file then"
+        again = "when the job is started again, it continues where it was, and reads the file then"
         if isinstance(error, FileNotFoundError):
             skip = f"-D {binding.stream}={binding.format}:{binding.directory}?missing=skip"
             return ExternalSystemError(
-                f"{what} was found, and is gone before it was read. Put it back, or mount its disk or share; {again}. "
-                f"To go on without files that are gone, with a dead letter for each, start it with {skip}."
+                f"{what} was found, but disappeared before it was read. Put it back, or mount its disk or share; "
+                f"{again}. To continue without missing files, with a dead letter for each, start it with {skip}."
             )
         if isinstance(error, MemoryError):
             return ExternalSystemError(
                 f"{what} cannot be read, since memory is out ({error}). Give the job more memory, or smaller files; "
-                f"{again}. Put a whole or an empty file in its place if it is damaged."
+                f"{again}. If the file is damaged, replace it with a whole or an empty one."
             )
         return ExternalSystemError(
-            f"{what} cannot be read ({error.strerror or error}). See to its disk, share or permissions; {again}."
+            f"{what} cannot be read ({error.strerror or error}). Check its disk, share or permissions; {again}."
         )
 
     def _cut(self, files: Sequence[LoggedFile], parallelism: int) -> list[Split]:
@@ -295,9 +295,9 @@ class FileLog:
         return splits
 
     def _rows(self, file: LoggedFile) -> int:
-        """The number of rows of a Parquet file. A file whose bytes cannot be read is left to a task, which reports it.
+        """Return the number of rows of a Parquet file. A file with damaged bytes is left to a task, which reports it.
 
-        One that the system does not give is not: a replay would cut the files of the micro-batch in another way.
+        One that the system cannot read is not: a replay would cut the files of the micro-batch in another way.
         """
         with self._as_external(file.path):
             try:
@@ -329,15 +329,15 @@ class FileLog:
 
     def _cannot_list(self, error: OSError) -> ExternalSystemError:
         return ExternalSystemError(
-            f"Stream {self._binding.stream!r}: the directory {self._binding.directory} cannot be listed "
-            f"any more ({error.strerror}). Bring it back and start the job again; it goes on where it was."
+            f"Stream {self._binding.stream!r}: the directory {self._binding.directory} can no longer be listed "
+            f"({error.strerror}). Bring it back and start the job again; it continues where it was."
         )
 
 
 class _Directory:
-    """Lists a directory, but only when it may have changed."""
+    """A directory that is listed only when it may have changed."""
 
-    # Two changes within the file system's clock tick leave the same mtime, so a young mtime proves nothing.
+    # Two changes within the file system's clock tick leave the same mtime, so a recent mtime proves nothing.
     _SETTLED_NS: Final = 2_000_000_000
     # The clock of a file server may be far from ours; then this is how late a file is found.
     _FORCED_NS: Final = 30_000_000_000
@@ -348,7 +348,7 @@ class _Directory:
         self._listed_ns = 0
 
     def new_files(self, found: FoundFiles, *, force: bool) -> list[LoggedFile]:
-        """The files that are not known, in the order of their names."""
+        """Return the files that are not known, in the order of their names."""
         now, mtime = time.time_ns(), os.stat(self._path).st_mtime_ns  # noqa: PTH116  # asked for every batch
         if not force and mtime == self._settled_mtime_ns and 0 <= now - self._listed_ns < self._FORCED_NS:
             return []
@@ -375,7 +375,7 @@ def _look_at(directory: str, name: str) -> LoggedFile | None:
     except OSError as e:
         if e.errno not in _NO_FILE:
             raise
-        # It went between the listing and now, or is a dangling link.
+        # It disappeared after the listing, or is a dangling link.
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
@@ -385,7 +385,7 @@ def _look_at(directory: str, name: str) -> LoggedFile | None:
 def _cuts(
     files: Sequence[LoggedFile], sizes: Sequence[int], file_format: str, parallelism: int
 ) -> list[list[int]]:
-    """Where each file is cut, in bytes or rows as its size is given."""
+    """Return where each file is cut, in bytes or rows, the unit of its size."""
     smallest = _SMALL_ROWS if file_format == "parquet" else _SMALL_BYTES
     whole = [
         file_format == "csv" or file.size < _SMALL_BYTES or size == _UNKNOWN_ROWS
@@ -398,7 +398,7 @@ def _cuts(
 def _cut_points(
     sizes: Sequence[int], whole: Sequence[bool], parallelism: int, smallest: int
 ) -> list[list[int]]:
-    """Where to cut each file so that equal shares of all files together end at cuts.
+    """Return where to cut each file so that equal shares of all files together end at cuts.
 
     Files marked whole are not cut, and no piece is smaller than half of `smallest`.
     """
@@ -414,7 +414,7 @@ def _cut_points(
 
 
 def share(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:
-    """The splits of a batch as at most `parallelism` runs of about the same size, in order."""
+    """Group the splits of a batch into at most `parallelism` runs of about the same size, in order."""
     weights = [_weight(split) for split in splits]
     total = sum(weights)
     groups: dict[int, list[Split]] = {}
@@ -431,8 +431,8 @@ def _weight(split: Split) -> int:
     return size if 0 < size < _UNKNOWN_ROWS else 1
 
 
-def _appended(split: Split) -> Iterator[SourceChunk]:
-    """Report what was appended to a file behind the split's (empty) place."""
+def _report_appended(split: Split) -> Iterator[SourceChunk]:
+    """Report what was appended to a file after the split's (empty) range."""
     with Path(split.path).open("rb") as file:
         file.seek(split.end)
         raw = file.read(_SHOWN_BYTES)

@@ -28,9 +28,9 @@ _CHUNK_ROWS: Final = 512 * 1024
 
 
 class UnreadableFileError(Exception):
-    """What a file holds cannot be read from `offset` on; the message says why. Only the file log sees it.
+    """The content of a file cannot be parsed from `offset` on; the message says why. Only the file log sees it.
 
-    It is about the bytes of the file. Where the system does not give them, OSError or MemoryError is raised.
+    The bytes of the file are at fault. When the system cannot read them, OSError or MemoryError is raised.
     """
 
     def __init__(self, reason: str, offset: int) -> None:
@@ -39,15 +39,15 @@ class UnreadableFileError(Exception):
 
 
 def _is_of_system(error: Exception) -> bool:
-    """Whether the system is to blame for an error of Arrow.
+    """Return whether the system caused an error of Arrow.
 
-    Arrow raises OSError for damaged bytes as well, and only the system's own errors have a number.
+    Arrow raises OSError for damaged bytes as well; only the system's own errors have a number.
     """
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
 
 
 def parquet_rows(path: str) -> int:
-    """How many rows a Parquet file has; raises UnreadableFileError, OSError and MemoryError."""
+    """Return how many rows a Parquet file has. Raises UnreadableFileError, OSError and MemoryError."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowException) as e:
@@ -59,9 +59,9 @@ def parquet_rows(path: str) -> int:
 def read_parquet(
     path: str, partition: str, start: int, end: int, record_type: RecordType
 ) -> Iterator[SourceChunk]:
-    """The rows [start, end) of a Parquet file. The offset of a record is its row, from 0.
+    """Yield the rows [start, end) of a Parquet file. The offset of a record is its row, from 0.
 
-    A row group is cut by leaving out rows in front, which costs their decoding (some 0.02 us a row).
+    A row group is cut by skipping rows at its start, which costs their decoding (about 0.02 us per row).
     """
     position = start
     if Path(path).stat().st_size == 0:
@@ -93,7 +93,7 @@ def _parquet_batches(
 
 
 def _row_groups(metadata: Any, start: int, end: int) -> tuple[list[int], int]:
-    """The row groups that hold rows of [start, end), and the first row of the first of them."""
+    """Return the row groups that hold rows of [start, end), and the first row of the first of them."""
     groups: list[int] = []
     first = position = 0
     for group in range(metadata.num_row_groups):
@@ -120,7 +120,7 @@ def _table_chunk(
 
 
 def read_csv(path: str, partition: str, record_type: RecordType) -> Iterator[SourceChunk]:
-    """The rows of a CSV file with a header. The offset of a record is its row, from 1, without blank lines.
+    """Yield the rows of a CSV file with a header. The offset of a record is its row, from 1, without blank lines.
 
     An empty cell is null, unless it is quoted (`""`) in a column of str or bytes.
     """
@@ -135,7 +135,7 @@ def read_csv(path: str, partition: str, record_type: RecordType) -> Iterator[Sou
         invalid: list[pa.csv.InvalidRow] = []
         with _open_csv(path, len(header), invalid) as reader:
             for table in reader:
-                early, invalid[:] = _reached(invalid, done, len(table))
+                early, invalid[:] = _split_reached(invalid, done, len(table))
                 offsets = _row_numbers(done, len(table), early)
                 done += len(table) + len(early)
                 chunk = _csv_chunk(table, partition, offsets, places, record_type)
@@ -146,12 +146,12 @@ def read_csv(path: str, partition: str, record_type: RecordType) -> Iterator[Sou
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as e:
         if _is_of_system(e):
             raise
-        raise UnreadableFileError(f"The CSV file cannot be read behind row {done}: {e}", done) from e
+        raise UnreadableFileError(f"The CSV file cannot be read after row {done}: {e}", done) from e
 
 
 def _csv_header(path: str) -> list[str] | None:
-    """The names of the columns, or None when nothing stands below them."""
-    # The reader decodes more than the header, so what is not valid UTF-8 behind it must pass here.
+    """Return the names of the columns, or None when no rows follow them."""
+    # The reader decodes more than the header, so invalid UTF-8 after it must pass here.
     with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         rows = csv.reader(file)
         header = next(filter(None, rows), None)
@@ -169,7 +169,7 @@ def _open_csv(path: str, width: int, invalid: list[pa.csv.InvalidRow]) -> pa.csv
 
     return pa.csv.open_csv(
         path,
-        # One thread: otherwise rows that are left out would have no numbers.
+        # One thread: otherwise skipped rows would have no numbers.
         read_options=pa.csv.ReadOptions(
             use_threads=False, block_size=_CSV_BLOCK_BYTES, column_names=names, skip_rows_after_names=1
         ),
@@ -189,10 +189,10 @@ def _row_number(row: pa.csv.InvalidRow) -> int:
     return int(row.number) - 1
 
 
-def _reached(
+def _split_reached(
     invalid: list[pa.csv.InvalidRow], done: int, count: int
 ) -> tuple[list[pa.csv.InvalidRow], list[pa.csv.InvalidRow]]:
-    """The rows left out that stand before the last of the next `count` good rows, and those behind it."""
+    """Split the skipped rows into those before the last of the next `count` good rows, and those after it."""
     early = 0
     while early < len(invalid) and _row_number(invalid[early]) <= done + count + early:
         early += 1

@@ -1,8 +1,8 @@
-"""Found files: the durable list of the files that a file source has found, in order, which does not grow for ever.
+"""Found files: the durable list of the files that a file source has found, in order, which does not grow forever.
 
-Files at the end of the list stand there in full, one a line, since they are still to be read, or may have to be read
-again. Of those before, a first line has their number, and 16 bytes of each whose name is still in its folder, so that
-none is taken twice: the hash of its folder and name. A name that has been away from the folder for a day goes.
+The list ends with files in full, one per line: those still to be read, or that may have to be read again. For the files
+before them, the first line has their number and a hash (16 bytes, of folder and name) of each whose name is still in
+its folder, so that none is taken twice. A name that has been gone from the folder for a day is dropped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _HASH: Final = "S16"
 _HERE: Final = 0
 _TELLING_BYTES: Final = 40
 _CHUNK_BYTES: Final = 1 << 20
-# The list is written anew when at least so many of its files need not stand there in full, and as many as it keeps: all
-# that must, and a fourth of the names. So each file is written and read again about once, however many come at a time.
+# The list is rewritten when at least this many of its files no longer need to be there in full, and no fewer than it
+# keeps: all files in full, and a fourth of the names. So each is rewritten about once, however many come at a time.
 _WORTHWHILE: Final = 1000
 
 
@@ -46,7 +46,7 @@ class LoggedFile:
 
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The path of the file."""
         return os.path.join(self.directory, self.name)  # noqa: PTH118  # called for each file of a batch
 
     @property
@@ -65,9 +65,9 @@ class Listing:
 
 
 class _Names(msgspec.Struct, array_like=True):
-    """The files of one folder that stand there no more in full: their hashes, sorted, and since when each is away.
+    """The files of one folder that are no longer in the list in full: their sorted hashes, and since when each is gone.
 
-    Both as base64: hashes of 16 bytes, and seconds since 1970 as int64, 0 for what is in the folder.
+    Both as base64: hashes of 16 bytes, and seconds since 1970 as int64, 0 for a file that is in the folder.
     """
 
     hashes: str
@@ -75,7 +75,7 @@ class _Names(msgspec.Struct, array_like=True):
 
 
 class _Before(msgspec.Struct):
-    """The first line of a list: how many files were found before those that stand in it, and what is known of them."""
+    """The first line of a list: how many files were found before those in it, and what is known of them."""
 
     before: int
     format: int
@@ -83,7 +83,7 @@ class _Before(msgspec.Struct):
 
 
 class FoundFiles:
-    """The durable list of the files that were found. One process appends; others may read it meanwhile."""
+    """The durable list of the files that were found. One process appends; others may read it at the same time."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -105,16 +105,16 @@ class FoundFiles:
         return self.first + len(self.files)
 
     def between(self, start: int, end: int) -> list[LoggedFile]:
-        """The files between two positions. CheckpointError when they do not stand in the list, any more or yet."""
+        """Return the files between two positions. Raises CheckpointError when the list no longer has them."""
         if start < self.first and start < end:
             raise CheckpointError(
-                f"The list of files {self._path} begins behind the first {self.first} files, and the checkpoint is to "
-                f"read on behind {start}. Restore both from one copy of the checkpoint."
+                f"The list of files {self._path} begins after the first {self.first} files, but the checkpoint is to "
+                f"continue after {start}. Restore both from the same copy of the checkpoint."
             )
         return self.files[max(0, start - self.first) : max(0, end - self.first)]
 
     def unknown(self, directory: str, names: Iterable[str]) -> list[str]:
-        """Those of the names in a folder that were not found before."""
+        """Return the names in a folder that were not found before."""
         new = [name for name in names if (directory, name) not in self._recent]
         hashes = self._hashes.get(directory)
         if hashes is None or not new:
@@ -131,7 +131,7 @@ class FoundFiles:
                 self._path.touch()
                 sync_folder(self._path.parent)
             with self._path.open("r+b") as log:
-                # What stands behind the whole lines is from a crash, and no position covers it.
+                # What follows the whole lines is from a crash, and no position covers it.
                 log.truncate(self._read_bytes)
                 log.seek(self._read_bytes)
                 log.write(lines)
@@ -144,9 +144,9 @@ class FoundFiles:
         self._remember(files, len(lines))
 
     def compact(self, upto: int, there: Listing, forgotten_after_s: float) -> None:
-        """Write the list anew, in which the files before a position do not stand in full any more.
+        """Rewrite the list, without the full entries of the files before a position.
 
-        What has been away from the folder that was listed for so long is forgotten.
+        Names that have been gone from the listed folder for `forgotten_after_s` are forgotten.
         """
         upto = min(max(upto, self.first), self.end)
         gone = self.files[: upto - self.first]
@@ -174,15 +174,15 @@ class FoundFiles:
         self.refresh()
 
     def is_worthwhile(self, upto: int) -> bool:
-        """Whether so many files stand before a position that the list is to be compacted."""
+        """Return whether the list has enough files before a position to be compacted."""
         known = sum(map(len, self._hashes.values()))
         return upto - self.first >= max(_WORTHWHILE, self.end - upto, known // 4)
 
     def refresh(self) -> None:
-        """Read what was added since; all of it when the list was written anew."""
+        """Read what was added since; all of the list when it was rewritten."""
         try:
             with self._path.open("rb") as log:
-                # The first line tells one list from the next, since more files are before it each time.
+                # The first line distinguishes one list from the next, since each begins after more files.
                 if not log.read(_TELLING_BYTES).startswith(self._beginning):
                     self._forget_all()
                 log.seek(self._read_bytes)
@@ -195,7 +195,7 @@ class FoundFiles:
         lines = added[:whole].splitlines()
         try:
             if self._read_bytes == 0 and lines and lines[0].startswith(_BEGINNING):
-                self._begin(_decoded(lines.pop(0)))
+                self._begin(_decode(lines.pop(0)))
             files = [LoggedFile(**json.loads(line)) for line in lines]
         except (ValueError, TypeError) as e:
             raise CheckpointError(
@@ -209,7 +209,7 @@ class FoundFiles:
         if before.format != _FORMAT:
             raise CheckpointError(
                 f"The list of files {self._path} has the format {before.format}; this penstock reads {_FORMAT}. Run "
-                "the job with the penstock that has written it."
+                "the job with the penstock that wrote it."
             )
         self.first = before.before
         for directory, names in before.names.items():
@@ -229,19 +229,19 @@ class FoundFiles:
 
 
 def files_found(path: Path) -> int:
-    """How many files were found, by the whole lines of their list. Raises OSError and ValueError."""
+    """Return how many files were found, by the whole lines of their list. Raises OSError and ValueError."""
     with path.open("rb") as log:
         first = log.readline()
         before = 0
         if first.startswith(_BEGINNING):
-            before = _decoded(first).before
+            before = _decode(first).before
         else:
             log.seek(0)
         return before + sum(chunk.count(b"\n") for chunk in iter(lambda: log.read(_CHUNK_BYTES), b""))
 
 
-def _decoded(line: bytes) -> _Before:
-    # Names of folders may have what is not valid text, which msgspec does not read.
+def _decode(line: bytes) -> _Before:
+    # Names of folders may contain bytes that are not valid text, which msgspec does not read.
     return msgspec.convert(json.loads(line), _Before)
 
 
@@ -251,7 +251,7 @@ def _before_line(upto: int, hashes: dict[str, np.ndarray], away: dict[str, np.nd
         for directory, found in sorted(hashes.items())
         if len(found)
     }
-    # json escapes what is not valid text in names of folders, and never writes a newline.
+    # json escapes bytes that are not valid text in names of folders, and never writes a newline.
     fields = {"before": upto, "format": _FORMAT, "names": msgspec.to_builtins(names)}
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
@@ -261,7 +261,7 @@ def _as_text(values: np.ndarray) -> str:
 
 
 def _log_line(file: LoggedFile) -> bytes:
-    # json escapes what is not valid text in file names, and never writes a newline.
+    # json escapes bytes that are not valid text in file names, and never writes a newline.
     fields = {"directory": file.directory, "name": file.name, "size": file.size, "mtime_ns": file.mtime_ns}
     return json.dumps(fields).encode() + b"\n"
 
@@ -273,7 +273,7 @@ def _hashes_of(directory: str, names: Sequence[str]) -> np.ndarray:
 
 
 def _contains(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Which of the wanted hashes are known; those that are known are sorted."""
+    """Return a mask of the wanted hashes that are known; `known` is sorted."""
     if not len(known):
         return np.zeros(len(wanted), np.bool_)
     places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)

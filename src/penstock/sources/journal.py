@@ -1,11 +1,11 @@
-"""Journal: records kept durably before anybody relies on them, so that a source that cannot be replayed can be.
+"""Journal: records kept durably before the job relies on them, which makes a source replayable that is not.
 
-A journal is a folder of segments, files of blocks (see `blocks.py`) that are named by the position of their first byte,
-and a mark: the position up to which everything is on disk. A position is a count of bytes since the journal began. One
-process writes; readers in other processes trust only what lies before the mark.
+A journal is a folder of segments and a mark. Segments are files of blocks (see `journal_blocks.py`), named by the
+position of their first byte. The mark is the position up to which everything is on disk. A position is a count of bytes
+since the journal began. One process writes; readers in other processes trust only what is before the mark.
 
 Data is on disk before the mark moves over it, so the mark itself need not be: a writer that opens the journal finds
-the end again by looking at the blocks behind it.
+the end again by reading the blocks after the mark.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _KEPT_SEGMENTS: Final = 2
 
 
 class JournalWriter:
-    """Appends records to a journal. What a crash left unfinished is cut off when the journal is opened.
+    """The writer of a journal. Opening it cuts off what a crash left unfinished.
 
     Only one writer may be open at a time; a second one raises CheckpointError.
 
     Args:
-        folder: the journal's folder, made when it is missing.
+        folder: the journal's folder, created when it does not exist.
         segment_bytes: a new segment begins when one has grown to this size.
 
     """
@@ -65,11 +65,11 @@ class JournalWriter:
             raise
 
     def append(self, records: Sequence[bytes], note: bytes = b"") -> int:
-        """Append records, any bytes, and make them durable; returns the position behind them.
+        """Append records, any bytes, and make them durable; return the position after them.
 
-        They are on disk, all of them, when this returns, and only then do readers see them; a crash before that leaves
+        When this returns, all of them are on disk, and only then do readers see them; a crash before that leaves
         all or none. `note` is the writer's own, for `notes`; a note without records is kept as well. After an error the
-        journal must be opened again, because nobody knows what reached the disk.
+        journal must be opened again, because it is unknown what reached the disk.
         """
         if not records and not note:
             return self.position
@@ -87,9 +87,9 @@ class JournalWriter:
         return self.position
 
     def notes(self) -> Iterator[bytes]:
-        """The notes of the blocks at the journal's end, the newest first, as far back as it still has them.
+        """Yield the notes of the blocks at the journal's end, newest first, as far back as it still has them.
 
-        At least the notes of the newest segment's worth of records are there, even when all was read and forgotten.
+        The notes of at least one segment's worth of the newest records are there, even when all was read and forgotten.
         """
         for start, path in reversed(_segments(self._folder)):
             with path.open("rb") as segment:
@@ -111,7 +111,7 @@ class JournalWriter:
             ) from e
 
     def _recovered_end(self) -> int:
-        """The position behind the last whole block; what stands behind it is cut off."""
+        """Return the position after the last whole block, and cut off what follows it."""
         end = None
         mark = _read_mark(self._mark)
         segments = _segments(self._folder)
@@ -123,7 +123,7 @@ class JournalWriter:
             start, path = segments[-1]
             assert end is not None
             with path.open("rb+") as segment:
-                # All before the mark was on disk once; only what stands behind it may be torn.
+                # Everything before the mark was on disk once; only what follows it may be torn.
                 whole = whole_end(segment.fileno(), max(0, mark - start), end - start)
                 if mark <= end:
                     segment.truncate(whole)
@@ -162,7 +162,7 @@ class JournalLog:
         self._end: int | None = None
 
     def latest(self, start: int, *, limited: bool) -> int:
-        """The newest durable position; with `limited` at most to the end of the segment that is being read."""
+        """Return the newest durable position; with `limited` at most the end of the segment that is being read."""
         end = self._end if self._end is not None else self._durable()
         if limited:
             later = [segment for segment, _ in _segments(self._folder) if start < segment]
@@ -170,11 +170,11 @@ class JournalLog:
         return max(start, end)
 
     def freeze(self) -> None:
-        """From now on the journal ends at what is durable at this moment."""
+        """Fix the end of the journal at what is durable now."""
         self._end = self._durable()
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
-        """The ranges of blocks between two positions, in order."""
+        """Return the ranges of blocks between two positions, in order."""
         if start >= end:
             return []
         size = max(_SMALLEST_SPLIT_BYTES, -(-(end - start) // parallelism))
@@ -182,7 +182,7 @@ class JournalLog:
         segments = _segments(self._folder)
         if not segments or segments[0][0] > start:
             raise CheckpointError(
-                f"The journal {self._folder} no longer has what the checkpoint is to read from {start} on. "
+                f"The journal {self._folder} no longer has what the checkpoint needs from position {start} on. "
                 "Restore it, or delete the checkpoint."
             )
         ends = [*(segment for segment, _ in segments[1:]), end]
@@ -193,18 +193,18 @@ class JournalLog:
         return found
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # they are raw
-        """The records of a split."""
+        """Yield the records of a split."""
         return read_blocks(split.path, split.partition, split.start, split.end)
 
     def forget(self, end: int) -> None:
-        """Delete the segments that lie wholly before a position, but for the newest, whose notes may be asked for."""
+        """Delete the segments that are wholly before a position, except the newest, whose notes may be needed."""
         segments = _segments(self._folder)
         for (_, path), (later, _) in itertools.pairwise(segments[: 1 - _KEPT_SEGMENTS]):
             if later <= end:
                 path.unlink(missing_ok=True)
 
     def lag(self, position: int) -> dict[str, Any]:
-        """How many bytes wait behind a position."""
+        """Return how many bytes wait after a position."""
         return {"bytes": max(0, self._durable() - position)}
 
     def _durable(self) -> int:
@@ -219,26 +219,26 @@ class JournalLog:
 
 
 def journal_end(folder: Path) -> int:
-    """The position behind the last byte that a journal has.
+    """Return the position after the last byte that a journal has.
 
-    It is never before what was read; the mark may be, when a power cut has taken it back.
+    It is never before what was read; the mark may be, when a power cut has set it back.
     """
     segments = _segments(folder)
     return segments[-1][0] + segments[-1][1].stat().st_size if segments else 0
 
 
 def journal_begin(paths: Iterable[Path]) -> int | None:
-    """The position of the first byte that some files of a journal have; None when there is no segment among them."""
+    """Return the position of the first byte that some files of a journal have; None without a segment among them."""
     return min((int(path.stem) for path in paths if path.suffix == _ENDING), default=None)
 
 
 def _segments(folder: Path) -> list[tuple[int, Path]]:
-    """The segments with the positions of their first bytes, in order."""
+    """Return the segments with the positions of their first bytes, in order."""
     return sorted((int(path.stem), path) for path in folder.glob(f"*{_ENDING}"))
 
 
 def _cuts(path: Path, low: int, high: int, size: int) -> list[int]:
-    """Where to cut the bytes [low, high) of a segment: at both ends, and between blocks about `size` apart."""
+    """Return where to cut the bytes [low, high) of a segment: at both ends, and between blocks about `size` apart."""
     cuts = [low]
     if high - low > size:
         with path.open("rb") as segment:

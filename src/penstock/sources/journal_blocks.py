@@ -1,9 +1,9 @@
-"""Blocks: records, and a note about them, as one piece of a journal that is either whole or seen to be torn.
+"""Blocks: records, and a note about them, as one piece of a journal that is either whole or detectably torn.
 
 A block is a header, the note, the lengths of the records as little-endian 32-bit numbers, and the records themselves,
-any bytes, one behind the other. So many records are written and read without touching each, and a reader can go from
-block to block by the headers alone. The header begins with a mark that has the version of the form, and a checksum of
-all that follows.
+any bytes, one after the other. So records are written and read in bulk, without touching each, and a reader can go from
+block to block by the headers alone. The header begins with a mark that has the version of the format, and a checksum of
+everything after it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LARGEST_BYTES: Final = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class BlockPlace:
-    """Where a block stands in its file, as bytes [start, end), and what it holds."""
+    """The position of a block in its file, as bytes [start, end), and what it holds."""
 
     start: int
     end: int
@@ -48,7 +48,7 @@ class BlockPlace:
 
 
 def pack_block(records: Sequence[bytes], note: bytes = b"") -> bytes:
-    """A block; its records may have less than 2 GB in all."""
+    """Return a block; its records may have less than 2 GB in all."""
     lengths = np.fromiter(map(len, records), "<u4", len(records))
     size = int(lengths.sum(dtype=np.int64))
     assert size <= _LARGEST_BYTES, "a block's records fit one Arrow array"
@@ -57,9 +57,9 @@ def pack_block(records: Sequence[bytes], note: bytes = b"") -> bytes:
 
 
 def block_places(descriptor: int, start: int, end: int) -> Iterator[BlockPlace]:
-    """The blocks that stand in the bytes [start, end) of a file, by their headers.
+    """Yield the blocks in the bytes [start, end) of a file, by their headers.
 
-    It ends before the first that is not a block, or not all there.
+    Stops before the first that is not a block, or not complete.
     """
     ahead, at = b"", start
     while True:
@@ -73,7 +73,7 @@ def block_places(descriptor: int, start: int, end: int) -> Iterator[BlockPlace]:
 
 
 def whole_end(descriptor: int, start: int, end: int) -> int:
-    """The end of the last of the blocks from `start` on that are whole: all there, and as they were written."""
+    """Return the end of the last whole block from `start` on; a whole block is complete and as it was written."""
     for place in block_places(descriptor, start, end):
         if not _is_intact(memoryview(os.pread(descriptor, place.end - place.start, place.start))):
             break
@@ -82,15 +82,15 @@ def whole_end(descriptor: int, start: int, end: int) -> int:
 
 
 def read_note(descriptor: int, place: BlockPlace) -> bytes:
-    """The note of a block."""
+    """Return the note of a block."""
     return os.pread(descriptor, place.note_bytes, place.start + _HEADER.size)
 
 
 def read_blocks(path: str, partition: str, start: int, end: int) -> Iterator[SourceChunk]:
-    """The records of the blocks that stand in the bytes [start, end) of a file, in order.
+    """Yield the records of the blocks in the bytes [start, end) of a file, in order.
 
-    The offset of a record is the place of its length in the file. Raises CheckpointError when a block is not as it was
-    written, and OSError when the file cannot be read.
+    The offset of a record is the position of its length in the file. Raises CheckpointError when a block is not as it
+    was written, and OSError when the file cannot be read.
     """
     with Path(path).open("rb") as file:
         file.seek(start)
@@ -111,7 +111,7 @@ def read_blocks(path: str, partition: str, start: int, end: int) -> Iterator[Sou
 
 
 def _place(header: bytes, start: int) -> BlockPlace | None:
-    """Where the block with this header stands, or None when it is not a header."""
+    """Return the position of the block with this header, or None when it is not a header."""
     if len(header) < _HEADER.size or not header.startswith(_MARK):
         return None
     _, _, records, note_bytes, size = _HEADER.unpack(header)
@@ -126,7 +126,7 @@ def _is_intact(block: memoryview) -> bool:
 
 
 class _Chunk:
-    """Puts the records of consecutive blocks together."""
+    """The records of consecutive blocks, put together."""
 
     def __init__(self, start: int) -> None:
         self._start = start
@@ -149,7 +149,7 @@ class _Chunk:
         return used
 
     def cut(self, partition: str) -> Iterator[SourceChunk]:
-        """The records as chunks that are not too long."""
+        """Yield the records as chunks that are not too long."""
         bounds = np.concatenate([[0], *self._lengths]).cumsum()
         offsets = np.concatenate(self._offsets)
         data = pa.py_buffer(b"".join(self._data))

@@ -14,7 +14,7 @@ from penstock.errors import BindingError
 
 __all__ = ["client_settings", "preflight", "spark_options"]
 
-# What Spark calls the beginning of a partition.
+# Spark's name for the beginning of a partition.
 _EARLIEST: Final = -2
 
 _CLIENT_DEFAULTS: Final = {
@@ -31,10 +31,10 @@ _CLIENT_DEFAULTS: Final = {
 def preflight(binding: KafkaBinding) -> tuple[str, ...]:
     """Check in the driver that a broker answers and the topic exists; create it if the binding says so.
 
-    Gives the names of the topic's partitions, as chunks have them.
+    Returns the names of the topic's partitions, as chunks have them.
 
-    Raises ExternalSystemError or BindingError. Does nothing, and knows none, when the binding secures the connection in
-    a way that only Kafka's Java client understands (a Java key store); then Spark reports what is wrong.
+    Raises ExternalSystemError or BindingError. Does nothing, and returns no names, when the binding secures the
+    connection in a way that only Kafka's Java client understands (a Java key store); then Spark reports what is wrong.
     """
     settings = _librdkafka_settings(binding.client)
     if settings is None:
@@ -43,12 +43,12 @@ def preflight(binding: KafkaBinding) -> tuple[str, ...]:
 
 
 def client_settings(binding: KafkaBinding) -> dict[str, str]:
-    """A binding's settings for clients of librdkafka. BindingError for what only Java's client understands."""
+    """Return a binding's settings for librdkafka. Raises BindingError for those that only Java's client understands."""
     settings = _librdkafka_settings(binding.client)
     if settings is None:
         raise BindingError(
-            f"Stream {binding.stream!r}: the settings of {redacted(binding.uri)!r} are for Kafka's Java client alone. "
-            "Secure the connection with PEM certificates or a plain login, or send with a Kafka client of your own."
+            f"Stream {binding.stream!r}: the settings of {redacted(binding.uri)!r} are for Kafka's Java client only. "
+            "Secure the connection with PEM certificates or a plain login, or send with your own Kafka client."
         )
     return settings
 
@@ -60,11 +60,11 @@ def spark_options(
     positions: Mapping[str, Any] | None = None,
     limit: int | None = None,
 ) -> dict[str, str]:
-    """The options of Spark's Kafka source for a binding. Where to start only counts without a checkpoint.
+    """Return the options of Spark's Kafka source for a binding. Where to start only counts without a checkpoint.
 
-    With `limit` a micro-batch has at most so many records, whatever the binding says; with `holds` nothing new is read.
-    `positions` are the next offsets by topic and partition, as Spark writes them; partitions that the topic has got
-    since are read from their beginning.
+    With `limit` a micro-batch has at most this many records, whatever the binding says; with `holds` nothing new is
+    read. `positions` are the next offsets by topic and partition, as Spark writes them; partitions that were added to
+    the topic since are read from their beginning.
     """
     client = _CLIENT_DEFAULTS | dict(binding.client)
     limit = limit or binding.max_records_per_batch
@@ -72,7 +72,7 @@ def spark_options(
         limit = RECORDS_PER_BATCH
     limits = {"maxOffsetsPerTrigger": str(limit)} if limit is not None else {}
     if holds:
-        # Spark waits for so many records, or for so long since 1970, the latter being when it thinks it last read.
+        # Spark waits for this many records, or for this delay since it last read, which it takes to be 1970.
         limits = {"minOffsetsPerTrigger": str(2**63 - 1), "maxTriggerDelay": "100000d"}
     return {
         "kafka.bootstrap.servers": binding.servers,
@@ -82,7 +82,7 @@ def spark_options(
         # Records that were deleted before they were read are an error, not a gap.
         "failOnDataLoss": "true",
         "includeHeaders": "false",
-        # A broker that restarts is back after some seconds.
+        # A broker that restarts is back after a few seconds.
         "fetchOffset.numRetries": "10",
         "fetchOffset.retryIntervalMs": "1000",
         **{f"kafka.{name}": value for name, value in client.items()},
@@ -94,7 +94,7 @@ def _start(binding: KafkaBinding, positions: Mapping[str, Any] | None) -> str:
         return binding.start or "latest"
     if list(positions) != [binding.topic]:
         raise BindingError(
-            f"Stream {binding.stream!r}: the positions are of the topic {', '.join(positions)}, and the binding names "
+            f"Stream {binding.stream!r}: the positions are of the topic {', '.join(positions)}, but the binding names "
             f"{binding.topic!r}. Bind the stream to the same topic, or start without positions."
         )
     known = positions[binding.topic]
@@ -103,7 +103,7 @@ def _start(binding: KafkaBinding, positions: Mapping[str, Any] | None) -> str:
 
 
 def _librdkafka_settings(client: Mapping[str, str]) -> dict[str, str] | None:
-    """The Java client's security settings in librdkafka's words, or None when there is no such thing."""
+    """Return the Java client's security settings as librdkafka's, or None when librdkafka has no equivalent."""
     settings: dict[str, str] = {}
     for name, value in client.items():
         if name in ("security.protocol", "sasl.mechanism", "ssl.endpoint.identification.algorithm"):

@@ -23,7 +23,7 @@ _SHOWN_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class LineLimits:
-    """How much is read at once (`chunk_bytes`), and how long a chunk (`chunk_lines`) and a line may be.
+    """The amount to read at once (`chunk_bytes`), and how long a chunk (`chunk_lines`) and a line may be.
 
     `has_mark` says whether the file may begin with a byte order mark, which is not part of its first line.
     """
@@ -40,11 +40,11 @@ _LIMITS: Final = LineLimits()
 def read_lines(
     path: str, partition: str, start: int, end: int, limits: LineLimits = _LIMITS
 ) -> Iterator[SourceChunk]:
-    r"""The lines of a file that start in the bytes [start, end), in order.
+    r"""Yield the lines of a file that start in the bytes [start, end), in order.
 
-    Ranges that meet therefore give every line once, wherever they are cut. The offset of a line is the
-    position of its first byte. A line keeps its `\n`, and blank lines behind it; blank lines by themselves
-    are skipped. A line longer than `limits.line_bytes` comes as a bad record. Raises OSError when the file
+    So adjacent ranges return every line once, wherever they are cut. The offset of a line is the
+    position of its first byte. A line keeps its `\n`, and blank lines after it; blank lines by themselves
+    are skipped. A line longer than `limits.line_bytes` becomes a bad record. Raises OSError when the file
     cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY)
@@ -65,25 +65,25 @@ def read_lines(
 
 
 def int64_array(values: npt.NDArray[np.int64]) -> pa.Array:
-    """The values as an Arrow array, without a copy (and without `pa.array`, which imports pandas first)."""
+    """Return the values as an Arrow array, without a copy (and without `pa.array`, which imports pandas first)."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def bad_chunk(partition: str, reason: str, offset: int, raw: bytes) -> SourceChunk:
-    """A chunk without records that says what could not be read."""
+    """Return a chunk without records that says what could not be read."""
     bad = BadRecord(reason, partition, offset, raw[:_SHOWN_BYTES])
     return SourceChunk(partition, pa.array([], pa.int64()), raw=pa.array([], pa.binary()), bad=(bad,))
 
 
 def _first_line(descriptor: int, start: int, end: int, limits: LineLimits) -> int:
-    """Where the first line that starts in [start, end) starts, or `end` when none does."""
+    """Return where the first line that starts in [start, end) starts, or `end` when none does."""
     if start == 0:
         return 0
     return min(end, _behind_newline(descriptor, start - 1, limits, end))
 
 
 def _behind_newline(descriptor: int, position: int, limits: LineLimits, end: int | None = None) -> int:
-    """The position behind the first newline at or behind `position`; without one, where the search ended."""
+    """Return the position after the first newline at or after `position`; without one, where the search ended."""
     while end is None or position < end:
         block = os.pread(descriptor, limits.chunk_bytes, position)
         found = block.find(b"\n")
@@ -96,7 +96,7 @@ def _behind_newline(descriptor: int, position: int, limits: LineLimits, end: int
 
 
 def _whole_lines(descriptor: int, position: int, end: int, limits: LineLimits) -> tuple[bytes, int]:
-    """A block read at a line's start, and how many of its bytes are whole lines that start before `end`.
+    """Return a block read at a line's start, and how many of its bytes are whole lines that start before `end`.
 
     A block that is not empty with 0 bytes used begins a line longer than `limits.line_bytes`.
     """
@@ -143,7 +143,7 @@ def _chunks(
 
 
 def _line_starts(block: bytes, used: int, *, may_have_mark: bool) -> npt.NDArray[np.int64]:
-    """Where the lines of a block start that are not blank."""
+    """Return where the lines of a block that are not blank start."""
     values = np.frombuffer(block, np.uint8, used)
     newlines = np.flatnonzero(values == _NEWLINE)
     starts = np.empty(len(newlines) + 1, np.int64)

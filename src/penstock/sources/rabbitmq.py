@@ -1,4 +1,4 @@
-"""RabbitMQ: what queues and streams have in common, which is what can be wrong with a broker."""
+"""RabbitMQ: what queues and streams have in common, namely the errors of a broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 __all__ = ["Problems"]
 
 for _name in ("pika", "rstream"):
-    # The clients log what they raise as well; without a handler that would all end on standard error.
+    # The clients also log what they raise; without a handler that would all go to standard error.
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
@@ -28,54 +28,54 @@ class Problems:
             self._what = f"stream {binding.name!r}"
 
     def unreachable(self, reason: object) -> ExternalSystemError:
-        """Nothing answers, or nothing that speaks the protocol. `reason` may be the error that says why."""
+        """Return the error when no server, or none that speaks the protocol, answers. `reason` may be its cause."""
         if isinstance(reason, OSError) and reason.errno is not None:
-            # Libraries put texts of their own into errors of the system.
+            # Libraries put their own texts into errors of the system.
             reason = os.strerror(reason.errno) if reason.errno > 0 else reason.strerror
         advice = "Start the broker, or correct the address in the URI"
         if isinstance(self._binding, RabbitStreamBinding):
-            advice += " (streams need the plugin rabbitmq_stream, whose port is 5552 as a rule)"
+            advice += " (streams need the plugin rabbitmq_stream, whose port is usually 5552)"
         return ExternalSystemError(
             f"{self._stream}: no RabbitMQ answers at {self._host} ({reason}). {advice}."
         )
 
     def login_refused(self) -> ExternalSystemError:
-        """The broker does not know the user, or not with this password."""
+        """Return the error when the broker does not know the user, or not with this password."""
         return ExternalSystemError(
             f"{self._stream}: RabbitMQ at {self._host} refuses the login of {self._host.user!r}. "
             "Correct user and password in the URI."
         )
 
     def no_virtual_host(self) -> BindingError:
-        """The virtual host is not there, or the user may not use it."""
+        """Return the error when the virtual host does not exist, or the user may not use it."""
         return BindingError(
             f"{self._stream}: RabbitMQ at {self._host} has no virtual host {self._host.name!r} that "
             f"{self._host.user!r} may use. Correct it in the URI, or create it and give the user its permissions."
         )
 
     def missing(self) -> PlaceMissingError:
-        """The queue or stream is not there."""
+        """Return the error when the queue or stream does not exist."""
         return PlaceMissingError(
             f"{self._stream}: the {self._what} does not exist in the virtual host {self._host.name!r} on "
             f"{self._host}. Create it, or add create=true to the URI."
         )
 
     def refused(self, reason: object) -> ExternalSystemError:
-        """The broker knows the queue or stream, and refuses it."""
+        """Return the error when the broker knows the queue or stream, but refuses it."""
         return ExternalSystemError(
             f"{self._stream}: RabbitMQ at {self._host} refuses the {self._what} ({reason}). "
-            f"Give {self._host.user!r} the permission, or look at the broker's log."
+            f"Give {self._host.user!r} the permission, or check the broker's log."
         )
 
     def is_a_stream(self) -> BindingError:
-        """The queue is a stream, which has offsets instead of acknowledgements."""
+        """Return the error when the queue is a stream, which has offsets instead of acknowledgements."""
         return BindingError(
             f"{self._stream}: the {self._what} on {self._host} is a stream. Bind it with "
             "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM and the port of the plugin rabbitmq_stream."
         )
 
     def began_again(self, end: int, position: int) -> ExternalSystemError:
-        """The stream ends before what was read of it."""
+        """Return the error when the stream ends before what was read from it."""
         return ExternalSystemError(
             f"{self._stream}: the {self._what} on {self._host} ends at offset {end}, but was read up to "
             f"{position} before, so it lost records or was created again. Start with a new checkpoint to read "

@@ -42,7 +42,7 @@ _NOT_ALLOWED: Final = 530
 def check_queue(binding: QueueBinding) -> None:
     """Check that the broker answers and has the queue; create it if the binding says so.
 
-    Raises ExternalSystemError or BindingError, with a sentence on what is wrong.
+    Raises ExternalSystemError or BindingError, whose message says what is wrong.
     """
     with _QueueConnection(binding):
         pass
@@ -51,19 +51,19 @@ def check_queue(binding: QueueBinding) -> None:
 def publish_to_queue(binding: QueueBinding, body: bytes, message_id: str) -> None:
     """Publish one durable message, and wait until the broker has it.
 
-    Raises ExternalSystemError or BindingError, with a sentence on what is wrong.
+    Raises ExternalSystemError or BindingError, whose message says what is wrong.
     """
     with _QueueConnection(binding) as connection:
         connection.publish(body, message_id)
 
 
 class QueueReceiver(Receiver["_QueueConnection"]):
-    """Receives the messages of a queue.
+    """A receiver of the messages of a queue.
 
-    Messages are acknowledged in groups, when the group is durable in the journal. What a crash left journaled but not
-    acknowledged comes again; it is left out when the broker marks it as redelivered, it has a `message_id`, and it is
-    among the last 100 000 such messages in the journal. A bounded run ends when it has received as many messages as the
-    queue held when the connection was made, or when the queue has nothing more.
+    Messages are acknowledged in groups, when the group is durable in the journal. A message that a crash left journaled
+    but not acknowledged comes again. It is skipped when the broker marks it as redelivered, it has a `message_id`, and
+    it is among the last 100 000 such messages in the journal. A bounded run ends when it has received as many messages
+    as the queue held when the connection was made, or when the queue is empty.
     """
 
     def __init__(self, binding: QueueBinding, journal: JournalWriter, *, bounded: bool = False) -> None:
@@ -78,7 +78,7 @@ class QueueReceiver(Receiver["_QueueConnection"]):
         wanted = connection.waiting if self._bounded else None
         if wanted == 0:
             return
-        # Half of what may be on the way at once: while one half is made durable the other comes.
+        # Half of what may be in flight: while one half is made durable, the other arrives.
         group = Group(self._journal, max(1, self._binding.prefetch // 2))
         inbox = _Inbox(group, self._journaled, wanted)
         connection.consume(inbox.take)
@@ -92,12 +92,12 @@ class QueueReceiver(Receiver["_QueueConnection"]):
 
 
 class _Inbox:
-    """What came and is not durable yet.
+    """The messages that have arrived and are not durable yet.
 
     Args:
         group: where records wait to be journaled.
-        journaled: what is durable already.
-        wanted: after so many messages it is full; None for no end.
+        journaled: the messages that are already durable.
+        wanted: the number of messages after which it is full; None for no end.
 
     """
 
@@ -111,18 +111,18 @@ class _Inbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether all that is wanted came."""
+        """Whether all wanted messages have arrived."""
         return self._wanted is not None and self._received >= self._wanted
 
     @property
     def wait_s(self) -> float:
-        """How long to wait for more before what came is to be committed, in seconds."""
+        """How long to wait for more before the next commit, in seconds."""
         if not len(self._group):
             return 0.0 if self._newest_tag else IDLE_S
         return self._group.wait_s
 
     def take(self, message: _Message) -> None:
-        """Take a message; one behind the last that is wanted stays with the broker."""
+        """Take a message; one after the last that is wanted stays with the broker."""
         if self.is_full:
             return
         self._received += 1
@@ -136,7 +136,7 @@ class _Inbox:
             self._digests.append(digest)
 
     def commit(self) -> int:
-        """Make durable what came; returns the tag up to which the broker may forget, 0 for nothing new."""
+        """Make durable what arrived; return the tag up to which the broker may forget, 0 for nothing new."""
         self._group.commit()
         self._journaled.add(self._digests)
         tag = self._newest_tag
@@ -157,8 +157,8 @@ class _Message:
 class _QueueConnection:
     """A connection to a queue; a context manager.
 
-    Making one raises the errors of `Problems`; everything else raises ConnectionError when the connection is lost.
-    `waiting` is how many messages the queue held when it was made.
+    Creating one raises the errors of `Problems`; everything else raises ConnectionError when the connection is lost.
+    `waiting` is how many messages the queue held when the connection was made.
     """
 
     def __init__(self, binding: QueueBinding) -> None:
@@ -184,7 +184,7 @@ class _QueueConnection:
         self._close()
 
     def consume(self, take: Callable[[_Message], None]) -> None:
-        """Hand each message that comes to `take`, from now on, whenever `wait` is called."""
+        """From now on pass each message that arrives to `take`, whenever `wait` is called."""
 
         def on_message(channel: Any, delivery: Any, properties: Any, body: bytes) -> None:  # noqa: ARG001
             self._came = True
@@ -193,15 +193,15 @@ class _QueueConnection:
         def on_cancel(frame: Any) -> None:  # noqa: ARG001  # the signature is pika's
             self._cancelled = True
 
-        with _lost():
+        with _connection_errors():
             self._channel.basic_qos(prefetch_count=self._binding.prefetch)
             self._channel.add_on_cancel_callback(on_cancel)
             self._channel.basic_consume(self._binding.queue, on_message, auto_ack=False)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for messages; whether any came."""
+        """Wait for messages; return whether any arrived."""
         self._came = False
-        with _lost():
+        with _connection_errors():
             self._connection.process_data_events(timeout_s)
         if self._cancelled:
             raise ConnectionError("the broker ended the delivery")
@@ -210,33 +210,33 @@ class _QueueConnection:
         return self._came
 
     def is_exhausted(self) -> bool:
-        """Whether nothing has come for a while, and nothing waits in the queue.
+        """Return whether nothing has arrived for a while, and nothing waits in the queue.
 
-        Others may read the same queue, so that not all that was there comes here.
+        Others may read the same queue, so not all that was there arrives here.
         """
         return time.monotonic() > self._came_s + _SILENCE_S and self._count() == 0
 
     def acknowledge(self, tag: int) -> None:
         """Let the broker forget all messages up to this one; 0 is none."""
         if tag:
-            with _lost():
+            with _connection_errors():
                 self._channel.basic_ack(tag, multiple=True)
 
     def publish(self, body: bytes, message_id: str) -> None:
-        """Publish one durable message; returns when the broker has confirmed it."""
+        """Publish one durable message; return when the broker has confirmed it."""
         properties = pika.BasicProperties(delivery_mode=2, message_id=message_id)
         try:
             self._channel.confirm_delivery()
             self._channel.basic_publish("", self._binding.queue, body, properties, mandatory=True)
         except (UnroutableError, NackError) as e:
-            raise self._problems.refused(f"the message is not taken, {type(e).__name__}") from None
+            raise self._problems.refused(f"the message is not accepted, {type(e).__name__}") from None
         except ChannelClosedByBroker as e:
             raise self._problems.refused(e.reply_text) from None
         except AMQPError as e:
             raise self._problems.unreachable(_reason(e)) from e
 
     def _count(self) -> int:
-        with _lost():
+        with _connection_errors():
             return int(self._channel.queue_declare(self._binding.queue, passive=True).method.message_count)
 
     def _open(self) -> Any:
@@ -250,7 +250,7 @@ class _QueueConnection:
             ssl_options=context,
             socket_timeout=_CONNECT_S,
             stack_timeout=_ANSWER_S,
-            # A broker that is short of memory or disk takes no messages, and says so.
+            # A broker that is short of memory or disk accepts no messages, and says so.
             blocked_connection_timeout=_ANSWER_S,
             client_properties={"connection_name": f"penstock {self._binding.stream}"},
         )
@@ -272,7 +272,7 @@ class _QueueConnection:
             raise self._problems.unreachable(_reason(e)) from e
 
     def _open_queue(self) -> tuple[Any, int]:
-        """A channel on which the queue is known to exist, and how many messages it holds."""
+        """Return a channel on which the queue is known to exist, and how many messages it holds."""
         queue = self._binding.queue
         try:
             try:
@@ -294,10 +294,10 @@ class _QueueConnection:
             raise self._problems.unreachable(_reason(e)) from e
 
     def _refuse_stream(self) -> None:
-        """A stream can be read like a queue, but would begin at its end after each restart."""
+        """Refuse a stream: it can be read like a queue, but would begin at its end after each restart."""
         try:
             channel = self._connection.channel()
-            # Queues refuse the argument, and streams that no prefetch is set, so this never begins to read.
+            # Queues refuse the argument, and streams refuse a missing prefetch, so this never starts to read.
             channel.basic_consume(self._binding.queue, _unread, arguments={"x-stream-offset": "next"})
             channel.close()
         except ChannelClosedByBroker as e:
@@ -314,12 +314,12 @@ class _QueueConnection:
 
 
 def _unread(*_: object) -> None:
-    """Nothing comes here."""
+    """Do nothing: no message arrives here."""
 
 
 @contextmanager
-def _lost() -> Iterator[None]:
-    """Raise what pika raises as ConnectionError."""
+def _connection_errors() -> Iterator[None]:
+    """Raise pika's errors as ConnectionError."""
     try:
         yield
     except AMQPError as e:
@@ -327,7 +327,7 @@ def _lost() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> object:
-    """Why a connection failed; pika wraps the reason, sometimes more than once."""
+    """Return why a connection failed; pika wraps the reason, sometimes more than once."""
     inner = error
     while not isinstance(inner, OSError):
         causes = [

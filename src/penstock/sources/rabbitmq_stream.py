@@ -1,4 +1,4 @@
-"""RabbitMQ streams: each message is journaled with its offset, behind which reading goes on after a restart."""
+"""RabbitMQ streams: each message is journaled with its offset, after which reading resumes after a restart."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ _T = TypeVar("_T")
 def check_stream(binding: RabbitStreamBinding) -> None:
     """Check that the broker answers and has the stream; create it if the binding says so.
 
-    Raises ExternalSystemError or BindingError, with a sentence on what is wrong.
+    Raises ExternalSystemError or BindingError, whose message says what is wrong.
     """
     with _StreamConnection(binding) as connection, suppress(OSError):
-        # A stream that was just created may not be ready; whether it may be read is known then, too.
+        # A stream that was just created may not be ready. This also checks that the stream may be read.
         connection.end()
 
 
 def publish_to_stream(binding: RabbitStreamBinding, body: bytes) -> None:
     """Publish one message, and wait until the broker has it.
 
-    Raises ExternalSystemError or BindingError, with a sentence on what is wrong.
+    Raises ExternalSystemError or BindingError, whose message says what is wrong.
     """
     try:
         with _StreamConnection(binding) as connection:
@@ -75,11 +75,11 @@ def publish_to_stream(binding: RabbitStreamBinding, body: bytes) -> None:
 
 
 class StreamReceiver(Receiver["_StreamConnection"]):
-    """Receives the messages of a stream.
+    """A receiver of the messages of a stream.
 
-    The journal holds the offset of each message, so that after a restart the first message read is the one behind the
-    last that is durable. The end that `start=latest` begins behind is journaled as well. A bounded run ends with the
-    message that was the last when the connection was made.
+    The journal holds the offset of each message, so that after a restart reading resumes after the last durable
+    message. The end from which `start=latest` begins is journaled as well. A bounded run ends with the message that was
+    the last when the connection was made.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StreamReceiver(Receiver["_StreamConnection"]):
         connection.subscribe(position)
         while not self._stopping.is_set() and not (self._bounded and position >= end):
             for offset, message in connection.messages(group.wait_s):
-                # Chunks are sent whole, also when reading begins or ends within them.
+                # Chunks are sent whole, even when reading begins or ends within them.
                 if offset >= position and not (self._bounded and offset >= end):
                     group.add(message_body(message), _OFFSET.pack(offset))
                     position = offset + 1
@@ -113,10 +113,10 @@ class StreamReceiver(Receiver["_StreamConnection"]):
         self._durable = position
 
     def _start(self, end: int) -> int:
-        """Where to read on: behind what is in the journal, else where the binding says."""
+        """Return where to resume: after what is in the journal, else where the binding says."""
         if self._durable is None:
             start = 0 if self._binding.start == "earliest" else end
-            # The start is kept, so that what comes before the first message is journaled is not left out.
+            # The start is kept, so that messages that arrive before the first is journaled are not skipped.
             self._journal.append([], _OFFSET.pack(start - 1))
             self._durable = start
         if end >= self._durable:
@@ -131,15 +131,15 @@ class StreamReceiver(Receiver["_StreamConnection"]):
 
 
 def behind_last_offset(notes: Iterable[bytes]) -> int | None:
-    """The offset behind the last that is in the journal, by its notes, or None for an empty journal."""
+    """Return the offset after the last in the journal, by its notes, or None for an empty journal."""
     note = next(iter(notes), None)
     return None if note is None else int(_OFFSET.unpack_from(note, len(note) - _OFFSET.size)[0]) + 1
 
 
 class _StreamConnection:
-    """A connection to a stream, with an event loop of its own that runs only inside its methods; a context manager.
+    """A connection to a stream, with its own event loop that runs only inside its methods; a context manager.
 
-    Making one raises the errors of `Problems`; everything else raises ConnectionError when the connection is lost.
+    Creating one raises the errors of `Problems`; everything else raises ConnectionError when the connection is lost.
     """
 
     def __init__(self, binding: RabbitStreamBinding) -> None:
@@ -151,7 +151,7 @@ class _StreamConnection:
         self._came = asyncio.Event()
         self._came_s = time.monotonic()
         self._loop = asyncio.new_event_loop()
-        # What breaks in the client's tasks is otherwise only written to standard error.
+        # Failures of the client's tasks are otherwise only written to standard error.
         self._loop.set_exception_handler(lambda _, what: self._fail(what.get("exception") or what["message"]))
         try:
             self._loop.run_until_complete(self._open())
@@ -168,41 +168,41 @@ class _StreamConnection:
         self._close()
 
     def end(self) -> int:
-        """The offset behind the last message that is in the stream now."""
+        """Return the offset after the last message that is in the stream now."""
         return self._run(self._end())
 
     def subscribe(self, offset: int) -> None:
-        """Let the broker send what is in the stream from an offset on."""
+        """Have the broker send what is in the stream from an offset on."""
         self._run(self._subscribe(_READING, schema.OffsetSpec.from_params(OffsetType.OFFSET, offset)))
 
     def publish(self, body: bytes) -> None:
-        """Publish one message; returns when the broker has confirmed it."""
+        """Publish one message; return when the broker has confirmed it."""
         self._run(asyncio.wait_for(self._publish(bytes(AMQPMessage(body=body))), _ANSWER_S))
 
     def messages(self, timeout_s: float) -> Iterator[tuple[int, bytes]]:
-        """What came, with its offsets, after waiting for it when there is nothing yet."""
+        """Yield the messages that have arrived, with their offsets; wait for them when there are none yet."""
         self._run(self._wait(timeout_s))
         frames, self._frames = self._frames, []
         for frame in frames:
-            yield from enumerate(self._unpacked(frame), frame.chunk_first_offset)
+            yield from enumerate(self._unpack(frame), frame.chunk_first_offset)
         if frames:
             self._came_s = time.monotonic()
             self._run(self._clients[-1].credit(_READING, len(frames)))
 
-    def _unpacked(self, frame: schema.Deliver) -> list[bytes]:
+    def _unpack(self, frame: schema.Deliver) -> list[bytes]:
         try:
             return frame.get_messages()
         except Exception as e:  # the client raises anything here
             raise JobFailedError(
                 f"Stream {self._binding.stream!r}: the messages at offset {frame.chunk_first_offset} of the stream "
-                f"{self._binding.name!r} cannot be unpacked ({e}). Messages may be batched plainly or with gzip; let "
-                "the program that publishes them use no other compression."
+                f"{self._binding.name!r} cannot be unpacked ({e}). Messages may be batched plainly or with gzip; the "
+                "program that publishes them must not use another compression."
             ) from e
 
     async def _open(self) -> None:
         host = self._binding.virtual_host
         try:
-            client = await asyncio.wait_for(self._connected(host.host, host.port), _CONNECT_S)
+            client = await asyncio.wait_for(self._connect(host.host, host.port), _CONNECT_S)
             if not await client.stream_exists(self._binding.name):
                 await self._create(client)
         except (AuthenticationFailure, SASLAuthenticationFailureLoopback):
@@ -222,8 +222,8 @@ class _StreamConnection:
         with suppress(StreamAlreadyExists):
             await client.create_stream(self._binding.name)
 
-    async def _connected(self, address: str, port: int) -> Client:
-        """A client that is logged in and gives what is delivered to this connection."""
+    async def _connect(self, address: str, port: int) -> Client:
+        """Return a client that is logged in and passes what is delivered to this connection."""
         host = self._binding.virtual_host
         client = Client(
             address,
@@ -236,7 +236,7 @@ class _StreamConnection:
         await client.start()
         await client.authenticate(host.name, host.user, host.password)
         client.add_handler(schema.Deliver, self._take, name=str(_READING))
-        client.add_handler(schema.MetadataUpdate, self._moved, name="moved")
+        client.add_handler(schema.MetadataUpdate, self._on_moved, name="moved")
         await client.run_queue_listener_task(_READING, self._take)
         return client
 
@@ -244,7 +244,7 @@ class _StreamConnection:
         self._frames.append(frame)
         self._came.set()
 
-    async def _moved(self, _: schema.MetadataUpdate) -> None:
+    async def _on_moved(self, _: schema.MetadataUpdate) -> None:
         self._fail("the stream was moved or deleted")
 
     def _fail(self, reason: object) -> None:
@@ -253,7 +253,7 @@ class _StreamConnection:
 
     async def _end(self) -> int:
         await self._subscribe(_PROBE, schema.OffsetSpec.from_params(OffsetType.LAST, None), credit=1)
-        # The broker sends the last chunk before it looks at the next request, so with the answer the chunk is here.
+        # The broker sends the last chunk before it handles the next request, so with the answer the chunk is here.
         client = self._clients[-1]
         await client.unsubscribe(_PROBE)
         await client.stream_exists(self._binding.name)
@@ -269,7 +269,7 @@ class _StreamConnection:
         except (StreamNotAvailable, StreamDoesNotExist):
             # The node has no replica of the stream; its leader is elsewhere.
             leader, _ = await self._clients[-1].query_leader_and_replicas(name)
-            client = await asyncio.wait_for(self._connected(leader.host, leader.port), _CONNECT_S)
+            client = await asyncio.wait_for(self._connect(leader.host, leader.port), _CONNECT_S)
             await client.subscribe(name, number, start, credit)
 
     async def _publish(self, message: bytes) -> None:
@@ -288,7 +288,7 @@ class _StreamConnection:
         except (StreamNotAvailable, StreamDoesNotExist):
             # The node has no replica of the stream; its leader is elsewhere.
             leader, _ = await self._clients[-1].query_leader_and_replicas(self._binding.name)
-            await asyncio.wait_for(self._connected(leader.host, leader.port), _CONNECT_S)
+            await asyncio.wait_for(self._connect(leader.host, leader.port), _CONNECT_S)
             await self._declare_publisher(self._clients[-1])
         client = self._clients[-1]
         client.add_handler(schema.PublishConfirm, confirmed, name="confirmed")
@@ -296,7 +296,7 @@ class _StreamConnection:
         await client.publish([schema.Message(0, None, message)], _PUBLISHING)
         code = await answer
         if code:
-            raise self._problems.refused(f"the message is not taken, code {code}")
+            raise self._problems.refused(f"the message is not accepted, code {code}")
 
     async def _declare_publisher(self, client: Client) -> None:
         await client.declare_publisher(self._binding.name, None, _PUBLISHING)
@@ -304,7 +304,7 @@ class _StreamConnection:
     async def _wait(self, timeout_s: float) -> None:
         client = self._clients[-1]
         if not self._frames and time.monotonic() > self._came_s + _ALIVE_S:
-            # A broker whose machine is gone says nothing, so now and then it is asked.
+            # A broker whose machine is gone says nothing, so ask it now and then.
             await client.stream_exists(self._binding.name)
             self._came_s = time.monotonic()
         if not self._frames:
@@ -315,7 +315,7 @@ class _StreamConnection:
             raise ConnectionError(self._failure or "the broker ended the connection")
 
     def _run(self, awaitable: Coroutine[Any, Any, _T]) -> _T:
-        """Run until it is done, and raise what the client raises as ConnectionError."""
+        """Run until it is done, and raise the client's errors as ConnectionError."""
         try:
             return self._loop.run_until_complete(awaitable)
         except AccessRefused:

@@ -1,6 +1,6 @@
-"""Rate source: numbers that come at an even rate by the clock, for demonstrations and tests of load.
+"""Rate source: numbers that arrive at an even rate by the clock, for demonstrations and load tests.
 
-Nothing is stored: which numbers lie between two moments follows from the rate.
+Nothing is stored: the numbers between two moments follow from the rate.
 """
 
 from __future__ import annotations
@@ -33,56 +33,57 @@ def check_schema(stream: str, record_type: RecordType) -> None:
     fields = list(record_type.schema)
     if len(fields) != 1 or fields[0].type != pa.int64():
         raise BindingError(
-            f"The records of a rate are numbers, and those of {stream!r} have the fields "
-            f"{', '.join(record_type.schema.names)}. Declare a schema with one field of the type int, and make other "
-            "records of it with map."
+            f"The records of a rate are numbers, but those of {stream!r} have the fields "
+            f"{', '.join(record_type.schema.names)}. Declare a schema with one field of the type int, and derive other "
+            "records from it with map."
         )
 
 
 @dataclass
 class RateLog:
-    """The moments since 1970, in milliseconds, as a log. Number n comes at the moment n * 1000 / rate.
+    """The moments since 1970, in milliseconds, as a log. Number n arrives at the moment n * 1000 / rate.
 
-    A job without a checkpoint begins a second ago. What came while a job was down is read, as of any log.
+    A job without a checkpoint begins one second in the past. Numbers from while a job was down are read, as with any
+    log.
     """
 
     binding: RateBinding
     _frozen_ms: int | None = field(default=None, init=False)
 
     def latest(self, start: int, *, limited: bool) -> int:
-        """The present, or as far as one micro-batch may go."""
+        """Return the present, or as far as one micro-batch may read."""
         end = _now_ms() if self._frozen_ms is None else self._frozen_ms
         if limited and start:
             end = min(end, start + _MOST_RECORDS * 1000 // self.binding.rate)
         return max(start, end)
 
     def freeze(self) -> None:
-        """Nothing comes any more."""
+        """Fix the end at the present: no more numbers arrive."""
         self._frozen_ms = _now_ms()
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
-        """The numbers between two moments."""
+        """Return the numbers between two moments."""
         first, last = self._number(start or end - _FIRST_MS), self._number(end)
         parts = min(parallelism, -(-(last - first) // _SMALL))
         cuts = [first + (last - first) * part // max(parts, 1) for part in range(parts + 1)]
         return [Split(_PARTITION, "", a, b) for a, b in itertools.pairwise(cuts)]
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """The numbers of a split."""
+        """Yield the numbers of a split."""
         for first in range(split.start, split.end, _CHUNK):
             numbers = pa.array(np.arange(first, min(first + _CHUNK, split.end), dtype=np.int64))
             batch = pa.record_batch([numbers], schema=record_type.schema)
             yield SourceChunk(split.partition, numbers, batch=batch)
 
     def forget(self, end: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     def lag(self, position: int) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
-        """Nothing waits: a number comes into being when it is read."""
+        """Return nothing: a number comes into being when it is read."""
         return {}
 
     def _number(self, at_ms: int) -> int:
-        """The first number that comes at a moment or later."""
+        """Return the first number that arrives at a moment or later."""
         return -(-at_ms * self.binding.rate // 1000)
 
 

@@ -1,4 +1,4 @@
-"""Receivers: take what a source that cannot be read again sends, and journal it before the job sees it."""
+"""Receivers: journal what a source that cannot be read again sends, before the job sees it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.sources.journal import JournalWriter
 __all__ = ["IDLE_S", "MOST_BYTES", "Group", "Receiver", "group_end_s"]
 
 IDLE_S: Final = 0.2
-"""How long a receiver waits for input before it looks whether it is to stop, in seconds."""
+"""How long a receiver waits for input before it checks whether to stop, in seconds."""
 MOST_BYTES: Final = 8 << 20
-"""When a group has so many bytes, it is made durable at once."""
+"""The size of a group, in bytes, at which it is made durable at once."""
 
 _log: Final = logging.getLogger("penstock.sources")
 _log.addHandler(logging.NullHandler())
@@ -32,16 +32,16 @@ _Connection = TypeVar("_Connection", bound=AbstractContextManager[Any])
 
 
 class Receiver(ABC, Generic[_Connection]):
-    """Receives the records of a stream in a thread of its own, and appends them to a journal; a context manager.
+    """A receiver of the records of a stream, in its own thread, which appends them to a journal; a context manager.
 
-    When the connection is lost the receiver connects again, with growing pauses. Entering it raises an error when the
-    first connection cannot be made. Whoever runs a receiver looks at `error` from time to time: when it is set,
-    nothing more is received.
+    When the connection is lost the receiver reconnects, with growing pauses. Entering it raises an error when the
+    first connection cannot be made. The caller checks `error` from time to time: when it is set, nothing more is
+    received.
 
     Args:
         stream: the stream's name, for messages.
         journal: where records go; the receiver closes it.
-        bounded: whether to end when the stream's end is reached, which `wait_for_end` waits for.
+        bounded: whether to end at the stream's end, which `wait_for_end` waits for.
 
     """
 
@@ -57,17 +57,17 @@ class Receiver(ABC, Generic[_Connection]):
 
     @abstractmethod
     def _connect(self) -> _Connection:
-        """A connection that is ready to receive.
+        """Return a connection that is ready to receive.
 
-        Raises ExternalSystemError when it cannot be had now, and BindingError when what the stream is bound to is not
-        there.
+        Raises ExternalSystemError when it cannot be made now, and BindingError when what the stream is bound to does
+        not exist.
         """
 
     @abstractmethod
     def _receive(self, connection: _Connection) -> None:
-        """Journal what comes until `_stopping` is set, or the end that counts for this kind of source is reached.
+        """Journal what arrives until `_stopping` is set, or the end for this kind of source is reached.
 
-        Raises OSError or ExternalSystemError when the connection is lost before.
+        Raises OSError or ExternalSystemError when the connection is lost before that.
         """
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class Receiver(ABC, Generic[_Connection]):
         self._journal.close()
 
     def wait_for_end(self, stop: threading.Event) -> None:
-        """Wait until all up to the end of the stream is durable, or until `stop` is set; only for bounded runs."""
+        """Wait until everything up to the end of the stream is durable, or `stop` is set; only for bounded runs."""
         assert self._bounded, "a streaming source has no end"
         while not self._ended.wait(0.1) and not stop.is_set():
             if self.error is not None:
@@ -98,7 +98,7 @@ class Receiver(ABC, Generic[_Connection]):
             self._receive_until_the_end()
         except PenstockError as e:
             self.error = e
-        except Exception as e:  # otherwise the job would go on without this stream
+        except Exception as e:  # otherwise the job would continue without this stream
             self.error = JobFailedError(
                 f"Stream {self._stream!r}: the receiver failed ({type(e).__name__}: {e})."
             )
@@ -121,10 +121,10 @@ class Receiver(ABC, Generic[_Connection]):
                     self._receive(connection)
                 self._ended.set()
             except (OSError, ExternalSystemError) as e:
-                # The other side is away; the next attempt follows after the pause.
+                # The other side is away; try again after the pause.
                 _log.warning("Stream %r: %s", self._stream, e, extra={"stream": self._stream})
             except _MissingError as e:
-                # A broker that has just started may not know yet what it holds.
+                # A broker that has just started may not know its queues and streams yet.
                 missing_since_s = missing_since_s or time.monotonic()
                 if time.monotonic() > missing_since_s + _PATIENCE_S:
                     raise e.error from None
@@ -136,7 +136,7 @@ class Receiver(ABC, Generic[_Connection]):
 
 
 class _MissingError(Exception):
-    """What the stream is bound to was there, and is not at the moment."""
+    """The place that the stream is bound to existed, but does not at the moment."""
 
     def __init__(self, error: BindingError) -> None:
         super().__init__(str(error))
@@ -148,7 +148,7 @@ class Group:
 
     Args:
         journal: where they go.
-        most_records: the group is due when it has so many.
+        most_records: the number of records at which the group is due.
 
     """
 
@@ -164,14 +164,14 @@ class Group:
         return len(self._records)
 
     def add(self, record: bytes, note: bytes = b"") -> None:
-        """Add a record, with what the journal's note is to have about it."""
+        """Add a record, with its part of the journal's note."""
         self._records.append(record)
         self._notes.append(note)
         self._bytes += len(record)
 
     @property
     def wait_s(self) -> float:
-        """How long to wait for more before the group is to be committed, in seconds; 0 when it is due."""
+        """How long to wait for more before the group is committed, in seconds; 0 when it is due."""
         if not self._records:
             return IDLE_S
         if len(self._records) >= self._most_records or self._bytes >= MOST_BYTES:
@@ -179,7 +179,7 @@ class Group:
         return max(0.0, group_end_s(self._committed_s) - time.monotonic())
 
     def commit(self) -> None:
-        """Make the group durable; then it is empty."""
+        """Make the group durable, and empty it."""
         if self._records:
             self._journal.append(self._records, b"".join(self._notes))
             self._committed_s = time.monotonic()
@@ -187,5 +187,5 @@ class Group:
 
 
 def group_end_s(committed_s: float) -> float:
-    """Until when a group may grow. Only what comes behind a group that was just committed has to wait."""
+    """Return until when a group may grow. Only messages right after a commit have to wait."""
     return committed_s + _GROUP_S

@@ -1,4 +1,4 @@
-"""Redelivery: recognise messages that are in the journal already."""
+"""Redelivery: recognise messages that are already in the journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REMEMBERED: Final = 100_000
 
 
 def message_digest(message_id: str, body: bytes) -> bytes:
-    """16 bytes that stand for a message: for its id and its content, since not all programs keep ids unique."""
+    """Return 16 bytes that identify a message by its id and its content, since not all programs keep ids unique."""
     name = message_id.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(len(name).to_bytes(4, "big") + name + body, digest_size=_DIGEST_BYTES).digest()
 
@@ -22,8 +22,8 @@ class JournaledMessages:
     """The digests of the last messages with an id that were journaled.
 
     Args:
-        notes: the notes of the journal's blocks, the newest first; each is the digests of its block.
-        remembered: how many digests are kept; the oldest is forgotten first.
+        notes: the notes of the journal's blocks, newest first; each has the digests of its block.
+        remembered: how many digests are kept; the oldest are forgotten first.
 
     """
 
@@ -42,7 +42,7 @@ class JournaledMessages:
         return digest in self._digests
 
     def add(self, digests: Iterable[bytes]) -> None:
-        """Remember messages that are durable now."""
+        """Remember messages that are now durable."""
         for digest in digests:
             self._digests.pop(digest, None)
             self._digests[digest] = None

@@ -18,13 +18,13 @@ _CONNECT_S: Final = 5.0
 
 
 class SocketReceiver(Receiver[socket.socket]):
-    """Receives the lines of a server, as its client.
+    """A receiver of the lines of a server, as its client.
 
-    Lines are made durable in groups, about 10 ms after they came at the latest. In bounded runs the end of the
-    connection is the end of the stream; else the receiver connects again, since a streaming source has no end. Blank
-    lines are left out, the last line may lack its line end, and a line of more than 64 MB is cut. Lines that the server
-    sends while nobody is connected are the server's to keep: a socket cannot ask for them again. So are those that were
-    on their way, for less than 10 ms, when the process was killed.
+    Lines are made durable in groups, at most about 10 ms after they arrive. In bounded runs the end of the connection
+    is the end of the stream; otherwise the receiver reconnects, since a streaming source has no end. Blank lines are
+    skipped, the last line may lack its line end, and a line of more than 64 MB is cut. The server must keep the lines
+    that it sends while no client is connected: a socket cannot ask for them again. The same holds for lines in flight,
+    for less than 10 ms, when the process was killed.
     """
 
     def __init__(self, binding: SocketBinding, journal: JournalWriter, *, bounded: bool = False) -> None:
@@ -42,7 +42,7 @@ class SocketReceiver(Receiver[socket.socket]):
             ) from e
 
     def _receive(self, connection: socket.socket) -> None:
-        """Journal what comes until the server ends the connection."""
+        """Journal what arrives until the server ends the connection."""
         lines = _LineBuffer()
         ended = False
         committed_s = 0.0
@@ -54,14 +54,14 @@ class SocketReceiver(Receiver[socket.socket]):
 
 
 class _LineBuffer:
-    """Cuts bytes into lines, as they come."""
+    """A buffer that cuts bytes into lines, as they arrive."""
 
     def __init__(self) -> None:
         self._waiting: list[bytes] = []
         self._size = 0
 
     def take(self, data: bytes, *, at_end: bool) -> list[bytes]:
-        """The lines that are complete with this data, but for blank ones; at the end the last one as well."""
+        """Return the lines that this data completes, without blank ones; at the end also the last one."""
         self._waiting.append(data)
         self._size += len(data)
         if b"\n" not in data and not at_end and self._size <= _LONGEST_LINE_BYTES:
@@ -71,14 +71,14 @@ class _LineBuffer:
             lines.append(rest)
             rest = b""
         self._waiting, self._size = [rest], len(rest)
-        # With their ends lines are decoded in bulk without a copy.
+        # Lines with their line ends are decoded in bulk without a copy.
         return [line + b"\n" for line in lines if line and not line.isspace()]
 
 
 def _group(connection: socket.socket, until_s: float) -> tuple[bytes, bool]:
-    """What comes up to a time (at least the next bytes, if any do), and whether the server ended the connection.
+    """Return what arrives up to a time (at least the next bytes, if any), and whether the server ended the connection.
 
-    A connection that breaks counts as ended: the lines before that are there.
+    A connection that breaks counts as ended: the lines before that are complete.
     """
     parts: list[bytes] = []
     size = 0

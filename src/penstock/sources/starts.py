@@ -1,8 +1,8 @@
 """Starts as a log: it moves each time that a job starts, and when time ends for it.
 
-Spark makes no micro-batch after a start until something has come, so that timers that fell due while the job was down
-would wait for the next record. And what waits for the watermark when a bounded run comes to its end, or a job is
-drained, must be told that nothing will follow.
+Spark runs no micro-batch after a start until data arrives, so timers that fell due while the job was down would wait
+for the next record. And when a bounded run reaches its end, or a job is drained, whatever waits for the watermark must
+learn that nothing will follow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["StartLog"]
 class StartLog:
     """The log of starts. Even positions are starts, odd ones ends; only an end has anything to read.
 
-    Spark makes a copy of it for each query, which is beyond where the query began: by one start, or with `ends` by one
+    Spark copies it for each query. The copy moves beyond where the query began: by one start, or with `ends` by one
     end. A bounded run does not wait for timers, so it needs no start.
     """
 
@@ -32,7 +32,7 @@ class StartLog:
     _is_frozen: bool = field(default=False, init=False)
 
     def latest(self, start: int, *, limited: bool) -> int:  # noqa: ARG002  # as ReplayableLog
-        """The next start or end beyond where the query began."""
+        """Return the next start or end beyond where the query began."""
         if self._end is None:
             self._end = start
             if self.ends:
@@ -42,20 +42,20 @@ class StartLog:
         return max(start, self._end)
 
     def freeze(self) -> None:
-        """The run is bounded."""
+        """Note that the run is bounded."""
         self._is_frozen = True
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:  # noqa: ARG002  # as ReplayableLog
-        """One when time ends there."""
+        """Return one split when time ends there, else none."""
         return [Split("", "", start, end)] if end > start and end % 2 else []
 
     def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # as ReplayableLog
-        """The end, without records."""
+        """Yield the end, without records."""
         yield SourceChunk(split.partition, pa.array([], pa.int64()))
 
     def forget(self, end: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     def lag(self, position: int) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
-        """Nothing waits."""
+        """Return nothing: nothing waits."""
         return {}

@@ -18,7 +18,7 @@ __all__ = ["ends_beyond"]
 def ends_beyond(
     binding: KafkaBinding, settings: Mapping[str, Any], read_to: Mapping[str, int] | None, most: int
 ) -> dict[int, int] | None:
-    """Where the partitions of a topic end, when more than `most` records wait there; None when no more do.
+    """Return where the partitions of a topic end, when more than `most` records wait there; otherwise None.
 
     `settings` are librdkafka's, and `read_to` the next offsets by partition; without them reading begins where the
     binding says. Raises ExternalSystemError when no broker answers.
@@ -40,7 +40,7 @@ def _offsets(
     asked = {TopicPartition(binding.topic, number): which for number in partitions}
     answers = admin.list_offsets(
         asked,
-        # What a transaction has not committed yet is not there for a job.
+        # A job does not see what a transaction has not committed yet.
         isolation_level=IsolationLevel.READ_COMMITTED,
         request_timeout=ANSWER_TIMEOUT_S,
     )
@@ -51,6 +51,6 @@ def _offsets(
     except (KafkaException, TimeoutError) as e:
         reason = e.args[0].str() if isinstance(e, KafkaException) else "no answer"
         raise ExternalSystemError(
-            f"Stream {binding.stream!r}: the brokers {binding.servers} do not tell where the topic {binding.topic!r} "
+            f"Stream {binding.stream!r}: the brokers {binding.servers} do not report where the topic {binding.topic!r} "
             f"ends ({reason}). Start the job again when they answer."
         ) from e

@@ -1,7 +1,7 @@
 """Topic identity: whether a Kafka topic is still the one that a checkpoint has read.
 
-A topic that is deleted and made anew has its old name and other records. Its id, which brokers give once and never
-again, tells them apart; the offsets of a checkpoint mean something in the topic with the id alone.
+A topic that is deleted and recreated has its old name but other records. Its id, which brokers assign once and never
+again, tells the two apart; the offsets of a checkpoint are valid only in the topic with that id.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from penstock.errors import CheckpointError, ExternalSystemError
 __all__ = ["TOPIC_FILES", "TopicIdentity"]
 
 TOPIC_FILES: Final = "*.topic"
-"""The files, beside the lists and journals of other sources, that say which topics a checkpoint has read."""
+"""The files, next to the lists and journals of other sources, that say which topics a checkpoint has read."""
 
-# How long a look at topics may take while the job runs, whose next micro-batch looks again.
+# How long a check of topics may take while the job runs; its next micro-batch checks again.
 _LOOK_S: Final = 2.0
 _NO_ID: Final = str(Uuid(0, 0))
 _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """Which topic a stream reads; `id` is empty where the brokers tell none."""
+    """The topic that a stream reads; `id` is empty where the brokers report none."""
 
     topic: str
     id: str
@@ -46,7 +46,7 @@ class _Watched:
 
 
 class TopicIdentity:
-    """The topics that a job reads, known by their ids in a folder of its checkpoint."""
+    """The topics that a job reads, identified by their ids in a folder of its checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -56,19 +56,19 @@ class TopicIdentity:
     def begin(
         self, binding: KafkaBinding, settings: Mapping[str, str], read_to: Mapping[str, int] | None
     ) -> str | None:
-        """Look at the topic of a stream before the job reads it, and keep its id durably.
+        """Check the topic of a stream before the job reads it, and keep its id durably.
 
-        `settings` are librdkafka's, and `read_to` the next offsets by partition, None when nothing was read yet. Gives
-        a sentence where the brokers cannot tell whether the topic is the same.
+        `settings` are librdkafka's, and `read_to` the next offsets by partition, None when nothing was read yet.
+        Returns a warning when the brokers cannot tell whether the topic is the same.
 
-        Raises CheckpointError when it is another topic than the one that was read, or has fewer records than were read;
+        Raises CheckpointError when the topic is not the one that was read, or has fewer records than were read;
         ExternalSystemError when no broker answers.
         """
         admin = self._admin(binding, settings)
-        found = _described(admin, binding)
+        found = _describe(admin, binding)
         now = _id_of(found)
         path = self._folder / f"{binding.stream}.topic"
-        stored = self._stored(path) if read_to else None
+        stored = self._read_stored(path) if read_to else None
         if stored is not None and (stored.topic != binding.topic or (stored.id and now and stored.id != now)):
             raise _changed(binding, stored, now)
         if read_to:
@@ -81,16 +81,16 @@ class TopicIdentity:
             return None
         return (
             f"The brokers {binding.servers} give topics no ids, as Kafka does since 2.8. If the topic "
-            f"{binding.topic!r} is deleted and made anew, the job notices it only while the new one has fewer records "
+            f"{binding.topic!r} is deleted and recreated, the job notices it only while the new one has fewer records "
             "than were read."
         )
 
     def check(self) -> None:
-        """Look whether the topics are still the same, after their records were read and before any is committed.
+        """Check that the topics are still the same, after their records were read and before any is committed.
 
-        An id never comes back, so what was read until now is of the topic that was known before. When no broker
-        answers, the look at the end of the next micro-batch tells. Raises CheckpointError, or ExternalSystemError when
-        a topic is gone.
+        An id never comes back, so everything read so far is from the topic that was known before. When no broker
+        answers, the check at the end of the next micro-batch decides. Raises CheckpointError when a topic has changed,
+        and ExternalSystemError when it is gone.
         """
         asked = [
             watched.admin.describe_topics(TopicCollection([watched.binding.topic]), request_timeout=_LOOK_S)
@@ -103,9 +103,9 @@ class TopicIdentity:
             except KafkaException as e:
                 if e.args[0].code() in _NO_TOPIC:
                     raise ExternalSystemError(
-                        f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} is gone while "
-                        "the job reads it, and nothing of this micro-batch was committed. If it was deleted for good, "
-                        f"the job cannot go on from its offsets; {_GO_ON}"
+                        f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} disappeared "
+                        "while the job read it, and nothing of this micro-batch was committed. If it was deleted for "
+                        f"good, the job cannot continue from its offsets; {_GO_ON}"
                     ) from e
                 continue
             except TimeoutError:
@@ -119,7 +119,7 @@ class TopicIdentity:
             self._admins[key] = build_client(AdminClient, binding, settings, LastError())
         return self._admins[key]
 
-    def _stored(self, path: Path) -> _Stored | None:
+    def _read_stored(self, path: Path) -> _Stored | None:
         try:
             return msgspec.json.decode(path.read_bytes(), type=_Stored)
         except FileNotFoundError:
@@ -127,11 +127,11 @@ class TopicIdentity:
         except (OSError, msgspec.MsgspecError) as e:
             raise CheckpointError(
                 f"The checkpoint is damaged: {path} cannot be read ({e}). Restore the file from a copy of the "
-                "checkpoint, or delete it if you know that the topic was not made anew."
+                "checkpoint, or delete it if you know that the topic was not recreated."
             ) from e
 
 
-def _described(admin: AdminClient, binding: KafkaBinding) -> TopicDescription:
+def _describe(admin: AdminClient, binding: KafkaBinding) -> TopicDescription:
     collection = TopicCollection([binding.topic])
     try:
         answers = admin.describe_topics(collection, request_timeout=ANSWER_TIMEOUT_S)
@@ -154,7 +154,7 @@ def _check_ends(
     there = {partition.id for partition in found.partitions}
     for partition, offset in read_to.items():
         if int(partition) not in there:
-            raise _shrunk(binding, f"has no partition {partition} any more", offset)
+            raise _shrunk(binding, f"no longer has partition {partition}", offset)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     asked = {TopicPartition(binding.topic, int(partition)): latest for partition in read_to}
     answers = admin.list_offsets(asked, request_timeout=ANSWER_TIMEOUT_S)
@@ -171,18 +171,18 @@ def _check_ends(
 def _unanswered(binding: KafkaBinding, error: Exception) -> ExternalSystemError:
     reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer"
     return ExternalSystemError(
-        f"Stream {binding.stream!r}: the brokers {binding.servers} do not tell about the topic {binding.topic!r} "
+        f"Stream {binding.stream!r}: the brokers {binding.servers} do not describe the topic {binding.topic!r} "
         f"({reason}). Start the job again when they answer, as a client that may describe the topic."
     )
 
 
 _GO_ON: Final = (
-    "to go on with the state that the job has, take a savepoint of the checkpoint (penstock savepoint), and start the "
+    "to continue with the state of the job, take a savepoint of the checkpoint (penstock savepoint), and start the "
     "job from it with a new checkpoint, --from-savepoint and --no-positions, so that all its streams are read from "
     "where their bindings say (start=earliest: from the beginning). Without that state, start it with a new checkpoint."
 )
 _REMEDY: Final = (
-    f"The offsets of the checkpoint mean nothing there, and nothing of it was processed; {_GO_ON}"
+    f"The offsets of the checkpoint are not valid there, and nothing of it was processed; {_GO_ON}"
 )
 
 
@@ -190,17 +190,17 @@ def _changed(binding: KafkaBinding, stored: _Stored, now: str) -> CheckpointErro
     topic = f"the topic {binding.topic!r} on {binding.servers}"
     if stored.topic != binding.topic:
         return CheckpointError(
-            f"Stream {binding.stream!r}: the job has read the topic {stored.topic!r}, and its binding names {topic}. "
+            f"Stream {binding.stream!r}: the job has read the topic {stored.topic!r}, but its binding names {topic}. "
             f"Name the same topic again. {_REMEDY}"
         )
     return CheckpointError(
-        f"Stream {binding.stream!r}: {topic} was deleted and made anew. The job has read the one with the id "
+        f"Stream {binding.stream!r}: {topic} was deleted and recreated. The job has read the one with the id "
         f"{stored.id}, and this one has the id {now}. {_REMEDY}"
     )
 
 
 def _shrunk(binding: KafkaBinding, what: str, offset: int) -> CheckpointError:
     return CheckpointError(
-        f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} {what}, and the job has read up "
-        f"to offset {offset} there. It was made anew, or its brokers have lost records. {_REMEDY}"
+        f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} {what}, but the job has read up "
+        f"to offset {offset} there. It was recreated, or its brokers have lost records. {_REMEDY}"
     )

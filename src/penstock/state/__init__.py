@@ -1,6 +1,6 @@
 """State: what a step remembers, by key group.
 
 In: declared states; stored rows.
-Out: values by key or as columns; rows that changed.
+Out: values by key or as columns; changed rows.
 Imports: base, errors, records.
 """

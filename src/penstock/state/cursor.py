@@ -1,4 +1,4 @@
-"""The cursor: where per-record code is at the moment, and how to take back what it has changed."""
+"""The cursor: the current key and times of per-record code, and how to undo its changes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ __all__ = ["Cursor"]
 
 @dataclass(slots=True)
 class Cursor:
-    """Where per-record code is at the moment, and what to take back if it raises.
+    """The position of per-record code, and the changes to undo if it raises.
 
-    `key` is the current key, None where code runs for a whole step. `time` is the event time by which values that have
-    a history are read, and from which they hold when they are set; None is the cut. `time_ms` is the event time in
-    milliseconds where no values are read by it and no field of the record holds it. `now_ms` is the time of the
-    micro-batch and `clock_ms` the largest event time so far, None before the first: what is kept for a time expires by
-    them. `timers` are those of the current key, where there are any. `watermark_ms` is the watermark, None before the
-    first, and `has_watermarks` whether there ever is one.
+    Attributes:
+        key: the current key; None while code runs for a whole step.
+        undo: the changes of the current record, in order.
+        time: the event time at which values with a history are read, and from which they hold when set; None is the
+            cut.
+        now_ms: the time of the micro-batch. Values with a processing-time TTL expire by it.
+        clock_ms: the largest event time so far, None before the first. Values with an event-time TTL expire by it.
+        timers: the timers of the current key, if the step has any.
+        watermark_ms: the watermark; None before the first.
+        has_watermarks: whether the step ever gets a watermark.
+        time_ms: the event time in milliseconds, if no values are read at it and no field of the record holds it.
+
     """
 
     key: Any
@@ -36,7 +42,7 @@ class Cursor:
     time_ms: int | None = None
 
     def take_back(self, keep: Callable[[dict[Any, Any]], bool] | None = None) -> None:
-        """Undo what the current record has changed, but for values of which `keep` says so."""
+        """Undo the changes of the current record, except to values for which `keep` returns True."""
         for undo in reversed(self.undo):
             if keep is None or not keep(undo[0]):
                 take_back(undo)

@@ -1,4 +1,4 @@
-"""Exchanges: what a state held before each of many records, and what it holds behind them, as columns."""
+"""Exchanges: the value of a state before each of many records, and its value after them, as columns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class Exchange:
-    """Records of some keys, in order. Each gives its key a value, and finds the one that the key had before.
+    """Records in order. Each sets the value of its key and sees the previous one.
 
     Attributes:
-        last: the last record of each key, by its number; keys in ascending order.
+        last: the number of the last record of each key; keys in ascending order.
 
     """
 
@@ -25,7 +25,7 @@ class Exchange:
         by_key = key_indices[order]
         begins = np.ones(len(order), bool)
         begins[1:] = by_key[1:] != by_key[:-1]
-        # The first record of a key has none before it; its own number stands there until it finds what is held.
+        # The first record of a key has no predecessor. Its own number is a placeholder until `before` fills it in.
         self._previous: Final = np.empty(len(order), np.int64)
         self._previous[order[1:]] = order[:-1]
         self._first: Final[Ints] = order[begins]
@@ -34,7 +34,7 @@ class Exchange:
         self.last: Final[Ints] = order[np.append(begins[1:], True)[: len(order)]]
 
     def before(self, held: npt.NDArray[Any], values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """For each record what its key held before it; `held` is what all keys hold, `values` what records give."""
+        """Return each key's value before each record, from the values `held` by keys and those that records set."""
         found = values[self._previous]
         found[self._first] = held[self._first_keys]
         return found

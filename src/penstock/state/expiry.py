@@ -1,4 +1,4 @@
-"""Expiry: a state whose values are kept for a time, with when each of them expires."""
+"""Expiry: a state with a time to live, and when each of its values expires."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from penstock.state.stored_blocks import EXPIRES
 from penstock.state.ttl import expires_at_ms
 from penstock.state.undo import ABSENT
 
-__all__ = ["NEVER", "ExpiringColumn", "expires_name", "gone_rows", "without_expired"]
+__all__ = ["NEVER", "ExpiringColumn", "expired_rows", "expires_name", "without_expired"]
 
 NEVER: Final = 2**63 - 1
-"""When a value expires that does not, in memory; stored it is null."""
+"""The in-memory expiry time of a value that never expires; it is stored as null."""
 
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
@@ -32,15 +32,14 @@ Times = npt.NDArray[np.int64]
 
 
 def expires_name(state: str) -> str:
-    """The column that says when the values of a state expire."""
+    """Return the name of the column with the expiry times of a state."""
     return state + EXPIRES
 
 
 class ExpiringColumn(StateColumn):
-    """One declared state with a time to live. What has expired is not a value, to whoever looks.
+    """One declared state with a time to live. Expired values are invisible.
 
-    When something was touched, and so when it expires, is noted beside the values until these are flushed, and taken
-    back with them.
+    New expiry times are kept next to the values until the values are flushed, and are undone with them.
     """
 
     def __init__(self, spec: StateSpec, owner: KeyRows, stored: pa.Array, cursor: Cursor) -> None:
@@ -52,9 +51,9 @@ class ExpiringColumn(StateColumn):
         self._may_be_empty: Final = isinstance(spec.python_type, CustomColumnCodec)
         self._cursor: Final = cursor
         self._expires: Times = np.empty(0, np.int64)
-        # When values expire that were touched one by one.
+        # The expiry times of values that were touched one by one.
         self._touched: dict[Any, int] = {}
-        # Slots that were touched as columns, with when they expire; and how many were read, with when.
+        # Slots that were touched as columns, with their expiry time; and how many slots were read, with theirs.
         self._touched_slots: list[tuple[Times, int]] = []
         self._read: tuple[int, int] | None = None
         self._gone: list[Times] = []
@@ -68,7 +67,7 @@ class ExpiringColumn(StateColumn):
         return self._cursor.clock_ms if self._by_event else self._cursor.now_ms
 
     def _expires_now(self) -> int:
-        """When a value expires that is touched now."""
+        """Return when a value that is touched now expires."""
         at_ms = self._clock_ms
         time = self._cursor.time
         if self._by_event and time is not None:
@@ -76,7 +75,7 @@ class ExpiringColumn(StateColumn):
         return NEVER if at_ms is None else expires_at_ms(self._ttl, at_ms)
 
     def _hide_gone(self, start: int) -> None:
-        """Make those values from a slot on no values that have expired."""
+        """Remove the expired values from slot `start` on."""
         clock_ms = self._clock_ms
         if clock_ms is None:
             return
@@ -91,7 +90,7 @@ class ExpiringColumn(StateColumn):
     # -- value by value --
 
     def append_rows(self, rows: pa.RecordBatch) -> None:
-        """Put stored values behind those that are there, but for what has expired."""
+        """Append stored values that have not expired."""
         super().append_rows(rows)
         expires = rows.column(expires_name(self.spec.name)).fill_null(NEVER).to_numpy()
         start = len(self._expires)
@@ -99,7 +98,7 @@ class ExpiringColumn(StateColumn):
         self._hide_gone(start)
 
     def reset(self) -> None:
-        """Forget the Python objects, which are in the rows."""
+        """Drop the Python objects; the rows hold their values."""
         self.values = _Watched(self)
 
     def materialise(self) -> None:
@@ -109,15 +108,15 @@ class ExpiringColumn(StateColumn):
             self.values = _Watched(self, self.values)
 
     def load(self, key: Any) -> Any:
-        """The stored value of a key, remembered for the next time."""
-        return self.seen(key, super().load(key))
+        """Return the stored value of a key, and cache it."""
+        return self.observe(key, super().load(key))
 
-    def seen(self, key: Any, value: Any) -> Any:
-        """What user code sees of a value that it looks at, which may keep it alive."""
+    def observe(self, key: Any, value: Any) -> Any:
+        """Return what user code sees of a value that it reads; a read may extend the value's life."""
         if value is None:
             return None
         if self._by_event and self._is_gone(key):
-            # A fact of the clock and not of the record, so it is not taken back.
+            # The clock expires the value, not the record, so this is not undone.
             self.values[key] = None
             self._touched[key] = NEVER
             dict.__setitem__(self.dirty, key, None)
@@ -136,7 +135,7 @@ class ExpiringColumn(StateColumn):
         return expires <= clock_ms
 
     def touch(self, key: Any) -> None:
-        """The value of a key is written, or kept alive by being read."""
+        """Set the expiry time of a key's value after a write, or a read that keeps it alive."""
         expires = self._expires_now()
         before = self._touched.get(key, ABSENT)
         held = self.values.get(key)
@@ -149,7 +148,7 @@ class ExpiringColumn(StateColumn):
             self._touched[key] = expires
 
     def _later(self, key: Any, before: Any, expires: int) -> int:
-        """A record that comes late makes nothing expire earlier."""
+        """Return the later of two expiry times, so that a late record makes nothing expire earlier."""
         if before is ABSENT:
             slot = self._owner.index.get(key)
             before = NEVER if slot is None else int(self._expires[slot])
@@ -158,7 +157,7 @@ class ExpiringColumn(StateColumn):
     # -- as columns --
 
     def columns(self) -> StateColumns:
-        """The values of all keys of the run as NumPy columns, for user code, which may keep them alive."""
+        """Return the values of all keys of the run as NumPy columns for user code; this may extend their life."""
         found = super().columns()
         if self._on_read:
             self._read = (len(found), self._expires_now())
@@ -170,11 +169,11 @@ class ExpiringColumn(StateColumn):
         self._touched_slots.append((slots, self._expires_now()))
 
     def snapshot(self) -> Any:
-        """The columns as they are now, for `restore`."""
+        """Return a copy of the current columns, for `restore`."""
         return super().snapshot(), len(self._touched_slots), self._read
 
     def restore(self, snapshot: Any) -> None:
-        """Back to a snapshot."""
+        """Return to a snapshot."""
         columns, touched, self._read = snapshot
         super().restore(columns)
         del self._touched_slots[touched:]
@@ -182,7 +181,7 @@ class ExpiringColumn(StateColumn):
     # -- back to the table --
 
     def flush_columns(self) -> list[Times]:
-        """Write changed columns back; returns the slots that changed."""
+        """Write changed columns back. Returns the changed slots."""
         changed = super().flush_columns()
         if self._read is not None:
             count, expires = self._read
@@ -197,7 +196,7 @@ class ExpiringColumn(StateColumn):
         return changed
 
     def flush_values(self, slots: Mapping[Any, int]) -> Times:
-        """Write changed values back, and what was kept alive; returns the slots that changed."""
+        """Write changed values and expiry times back. Returns the changed slots."""
         changed = super().flush_values(slots)
         if self._touched:
             index = self._owner.index
@@ -212,13 +211,13 @@ class ExpiringColumn(StateColumn):
         return np.concatenate([changed, *gone])
 
     def arrays(self) -> list[pa.Array]:
-        """The columns of the table that the state takes."""
+        """Return the state's columns of the table."""
         none = (self._expires == NEVER) | ~self.stored.is_valid().to_numpy(zero_copy_only=False)
         return [self.stored, pa.array(self._expires, mask=none)]
 
 
 class _Watched(dict[Any, Any]):
-    """The values of an expiring column, which hears of each that user code looks at."""
+    """The values of an expiring column. The column is notified of each read by user code."""
 
     __slots__ = ("_column",)
 
@@ -227,11 +226,11 @@ class _Watched(dict[Any, Any]):
         self._column = column
 
     def __getitem__(self, key: Any) -> Any:
-        return self._column.seen(key, super().__getitem__(key))
+        return self._column.observe(key, super().__getitem__(key))
 
 
 class _Dirty(dict[Any, None]):
-    """The keys whose values user code has changed. The column hears of each change."""
+    """The keys whose values user code has changed. The column is notified of each change."""
 
     __slots__ = ("_column",)
 
@@ -244,8 +243,8 @@ class _Dirty(dict[Any, None]):
         self._column.touch(key)
 
 
-def gone_rows(rows: pa.RecordBatch, clocks: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    """Which rows have a value that has expired; `clocks` gives the time now for each state that expires."""
+def expired_rows(rows: pa.RecordBatch, clocks: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows with an expired value; `clocks` has the current time of each state with a TTL."""
     gone = np.zeros(rows.num_rows, bool)
     for state, clock_ms in clocks.items():
         expired = pc.less_equal(rows.column(expires_name(state)), clock_ms).fill_null(fill_value=False)
@@ -254,7 +253,7 @@ def gone_rows(rows: pa.RecordBatch, clocks: Mapping[str, int]) -> npt.NDArray[np
 
 
 def without_expired(rows: pa.RecordBatch, clocks: Mapping[str, int]) -> pa.RecordBatch:
-    """The rows without the values that have expired."""
+    """Return the rows with expired values set to null."""
     for state, clock_ms in clocks.items():
         expired = pc.less_equal(rows.column(expires_name(state)), clock_ms).fill_null(fill_value=False)
         places = pa.array(np.arange(rows.num_rows), mask=expired.to_numpy(zero_copy_only=False))

@@ -1,4 +1,4 @@
-"""Folded states: values that come are folded into one value per key, and only that is kept."""
+"""Folded states: added values are folded into one value per key; only that is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import SchemaError
-from penstock.state.state_spec import StateSpec, completed, fitted, json_decoder, value_spec
+from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, json_decoder, value_spec
 from penstock.state.ttl import Ttl
 from penstock.state.value_copies import Copier, copier_of
 from penstock.state.values import BoundState, BoundValueState, CheckedValueState, KeyedState, ValueState
@@ -36,22 +36,24 @@ R = TypeVar("R")
 
 
 class ReducingState(ValueState[T]):
-    """One value per key, into which each value that is added is folded.
+    """One value per key, into which each added value is folded.
 
-    Declare it in the body of a process function.
+    Declare it in the body of a process function:
 
     >>> class Hottest(ProcessFunction):
     ...     celsius = ReducingState(float, max)
     ...     def process_record(self, record, ctx):
     ...         self.celsius.add(record.celsius)
 
-    `get` gives what was folded so far, or None; `set` replaces it. As columns it is what a `ValueState` is.
+    `get` returns the folded value, or None if nothing was added; `set` replaces it. As columns it works like a
+    `ValueState`.
 
     Args:
         value_type: as for `ValueState`.
-        reduce_function: takes what was folded so far and a value, and returns the two as one value of the same type.
-            The first value is taken as it is.
-        ttl: how long the value is kept.
+        reduce_function: combines the folded value and an added value into one value of the same type. It may change
+            its arguments in place, and must not return None. The first value that is added is stored unchanged.
+        ttl: how long the value is kept after it was last touched, see `Ttl`; without one, forever.
+        renamed_from: as for `ValueState`.
 
     """
 
@@ -85,7 +87,7 @@ class ReducingState(ValueState[T]):
         self.reduce_function = reduce_function
 
     def spec(self) -> StateSpec:
-        """How the state is stored: as its value."""
+        """Return how the state is stored: as its value."""
         if not callable(self.reduce_function):
             raise SchemaError(
                 f"The reduce function {self.reduce_function!r} is not a function of two values."
@@ -93,19 +95,22 @@ class ReducingState(ValueState[T]):
         return super().spec()
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return CheckedReducingState if issubclass(kind, CheckedValueState) else BoundReducingState
 
     def add(self, value: T) -> None:  # noqa: ARG002  # bound states override
-        """Fold a value into that of the current key. TypeError when it is not of the declared type."""
+        """Fold a value into the value of the current key.
+
+        Raises TypeError if it is not of the declared type, or if the function returns None.
+        """
         raise self._outside()
 
 
 class AggregateFunction(Generic[V, A, R]):
-    """How values are folded into an accumulator, and what comes of it.
+    """A function that folds values into an accumulator, and computes a result from it.
 
-    Values, accumulator and result may differ in type. Those of values and accumulators are what `add` and
-    `create_accumulator` are annotated with.
+    Values, accumulators and results may have different types. The type of values is taken from the annotation of
+    `add`, the type of accumulators from that of `create_accumulator`.
 
     >>> import dataclasses
     >>> @dataclasses.dataclass
@@ -128,34 +133,35 @@ class AggregateFunction(Generic[V, A, R]):
     """
 
     def create_accumulator(self) -> A:
-        """An accumulator without any value."""
+        """Return an empty accumulator."""
         raise NotImplementedError
 
     def add(self, value: V, accumulator: A, /) -> A:
-        """The accumulator with one more value; may be the same one, changed."""
+        """Return the accumulator with one more value. It may be the same object, changed."""
         raise NotImplementedError
 
     def get_result(self, accumulator: A, /) -> R:
-        """What comes of an accumulator, which stays as it is."""
+        """Return the result of an accumulator, which must not be changed."""
         raise NotImplementedError
 
     def merge(self, a: A, b: A, /) -> A:
-        """Two accumulators as one, the values of `a` before those of `b`; may be one of the two, changed."""
+        """Merge two accumulators, the values of `a` before those of `b`. May return either object, changed."""
         raise NotImplementedError
 
 
 class AggregatingState(KeyedState, Generic[V, A, R]):
-    """An accumulator per key, into which each value that is added is folded.
+    """An accumulator per key, into which each added value is folded.
 
     Declare it in the body of a process function, with an `AggregateFunction`: `mean = AggregatingState(MeanOf())`.
-    `get` gives what the function makes of the accumulator, or None; `set` replaces the accumulator. As columns it is
-    what a `ValueState` of the accumulator is.
+    `get` returns the function's result for the accumulator, or None if nothing was added; `set` replaces the
+    accumulator. As columns it works like a `ValueState` of the accumulator.
 
     Args:
-        aggregate: the function.
-        accumulator: the type of its accumulators, as for `ValueState`; without one, what `create_accumulator` is
-            annotated to return.
-        ttl: how long the accumulator is kept.
+        aggregate: an instance of the function.
+        accumulator: the type of its accumulators, as for `ValueState`; by default the return annotation of
+            `create_accumulator`.
+        ttl: how long the accumulator is kept after it was last touched, see `Ttl`; without one, forever.
+        renamed_from: as for `ValueState`.
 
     """
 
@@ -173,7 +179,7 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
         self.renamed_from = renamed_from
 
     def spec(self) -> StateSpec:
-        """How the state is stored: as its accumulator."""
+        """Return how the state is stored: as its accumulator."""
         return value_spec(self._checked_name(), self.accumulator_type, self.ttl)
 
     @functools.cached_property
@@ -192,18 +198,18 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
         hint = _hints(kind.create_accumulator).get("return", Any)
         if hint is Any:
             raise SchemaError(
-                f"{kind.__name__}.create_accumulator does not say what it returns. Annotate it or add accumulator=."
+                f"{kind.__name__}.create_accumulator has no return annotation. Annotate it or add accumulator=."
             )
         return hint
 
     @property
     def set_type(self) -> Any:
-        """The type of what a command sets the state to: an accumulator."""
+        """The type to which a command sets the state: an accumulator."""
         return self.accumulator_type
 
     @property
     def added_type(self) -> StateSpec | None:
-        """The type of what is added, as `add` is annotated; None when it says nothing that can be checked."""
+        """The type of added values by the annotation of `add`; None if the annotation cannot be checked."""
         method = type(self.aggregate).add
         hint = _hints(method).get(list(inspect.signature(method).parameters)[1], Any)
         try:
@@ -212,9 +218,9 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
             return StateSpec(self.name, hint, pa.null(), None) if inspect.isclass(hint) else None
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
-        """An accumulator from JSON. msgspec.DecodeError when it is none."""
+        """Decode an accumulator from JSON. Raises msgspec.DecodeError when it does not fit."""
         try:
-            return completed(json_decoder(self.accumulator_type).decode(data))
+            return fill_defaults(json_decoder(self.accumulator_type).decode(data))
         except msgspec.DecodeError as e:
             kind = getattr(self.accumulator_type, "__name__", self.accumulator_type)
             raise msgspec.ValidationError(
@@ -222,40 +228,43 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
             ) from None
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return CheckedAggregatingState if issubclass(kind, CheckedValueState) else BoundAggregatingState
 
     def add(self, value: V) -> None:  # noqa: ARG002  # bound states override
-        """Fold a value into the accumulator of the current key. TypeError when it is not of the annotated type."""
+        """Fold a value into the accumulator of the current key.
+
+        Raises TypeError if it is not of the annotated type, or if the function returns None.
+        """
         raise self._outside()
 
     def get(self) -> R | None:
-        """What comes of the accumulator of the current key, or None."""
+        """Return the result of the current key's accumulator, or None if it has none."""
         raise self._outside()
 
     def set(self, accumulator: A | None) -> None:  # noqa: ARG002  # as above
-        """Replace the accumulator of the current key. TypeError when it is not of the declared type."""
+        """Replace the accumulator of the current key. Raises TypeError if it is not of the declared type."""
         raise self._outside()
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: ARG002  # as above
-        """In `process_batch`: set the accumulators of the keys in `slots`, as `ValueState.put` does."""
+        """In `process_batch`: set the accumulators of the keys in `slots`, like `ValueState.put`."""
         raise self._outside()
 
 
 class BoundReducingState(BoundValueState):
-    """A reducing state at work. The function may change what it is given, so it is given a copy."""
+    """A reducing state at run time. The function may change its argument, so it gets a copy."""
 
     __slots__ = ("_copied", "_reduce")
 
     def describe(self, declared: ReducingState[Any]) -> None:
-        """Take over what was declared."""
+        """Take over the declaration."""
         self._reduce = declared.reduce_function
         self._copied: Copier | None = copier_of(self._exact)
 
     def add(self, value: Any) -> None:
-        """As declared."""
+        """Implement the declared method."""
         if type(value) is not self._exact:
-            value = fitted(value, self._column.spec)
+            value = fit_value(value, self._column.spec)
         before = self.get()
         if before is not None:
             if self._copied is not None:
@@ -267,18 +276,18 @@ class BoundReducingState(BoundValueState):
 
 
 class CheckedReducingState(BoundReducingState, CheckedValueState):
-    """A reducing state that tries at once whether what it comes to can be stored."""
+    """A reducing state that checks at once whether its value can be stored."""
 
     __slots__ = ()
 
 
 class BoundAggregatingState(BoundValueState):
-    """An aggregating state at work. The function may change the accumulator that it is given, so it is given a copy."""
+    """An aggregating state at run time. The function may change its accumulator, so it gets a copy."""
 
     __slots__ = ("_added", "_aggregate", "_copied", "_exact_added")
 
     def describe(self, declared: AggregatingState[Any, Any, Any]) -> None:
-        """Take over what was declared."""
+        """Take over the declaration."""
         self._aggregate = declared.aggregate
         self._copied: Copier | None = copier_of(self._exact)
         self._added = declared.added_type
@@ -289,9 +298,9 @@ class BoundAggregatingState(BoundValueState):
         return None if accumulator is None else self._aggregate.get_result(accumulator)
 
     def add(self, value: Any) -> None:
-        """As declared."""
+        """Implement the declared method."""
         if self._added is not None and type(value) is not self._exact_added:
-            value = fitted(value, self._added)
+            value = fit_value(value, self._added)
         accumulator = super().get()
         if accumulator is None:
             accumulator = self._aggregate.create_accumulator()
@@ -304,13 +313,13 @@ class BoundAggregatingState(BoundValueState):
 
 
 class CheckedAggregatingState(BoundAggregatingState, CheckedValueState):
-    """An aggregating state that tries at once whether its accumulator can be stored."""
+    """An aggregating state that checks at once whether its accumulator can be stored."""
 
     __slots__ = ()
 
 
 def _hints(method: Any) -> dict[str, Any]:
-    """The annotations of a method; none when they cannot be resolved."""
+    """Return the annotations of a method; an empty dict if they cannot be resolved."""
     try:
         return typing.get_type_hints(method)
     except (NameError, TypeError):

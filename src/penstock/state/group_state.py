@@ -1,8 +1,8 @@
-"""The state of one step in one key group, as one run works on it: the rows of the keys that the run touches.
+"""The state of one step in one key group during one run: the rows of the keys that the run touches.
 
-Rows are brought from the group's table when their keys are first named, so that a run costs by the keys it touches.
-User code sees them in one of two ways: value by value under the current key, or as whole columns. Either view is built
-when it is first used and written back to the rows by `flush`, so the two may take turns within a batch.
+Rows are loaded from the group's table when their keys are first used, so the cost of a run depends on the keys it
+touches. User code has two views: value by value under the current key, or whole columns. Each view is built on first
+use and written back to the rows by `flush`, so a batch may alternate between them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["GroupState", "state_schema"]
 
 
 class GroupState:
-    """All states of one step in one key group, for one run. The table stays as it is; `changes` has what is to change.
+    """All states of one step in one key group, for one run. The table is not changed; `changes` returns the new rows.
 
-    `keys` are the keys that the run has touched, in the order in which it did.
+    `keys` are the keys that the run has touched, in order of first use.
     """
 
     def __init__(self, specs: Sequence[StateSpec], table: GroupTable, cursor: Cursor | None = None) -> None:
         self._table = table
         self.cursor = cursor or Cursor(None, [])
         self.keys: pa.Array = pa.array([], table.schema.field(KEY_COLUMN).type)
-        # Whether the table has a row of the key, and whether the row holds a value that has not expired.
+        # Whether the table has a row for each key, and whether the row has a value that has not expired.
         self._were_held = np.empty(0, bool)
         self._were_seen = np.empty(0, bool)
         self._changed: list[npt.NDArray[np.int64]] = []
@@ -53,13 +53,13 @@ class GroupState:
 
     @property
     def index(self) -> dict[Any, int]:
-        """The slot of each key that was touched."""
+        """The slot of each touched key."""
         if self._index is None:
             self._index = dict(zip(key_values(self.keys), range(len(self.keys)), strict=True))
         return self._index
 
     def slot_of(self, key: Any) -> int:
-        """The slot of a key."""
+        """Return the slot of a key; this touches the key."""
         slot = self.index.get(key)
         if slot is None:
             self._load(pa.array([key], self.keys.type))
@@ -67,18 +67,18 @@ class GroupState:
         return slot
 
     def load_keys(self, keys: pa.Array) -> None:
-        """Touch keys, which are many: cheaper than one by one. Their values are turned into Python objects, too."""
+        """Touch many keys at once, which is cheaper than one by one."""
         new = self._untouched(keys)
         if len(new):
             self._load(new)
 
     def materialise(self) -> None:
-        """Turn the values of all keys that were touched into Python objects, for per-record access."""
+        """Convert the values of all touched keys to Python objects, for per-record access."""
         for column in self.columns.values():
             column.materialise()
 
     def settled_keys(self) -> list[Any]:
-        """The keys of the group that hold a value, in order, with all that was changed written back, values at hand."""
+        """Flush all changes, and return the keys that have a value, in order; all values are materialised."""
         self.flush()
         self.load_keys(self._table.all_rows().column(0))
         self.materialise()
@@ -86,7 +86,7 @@ class GroupState:
         return key_values(sorted_by_key(rows.filter(pa.array(held_rows(rows)))).column(0))
 
     def keys_now(self) -> list[Any]:
-        """The keys that hold or held a value, in order, with those behind that have just got one."""
+        """Return the keys that have or had a value, in order, followed by those that have just got one."""
         rows = sorted_by_key(self._table.all_rows()).column(0)
         held = key_values(rows)
         if self._expiring:
@@ -97,20 +97,20 @@ class GroupState:
         return list(keys)
 
     def new_keys(self, keys: pa.Array) -> list[Any]:
-        """Which of some keys the group holds nothing of, in order, each once."""
+        """Return the keys for which the group has no state, in order, without duplicates."""
         found = dict.fromkeys(key_values(keys))
         self.load_keys(keys)
         return [key for key in found if not self.has(key)]
 
     def has(self, key: Any) -> bool:
-        """Whether a key holds or held a value, or has just got one."""
+        """Return whether a key has or had a value, or has just got one."""
         slot = self.slot_of(key)
         if self._were_seen[slot] or any(key in column.dirty for column in self.columns.values()):
             return True
         return any(column.stored[slot].is_valid for column in self.columns.values())
 
     def slots_of(self, keys: pa.Array) -> npt.NDArray[np.int64]:
-        """The slot of each key."""
+        """Return the slot of each key."""
         self.load_keys(keys)
         if pa.types.is_struct(keys.type):
             index = self.index
@@ -120,10 +120,10 @@ class GroupState:
         return slots
 
     def flush(self) -> None:
-        """Write what either view has changed back to the rows."""
+        """Write the changes of both views back to the rows."""
         touched: dict[Any, None] = {}
         for column in self.columns.values():
-            # What was set and taken back without having been looked at is as it was.
+            # A value that was set and undone without ever being loaded is unchanged.
             for key in [key for key in column.dirty if key not in column.values]:
                 del column.dirty[key]
             touched |= column.dirty
@@ -136,16 +136,16 @@ class GroupState:
             column.reset()
 
     def changes(self) -> pa.RecordBatch | None:
-        """The rows that are to be put into the table, or None when nothing has changed.
+        """Return the rows to put into the table, or None if nothing has changed.
 
-        A row without any value is of a key that holds nothing any more.
+        A row without any value belongs to a key that no longer has state.
         """
         self.flush()
         slots = np.unique(np.concatenate([np.empty(0, np.int64), *self._changed]))
         if not len(slots):
             return None
         rows = self._rows()
-        # A key that held nothing before and holds nothing now is not news.
+        # A key without state before and after is not a change.
         slots = slots[(held_rows(rows) | self._were_held)[slots]]
         if not len(slots):
             return None
@@ -156,7 +156,7 @@ class GroupState:
         return pa.RecordBatch.from_arrays(arrays, schema=self._table.schema)
 
     def _untouched(self, keys: pa.Array) -> pa.Array:
-        """The keys that were not touched before, each once."""
+        """Return the keys that were not touched before, without duplicates."""
         if pa.types.is_struct(keys.type):
             index = self.index
             return pa.array([key for key in dict.fromkeys(key_values(keys)) if key not in index], keys.type)
@@ -186,7 +186,7 @@ class GroupState:
 
 
 def state_schema(key_type: pa.DataType, specs: Sequence[StateSpec]) -> pa.Schema:
-    """The columns of the table of a step: the key, and each state, with when it expires if it does."""
+    """Return the schema of a step's table: the key, each state, and the expiry times of states with a TTL."""
     columns = [pa.field(KEY_COLUMN, key_type)]
     for spec in specs:
         before = spec.renamed_from

@@ -1,8 +1,8 @@
-"""The table of one key group in memory: a row for each key, with one column for each declared state.
+"""The in-memory table of one key group: one row per key, one column per declared state.
 
-Rows are Arrow columns. A change appends the new row to a tail, and the index leads to the newest row of each key; when
-the tail has grown to a part of the table, the rows that count are brought together again. So a change costs by the rows
-that change, not by those that are held.
+Rows are stored as Arrow columns. A change appends the new row to a tail, and the index points to the newest row of each
+key. When the tail has grown to a certain share of the table, the table is compacted. So the cost of a change depends on
+the rows that change, not on the size of the table.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = ["KEY_COLUMN", "GroupTable", "held_rows", "sorted_by_key"]
 
 KEY_COLUMN: Final = "key"
 
-# The tail is brought together with the rest when it has so many rows, or a part of the table.
+# The tail is compacted into the base when it has this many rows, or this share of the table's.
 _FEW: Final = 4096
 _SHARE: Final = 4
-# Of this size a tail is one batch. A larger one is some, each larger than those behind it, so that what is appended
-# does not copy all of it each time.
+# Up to this size the tail is one batch. A larger tail is several, each larger than the next, so that an append
+# does not copy the whole tail each time.
 _ONE_BATCH_BYTES: Final = 256 << 10
-# Tables that grow alike would all be brought together in one micro-batch, so each does it at a part of its own.
+# Tables that grow alike would all be compacted in one micro-batch, so each has a different threshold.
 _turns: Final = itertools.count()
 
 
 class GroupTable:
-    """The rows of one key group, whose schema has the column of keys first; all other columns may be null."""
+    """The rows of one key group. The key is the first column; all other columns are nullable."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema: Final = schema
@@ -43,7 +43,7 @@ class GroupTable:
         self._tail: list[pa.RecordBatch] = []
         self._tail_rows = 0
         self._on_disk = False
-        # A table that nobody needs any more must go at once, with its rows, and not wait for the collector of cycles.
+        # A weak reference: an unused table must be freed at once, with its rows, not by the cycle collector.
         own = weakref.WeakMethod(self._key_at)
         self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, lambda places: own()(places))  # type: ignore[misc]
         self._turn: Final = 0.5 + 0.5 * (next(_turns) * 0.618 % 1)
@@ -52,7 +52,7 @@ class GroupTable:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> GroupTable:
-        """The table of rows, of which no two have the same key."""
+        """Return a table of rows, which must have distinct keys."""
         table = cls(batch.schema)
         table._base = batch
         table._index.put(batch.column(0), np.arange(batch.num_rows))
@@ -60,23 +60,23 @@ class GroupTable:
         return table
 
     def find(self, keys: pa.Array) -> Places:
-        """The place of each key's row, or ABSENT."""
+        """Return the place of each key's row, or ABSENT."""
         return self._index.find(keys)
 
     def rows(self, places: Places) -> pa.RecordBatch:
-        """The rows in some places; in those that are ABSENT all is null."""
+        """Return the rows at some places; rows of nulls where a place is ABSENT."""
         return self._take(pa.array(places, mask=places < 0) if (places < 0).any() else pa.array(places))
 
-    def stretch(self, code: int, count: int, columns: list[str]) -> tuple[Places, pa.RecordBatch, int | None]:
-        """Some columns of at most `count` rows in the order of their keys' codes, with their places.
+    def scan(self, code: int, count: int, columns: list[str]) -> tuple[Places, pa.RecordBatch, int | None]:
+        """Return the places and some columns of at most `count` rows, in the order of their keys' codes.
 
-        The last of the three is the code to go on with, None when there are no more.
+        The scan starts at `code`. The third element is the code with which to continue, None at the end.
         """
-        places, following = self._index.stretch(code, count)
+        places, following = self._index.scan(code, count)
         return places, self._take(pa.array(places), columns), following
 
     def timeline(self, domain: Domain, column: TimerColumn) -> Timeline:
-        """Which keys have timers that are due by a clock. All rows are looked at when it is first asked for."""
+        """Return the timeline of due timers by one clock. The first call for a clock reads all rows."""
         if domain not in self._timelines:
 
             def rows_of(keys: pa.Array) -> pa.RecordBatch:
@@ -90,24 +90,24 @@ class GroupTable:
         return self._timelines[domain]
 
     def all_rows(self) -> pa.RecordBatch:
-        """The rows of all keys."""
-        self._bring_together()
+        """Return the rows of all keys."""
+        self._compact()
         return self._base
 
     def upsert(self, changes: pa.RecordBatch) -> None:
-        """Put rows, each of another key; a row without any value takes its key out."""
+        """Insert or replace rows with distinct keys; a row without any value removes its key."""
         keys = changes.column(0)
         held = held_rows(changes)
         places = np.arange(changes.num_rows) + self._base.num_rows + self._tail_rows
         places[~held] = ABSENT
-        # First the rows, for the index looks at keys in their places.
+        # Rows first, since the index reads keys at their places.
         self._append(changes)
         before = self._index.put(keys, places)
         self.keys += int(held.sum()) - int((before >= 0).sum())
         for timeline in self._timelines.values():
             timeline.add(changes)
         if self._tail_rows > self._turn * max(_FEW, self._base.num_rows // _SHARE):
-            self._bring_together()
+            self._compact()
 
     def _append(self, changes: pa.RecordBatch) -> None:
         sizes = [part.nbytes for part in self._tail] + [changes.nbytes]
@@ -120,26 +120,26 @@ class GroupTable:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory the table takes."""
+        """The approximate memory of the table, in bytes."""
         base = 0 if self._on_disk else self._base.nbytes
         tail = sum(part.nbytes for part in self._tail)
         timelines = sum(timeline.nbytes for timeline in self._timelines.values())
         return int(base + tail + self._index.nbytes + timelines)
 
     def spill(self) -> None:
-        """Put the rows on disk, from where they are read as they are needed; the index stays in memory."""
-        self._bring_together()
+        """Move the rows to disk, where they are read as needed; the index stays in memory."""
+        self._compact()
         if self._on_disk or not self._base.num_rows:
             return
         with tempfile.NamedTemporaryFile(prefix="penstock-state-") as file:
             with pa.OSFile(file.name, "wb") as sink, pa.ipc.new_file(sink, self.schema) as writer:
                 writer.write_batch(self._base)
-            # The mapping keeps the file, which has no name from here on: nothing is left of it when the worker ends.
+            # The mapping keeps the file open after its name is removed, so nothing is left when the worker ends.
             mapped = pa.memory_map(file.name)
         self._base = pa.ipc.open_file(mapped).get_batch(0)
         self._on_disk = True
 
-    def _bring_together(self) -> None:
+    def _compact(self) -> None:
         if not self._tail:
             return
         places = self._index.renumber()
@@ -156,7 +156,7 @@ class GroupTable:
         if len(parts) == 1:
             return parts[0].take(places)
         starts = np.cumsum([0, *(part.num_rows for part in parts)])
-        # A place that is null is taken from the first part.
+        # A null place is taken from the first part.
         wanted = places.fill_null(0).to_numpy(zero_copy_only=False)
         holders = (np.searchsorted(starts, wanted, side="right") - 1).astype(np.uint16)
         order = np.argsort(holders, kind="stable")
@@ -167,14 +167,14 @@ class GroupTable:
                 taken.append(part.take(pc.subtract(places.take(pa.array(order[low:high])), int(start))))
         if len(taken) < 2:
             return taken[0] if taken else parts[0].take(places)
-        # The rows are there, those of the first part first; now in the order of the places.
+        # The rows are grouped by part; restore the order of the places.
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.concat_batches(taken).take(pa.array(back))
 
 
 def held_rows(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Which rows have any value beside the key."""
+    """Return a mask of the rows that have any value besides the key."""
     held = np.zeros(rows.num_rows, bool)
     for column in rows.columns[1:]:
         if column.null_count == 0:
@@ -184,7 +184,7 @@ def held_rows(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
 
 
 def sorted_by_key(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in the order of their keys."""
+    """Return the rows sorted by key."""
     keys = rows.column(0)
     if pa.types.is_struct(keys.type):
         names = [f"{number}" for number in range(keys.type.num_fields)]

@@ -1,4 +1,4 @@
-"""History: values that hold from an event time on, so that a record is judged by what held at its own time."""
+"""History: values that hold from an event time on, so that each record sees the value at its own time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.errors import SchemaError
 from penstock.records.schemas import arrow_type_of
-from penstock.state.state_spec import StateSpec, fitted, value_spec
+from penstock.state.state_spec import StateSpec, fit_value, value_spec
 from penstock.state.values import BoundValueState, CheckedValueState, ValueState
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "CheckedTemporalState",
     "TemporalState",
     "Version",
+    "add_version",
     "as_of",
-    "revised",
 ]
 
 T = TypeVar("T")
@@ -33,16 +33,16 @@ DEFAULT_VERSIONS: Final = 100
 
 
 class Version(NamedTuple):
-    """A value and the event time from which it holds; None is from the beginning."""
+    """A value and the event time from which it holds; None means from the beginning."""
 
     at: dt.datetime | None
     value: Any
 
 
 def as_of(versions: Sequence[Any], time: dt.datetime | None) -> Any:
-    """The newest version that holds at a time, or None. Without a time: the one that holds from the beginning.
+    """Return the version that holds at a time, or None. Without a time: the one that holds from the beginning.
 
-    The versions are in the order of their times, the one from the beginning first.
+    The versions are sorted by time, the one from the beginning first.
     """
     if not versions:
         return None
@@ -53,8 +53,8 @@ def as_of(versions: Sequence[Any], time: dt.datetime | None) -> Any:
     return versions[place - 1] if place else None
 
 
-def revised(versions: Sequence[T], version: T, limit: int) -> list[T]:
-    """The versions with one more, which replaces the one of the same time; the oldest go beyond the limit."""
+def add_version(versions: Sequence[T], version: T, limit: int) -> list[T]:
+    """Return the versions with one added. It replaces one of the same time; beyond the limit the oldest are dropped."""
     at = version.at  # type: ignore[attr-defined]
     kept = [known for known in versions if known.at != at]  # type: ignore[attr-defined]
     if at is None:
@@ -70,12 +70,12 @@ def _at(version: Any) -> Any:
 
 
 class TemporalState(ValueState[T]):
-    """One value per key that has a history by event time.
+    """One value per key, with a history by event time.
 
-    What is set by a control that is effective at an event time holds from then on; what is set by any other holds from
-    the beginning, beside those. `get` gives what holds at the event time of the current record, in whatever order
-    records and controls come. The stream of the records must say what its event time is
-    (`job.data_stream(..., event_time="at")`).
+    A control record or command that is effective at an event time sets the value from that time on; any other sets the
+    value that holds from the beginning, before the first of these times. `get` returns the value that holds at the
+    event time of the current record, whatever the order in which records and controls arrive. The stream of the records
+    must declare its event time: `job.data_stream(..., event_time="at")`.
 
     >>> class Pricing(ConnectedProcessFunction):
     ...     price = TemporalState(float)
@@ -86,7 +86,8 @@ class TemporalState(ValueState[T]):
 
     Args:
         value_type: as for `ValueState`.
-        versions: how many versions are kept of a key; beyond that the oldest are forgotten.
+        versions: how many versions are kept per key, at least 1; beyond that the oldest are dropped.
+        renamed_from: as for `ValueState`.
 
     """
 
@@ -99,31 +100,31 @@ class TemporalState(ValueState[T]):
         self.versions = versions
 
     def spec(self) -> StateSpec:
-        """How the state is stored: a list of versions."""
+        """Return how the state is stored: as a list of versions."""
         version = _version_type(value_spec(self._checked_name(), self._value_type).python_type)
         kind = list[version]  # type: ignore[valid-type]
         return StateSpec(self.name, kind, arrow_type_of(kind), None)
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundValueState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return CheckedTemporalState if kind is CheckedValueState else BoundTemporalState
 
 
 @functools.cache
 def _version_type(value_type: Any) -> type:
-    """A version of a value of one type, as it is stored."""
+    """Return the stored type of a version of one value type."""
     return msgspec.defstruct(
         "Version", [("at", dt.datetime | None), ("value", value_type | None)], frozen=True
     )
 
 
 class BoundTemporalState(BoundValueState):
-    """A temporal state at work."""
+    """A temporal state at run time."""
 
     __slots__ = ("_limit", "_value", "_version")
 
     def describe(self, declared: TemporalState[Any]) -> None:
-        """Take over what was declared."""
+        """Take over the declaration."""
         self._limit = declared.versions
         self._value = value_spec(declared.name, declared.value_type)
         self._version = _version_type(self._value.python_type)
@@ -134,25 +135,25 @@ class BoundTemporalState(BoundValueState):
 
     def set(self, value: Any) -> None:  # noqa: D102  # as declared
         if value is not None and type(value) is not self._value.python_type:
-            value = fitted(value, self._value)
+            value = fit_value(value, self._value)
         if value is None and self._cursor.time is None:
-            # From the beginning there is nothing: a key with no other version holds none.
+            # No value from the beginning: a key without any other version has no state.
             dated = [known for known in super().get() or [] if known.at is not None]
             super().set(dated or None)
             return
         version = self._version(self._cursor.time, value)
-        super().set(revised(super().get() or [], version, self._limit))
+        super().set(add_version(super().get() or [], version, self._limit))
 
     def clear(self) -> None:
-        """Forget the whole history of the current key."""
+        """Remove the whole history of the current key."""
         super().set(None)
 
-    def _fitted(self, value: Any) -> Any:
-        # The versions are of this state's own making.
+    def _fit(self, value: Any) -> Any:
+        # This state creates the versions itself.
         return value
 
     def as_of(self, slots: npt.NDArray[np.int64], times: Sequence[dt.datetime]) -> list[Any]:
-        """In `process_batch`: for each slot the value that holds at the time, or None."""
+        """In `process_batch`: return for each slot the value that holds at the time, or None."""
         stored = self._column.columns().values
         known = {int(slot): self._versions_of(stored[slot]) for slot in np.unique(slots)}
         found = [as_of(known[slot], time) for slot, time in zip(slots.tolist(), times, strict=True)]
@@ -163,6 +164,6 @@ class BoundTemporalState(BoundValueState):
 
 
 class CheckedTemporalState(BoundTemporalState, CheckedValueState):
-    """A temporal state that tries at once whether what it is set to can be stored."""
+    """A temporal state that checks at once whether its value can be stored."""
 
     __slots__ = ()

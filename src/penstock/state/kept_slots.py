@@ -1,4 +1,4 @@
-"""What a worker keeps of its slots' states between micro-batches, within a bound of memory."""
+"""The cache in which a worker keeps the state of its slots between micro-batches, within a memory limit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from penstock.state.slot_tables import CachedSlot
 __all__ = ["DEFAULT_STATE_MEMORY_BYTES", "SlotCache", "kept_slots"]
 
 DEFAULT_STATE_MEMORY_BYTES: Final = 1 << 30
-# What a worker has kept is of no use once its slot is so many versions further, and other workers have it meanwhile.
+# A cached slot that was not used for this many rounds is outdated: other workers have had the slot since.
 _MOST_ROUNDS: Final = 32
 
 
 class _Entry(NamedTuple):
-    """A kept slot: its memory, the round in which it was kept, and what is kept."""
+    """A cached slot: its memory, the round in which it was cached, and its content."""
 
     nbytes: int
     round: int
@@ -24,14 +24,14 @@ class _Entry(NamedTuple):
 
 
 class SlotCache:
-    """Kept slots by name, those that were used last at the end.
+    """Cached slots by name, least recently used first.
 
-    Beyond the bound, slots that were not used in this round or the one before go first: other workers have them by now.
-    Then the tables of the slot at work go to disk, where only the indexes of their keys take memory, and then other
-    slots go. So all slots together stay within the bound, or the slot that was used last is kept alone. What goes is
-    read again from the stored state if it is needed; its files on disk go with it.
+    When the limit is exceeded, slots that were used neither in this round nor in the one before are dropped first:
+    other workers have them by now. Next the tables of the current slot move to disk, where only their key indexes take
+    memory. Then other slots are dropped. So all slots together stay within the limit, or only the last used slot is
+    kept. A dropped slot is read again from the stored state when needed; its files on disk are removed with it.
 
-    A round ends when a slot is kept that was kept in it already, which takes a micro-batch.
+    A round ends when a slot is cached for the second time in it, that is, after one micro-batch.
     """
 
     def __init__(self, most_bytes: int = DEFAULT_STATE_MEMORY_BYTES) -> None:
@@ -41,12 +41,12 @@ class SlotCache:
         self.most_bytes = most_bytes
 
     def take(self, name: Hashable) -> CachedSlot | None:
-        """What is kept under a name, which is then no longer kept here: a run that fails leaves nothing behind."""
+        """Remove and return the slot cached under a name, or None. So a failed run leaves nothing in the cache."""
         found = self._kept.pop(name, None)
         return None if found is None else found.kept
 
     def put(self, name: Hashable, kept: CachedSlot) -> None:
-        """Keep a slot."""
+        """Cache a slot."""
         if name in self._in_round:
             self._round += 1
             self._in_round.clear()
@@ -58,7 +58,7 @@ class SlotCache:
         self._kept[name] = entry
 
     def relieve(self, tables: Mapping[int, GroupTable]) -> None:
-        """Make room for the tables of the slot at work, or put them on disk, the largest first, when there is none."""
+        """Make room for the tables of the current slot. If that fails, move them to disk, the largest first."""
         sizes = {group: table.nbytes for group, table in tables.items()}
         excess = self._make_room(sum(sizes.values()), self._round - 2)
         for group in sorted(sizes, key=lambda group: (-sizes[group], group)):
@@ -68,9 +68,9 @@ class SlotCache:
             excess -= sizes[group] - tables[group].nbytes
 
     def _make_room(self, wanted_bytes: int, last_round: int) -> int:
-        """Let slots go for so many bytes, those first that were used longest ago, of rounds up to the given one.
+        """Drop slots of rounds up to `last_round`, least recently used first, until `wanted_bytes` fit.
 
-        Gives by how much the bound is exceeded then.
+        Returns by how many bytes the limit is still exceeded.
         """
         excess = self.nbytes + wanted_bytes - self.most_bytes
         for name, entry in list(self._kept.items()):
@@ -83,9 +83,9 @@ class SlotCache:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory all that is kept takes."""
+        """The approximate memory of all cached slots, in bytes."""
         return sum(entry.nbytes for entry in self._kept.values())
 
 
 kept_slots: Final = SlotCache()
-"""Those of this process."""
+"""The cache of this process."""

@@ -1,12 +1,12 @@
 """Key groups: the fixed, stable mapping of keys to the units in which keyed state is distributed.
 
 The hash is XXH64 with seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md) over a canonical
-form of the key, and the key group is that hash modulo the number of key groups. It is the same on every machine,
-Python version and run; changing it would orphan all state, so fixed vectors test it.
+form of the key. The key group is that hash modulo the number of key groups. It is the same on every machine, Python
+version and run. A change would orphan all state, so tests compare it with fixed vectors.
 
 Canonical form: an integer or boolean is 8 bytes, two's complement, little endian; text is its UTF-8 bytes; bytes
 are themselves; a date or timestamp is its integer; a key of several fields is the canonical forms of the fields, each
-behind its length as 4 bytes, little endian.
+preceded by its length as 4 bytes, little endian.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SEED: Final = np.uint64((0x27D4EB2F165667C5 + 8) & 0xFFFFFFFFFFFFFFFF)
 
 
 def check_key_type(key_type: pa.DataType) -> pa.DataType:
-    """The type in which keys of `key_type` are kept: integers as int64. SchemaError when it cannot be a key."""
+    """Return the stored type of keys of `key_type`: int64 for integers. Raises SchemaError if it cannot be a key."""
     if pa.types.is_integer(key_type) or pa.types.is_boolean(key_type):
         return pa.int64()
     if pa.types.is_string(key_type) or pa.types.is_binary(key_type):
@@ -50,7 +50,7 @@ def check_key_type(key_type: pa.DataType) -> pa.DataType:
 
 
 def key_groups(keys: pa.Array, count: int) -> npt.NDArray[np.uint16]:
-    """The key group of each key; keys must not be null."""
+    """Return the key group of each key; keys must not be null."""
     hashes = key_hashes(keys)
     if count & (count - 1) == 0:
         # For a power of two the remainder is the low bits, and a mask is several times faster than a division.
@@ -59,7 +59,7 @@ def key_groups(keys: pa.Array, count: int) -> npt.NDArray[np.uint16]:
 
 
 def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:
-    """XXH64 of the canonical form of each key."""
+    """Return the XXH64 hash of each key's canonical form."""
     if _is_integral(keys.type):
         return _hash_integers(_as_integers(keys))
     # Keys repeat, so only the distinct ones are hashed.
@@ -74,7 +74,7 @@ def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:
 
 
 def key_codes(keys: pa.Array) -> npt.NDArray[np.uint64]:
-    """64 bits for each key: an integral key's own, of any other the hash."""
+    """Return a 64-bit code for each key: its own bits if it is integral, otherwise its hash."""
     return _as_integers(keys) if _is_integral(keys.type) else key_hashes(keys)
 
 
@@ -101,22 +101,22 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-def _rotated(values: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
+def _rotate(values: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
     return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
 
 
 def _hash_integers(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """XXH64 of each value's 8 bytes, for a whole column; equal to the library's, which takes one value a call."""
+    """Return XXH64 of each value's 8 bytes for a whole column; the xxhash library takes one value per call."""
     hashes = np.empty(len(values), np.uint64)
-    # In pieces that stay in the processor's cache with their temporaries: 5 times as fast as the whole column.
+    # Pieces that fit into the processor's cache with their temporaries are 5 times as fast as the whole column.
     for start in range(0, len(values), _CACHED):
         hashes[start : start + _CACHED] = _hash_piece(values[start : start + _CACHED])
     return hashes
 
 
 def _hash_piece(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    h = _SEED ^ (_rotated(values * _P2, 31) * _P1)
-    h = _rotated(h, 27) * _P1 + _P4
+    h = _SEED ^ (_rotate(values * _P2, 31) * _P1)
+    h = _rotate(h, 27) * _P1 + _P4
     h ^= h >> np.uint64(33)
     h *= _P2
     h ^= h >> np.uint64(29)

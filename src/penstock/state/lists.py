@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.records.types import CustomColumnCodec, Field
 from penstock.state.cursor import Cursor
 from penstock.state.state_column import StateColumn
-from penstock.state.state_spec import StateSpec, completed, fitted, value_spec
+from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, value_spec
 from penstock.state.ttl import Ttl
 from penstock.state.undo import LONGER
 from penstock.state.values import BoundState, BoundValueState, CheckedState, CheckedValueState, KeyedState
@@ -25,20 +25,20 @@ __all__ = [
     "CheckedListState",
     "ListState",
     "column_of_parts",
-    "inside",
+    "elements",
     "offsets_of",
     "offsets_of_lengths",
     "parts_of_column",
-    "runs",
+    "split_elements",
 ]
 
 T = TypeVar("T")
 
 
 class ListState(KeyedState, Generic[T]):
-    """A list per key. A key with an empty list holds nothing.
+    """A list per key. A key with an empty list uses no storage.
 
-    Declare it in the body of a process function. `item_type` is as for `ValueState`.
+    Declare it in the body of a process function; in the function's methods it refers to the list of the current key:
 
     >>> class LastSeen(ProcessFunction):
     ...     recent = ListState(str)
@@ -47,7 +47,14 @@ class ListState(KeyedState, Generic[T]):
     ...         if len(self.recent) > 10:
     ...             self.recent.set(self.recent.get()[-10:])
 
-    `add` costs the same whatever the length of the list. Treat the items as read-only.
+    The cost of `add` does not depend on the length of the list. A loop over the state iterates over a copy, so it may
+    change the state. Treat the items themselves as read-only.
+
+    Args:
+        item_type: the type of the items, as for `ValueState`.
+        ttl: how long the whole list is kept after it was last touched, see `Ttl`; without one, forever.
+        renamed_from: as for `ValueState`.
+
     """
 
     @overload
@@ -65,42 +72,42 @@ class ListState(KeyedState, Generic[T]):
 
     @property
     def set_type(self) -> Any:
-        """The type of what a command sets the state to: a list of items."""
+        """The type to which a command sets the state: a list of items."""
         item: Any = self._item_type
         return list[item]
 
     def spec(self) -> StateSpec:
-        """How the state is stored: as an Arrow list of its items."""
+        """Return how the state is stored: as an Arrow list of its items."""
         item = value_spec(self._checked_name(), self._item_type)
         return StateSpec(self.name, _ListForm(item), pa.list_(item.arrow_type), None, self.ttl)
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
-        """A list from a JSON array. msgspec.DecodeError when it is none of such items."""
+        """Decode a list from a JSON array. Raises msgspec.DecodeError when it does not fit."""
         item: Any = value_spec("", self._item_type).python_type
-        return completed(msgspec.json.decode(data, type=list[item] | None))
+        return fill_defaults(msgspec.json.decode(data, type=list[item] | None))
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return CheckedListState if issubclass(kind, CheckedValueState) else BoundListState
 
     def get(self) -> list[T]:
-        """The items of the current key, as a list of your own."""
+        """Return a copy of the list of the current key; an empty list if the key has none."""
         raise self._outside()
 
     def add(self, item: T) -> None:  # noqa: ARG002  # bound states override
-        """Put an item behind the others. TypeError when it is not of the declared type."""
+        """Append an item. Raises TypeError if it is not of the declared type."""
         raise self._outside()
 
     def add_all(self, items: Iterable[T]) -> None:  # noqa: ARG002  # as above
-        """Put several items behind the others. TypeError when one is not of the declared type."""
+        """Append several items. Raises TypeError if one is not of the declared type."""
         raise self._outside()
 
     def set(self, items: Iterable[T] | None) -> None:  # noqa: ARG002  # as above
-        """Replace the whole list; None is an empty one. TypeError when an item is not of the declared type."""
+        """Replace the whole list; None clears it. Raises TypeError if an item is not of the declared type."""
         raise self._outside()
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: ARG002  # as above
-        """In `process_batch`: set the lists of the keys in `slots` (each slot once); `values` is a list of lists."""
+        """In `process_batch`: set the lists of the keys in `slots` (distinct slots); `values` is a list of lists."""
         raise self._outside()
 
     def __iter__(self) -> Iterator[T]:
@@ -111,7 +118,7 @@ class ListState(KeyedState, Generic[T]):
 
 
 class BoundListState(BoundState, ListState[Any]):
-    """A list state at work. The list of a key is changed in place; what takes it back cuts it to its length before."""
+    """A list state at run time. The list of a key is changed in place; undo truncates it to its previous length."""
 
     __slots__ = ("_exact", "_item")
 
@@ -125,7 +132,7 @@ class BoundListState(BoundState, ListState[Any]):
 
     def add(self, item: Any) -> None:  # noqa: D102  # as declared
         if type(item) is not self._exact:
-            item = fitted(item, self._item)
+            item = fit_value(item, self._item)
         key = self._cursor.key
         try:
             held = self._values[key]
@@ -139,10 +146,10 @@ class BoundListState(BoundState, ListState[Any]):
         self._dirty[key] = None
 
     def add_all(self, items: Iterable[Any]) -> None:  # noqa: D102  # as declared
-        self._extend(self._fitted(items))
+        self._extend(self._fit(items))
 
     def set(self, items: Iterable[Any] | None) -> None:  # noqa: D102  # as declared
-        self._replace(None if items is None else self._fitted(items))
+        self._replace(None if items is None else self._fit(items))
 
     def __len__(self) -> int:
         return len(self._held() or ())
@@ -164,31 +171,31 @@ class BoundListState(BoundState, ListState[Any]):
         held += items
         self._dirty[self._cursor.key] = None
 
-    def _fitted(self, items: Iterable[Any]) -> list[Any]:
+    def _fit(self, items: Iterable[Any]) -> list[Any]:
         if isinstance(items, str | bytes):
             raise TypeError(f"the state {self.name!r} takes a list of items, not {items!r}")
         exact, item_spec = self._exact, self._item
-        return [item if type(item) is exact else fitted(item, item_spec) for item in items]
+        return [item if type(item) is exact else fit_value(item, item_spec) for item in items]
 
 
 class CheckedListState(CheckedState, BoundListState):
-    """A list state that tries at once whether what it gets can be stored."""
+    """A list state that checks at once whether new items can be stored."""
 
     __slots__ = ()
 
     def add(self, item: Any) -> None:  # noqa: D102  # as declared
         self.add_all([item])
 
-    def _fitted(self, items: Iterable[Any]) -> list[Any]:
-        found = super()._fitted(items)
-        # Only what is new: the others were tried when they came.
+    def _fit(self, items: Iterable[Any]) -> list[Any]:
+        found = super()._fit(items)
+        # Only the new items: the others were checked when they were added.
         self._column.check_value(found)
         return found
 
 
 @dataclass(frozen=True)
 class _ListForm(CustomColumnCodec):
-    """Lists as an Arrow list; an empty one is stored as none."""
+    """Lists as an Arrow list; an empty list is stored as null."""
 
     item: StateSpec
 
@@ -196,21 +203,21 @@ class _ListForm(CustomColumnCodec):
         return {"item": self.item}
 
     def to_python(self, column: pa.Array) -> list[Any]:
-        return list(runs(parts_of_column(self.item, inside(column)), column))
+        return list(split_elements(parts_of_column(self.item, elements(column)), column))
 
     def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
         items = list(itertools.chain.from_iterable(value for value in values if value))
         return pa.ListArray.from_arrays(offsets_of(values), column_of_parts(self.item, items))
 
 
-def inside(column: pa.Array) -> pa.Array:
-    """The parts of all lists or maps of a column, one behind the other."""
+def elements(column: pa.Array) -> pa.Array:
+    """Return the elements of all lists or maps of a column, concatenated."""
     first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
     return column.values.slice(first, last - first)
 
 
-def runs(parts: list[Any], column: pa.Array) -> Iterator[list[Any] | None]:
-    """The parts of each list or map; None for one that is null or empty."""
+def split_elements(parts: list[Any], column: pa.Array) -> Iterator[list[Any] | None]:
+    """Yield the elements of each list or map of a column; None if it is null or empty."""
     bounds = column.offsets.to_numpy()
     bounds = (bounds - bounds[0]).tolist()
     present = column.is_valid().to_pylist()
@@ -219,20 +226,20 @@ def runs(parts: list[Any], column: pa.Array) -> Iterator[list[Any] | None]:
 
 
 def offsets_of(values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
-    """Where the parts of each list or map begin and end; null for an empty one."""
+    """Return the offsets of each list or map; null for an empty one."""
     return offsets_of_lengths(
         np.fromiter((len(value) if value else 0 for value in values), np.int64, len(values))
     )
 
 
 def offsets_of_lengths(lengths: npt.NDArray[np.int64]) -> pa.Array:
-    """The same of lists that are so long."""
+    """Return the offsets of lists of these lengths; null for an empty one."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return pa.array(offsets, pa.int32(), mask=np.append(lengths == 0, False))
 
 
 def parts_of_column(part: StateSpec, column: pa.Array) -> list[Any]:
-    """The values of a column without nulls, as user code sees them."""
+    """Convert a column without nulls to values as user code sees them."""
     if part.record_type is None:
         return _field_of(part).to_python(column)
     names = list(part.record_type.field_names)
@@ -240,7 +247,7 @@ def parts_of_column(part: StateSpec, column: pa.Array) -> list[Any]:
 
 
 def column_of_parts(part: StateSpec, values: list[Any]) -> pa.Array:
-    """The column of values. SchemaError when one cannot be stored."""
+    """Convert values to a column. Raises SchemaError when one cannot be stored."""
     if part.record_type is None:
         return _field_of(part).to_arrow(values)
     columns = part.record_type.batch(values).columns

@@ -1,4 +1,4 @@
-"""Map state: a mapping per key, in the order in which its entries came."""
+"""Map state: a mapping per key, in insertion order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.records.types import CustomColumnCodec
 from penstock.state.cursor import Cursor
-from penstock.state.lists import column_of_parts, inside, offsets_of, parts_of_column, runs
+from penstock.state.lists import column_of_parts, elements, offsets_of, parts_of_column, split_elements
 from penstock.state.state_column import StateColumn
-from penstock.state.state_spec import StateSpec, completed, fitted, value_spec
+from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, value_spec
 from penstock.state.ttl import Ttl
 from penstock.state.undo import ABSENT, Undo
 from penstock.state.values import BoundState, BoundValueState, CheckedState, CheckedValueState, KeyedState
@@ -31,18 +31,26 @@ V = TypeVar("V")
 
 
 class MapState(KeyedState, Generic[K, V]):
-    """A mapping per key. A key with an empty mapping holds nothing.
+    """A mapping per key. A key with an empty mapping uses no storage.
 
-    Declare it in the body of a process function. The types are as for `ValueState`; those of map keys must have a hash.
+    Declare it in the body of a process function; in the function's methods it refers to the mapping of the current key.
+    The keys inside of the mapping are called map keys.
 
     >>> class Stock(ProcessFunction):
     ...     pieces = MapState(str, int)
     ...     def process_record(self, record, ctx):
     ...         self.pieces.put(record.article, self.pieces.get(record.article, 0) + record.count)
 
-    Entries stand in the order in which their map keys came; a new value leaves an entry where it is. Treat values as
-    read-only: a change counts only when it is `put`. `get` and `put` cost the same whatever the size of the mapping;
-    the first `remove` of a record copies it.
+    Entries are in insertion order; a new value leaves its entry in place. Treat values as read-only: a change takes
+    effect only by `put`. The cost of `get` and `put` does not depend on the size of the mapping; the first `remove` in
+    a record copies the mapping.
+
+    Args:
+        key_type: the type of map keys, as for `ValueState`. It must be hashable, so a record type must be frozen.
+        value_type: the type of the values, as for `ValueState`.
+        ttl: how long the whole mapping is kept after it was last touched, see `Ttl`; without one, forever.
+        renamed_from: as for `ValueState`.
+
     """
 
     @overload
@@ -73,29 +81,30 @@ class MapState(KeyedState, Generic[K, V]):
 
     @property
     def set_type(self) -> Any:
-        """The type of what a command sets the state to: a mapping."""
+        """The type to which a command sets the state: a mapping."""
         key: Any = self._key_type
         value: Any = self._value_type
         return dict[key, value]
 
     def spec(self) -> StateSpec:
-        """How the state is stored: as an Arrow map, in the order of its entries."""
+        """Return how the state is stored: as an Arrow map, in the order of its entries."""
         key = value_spec(self._checked_name(), self._key_type)
         if not _has_hash(key.python_type):
             raise SchemaError(
-                f"{self._key_type!r} has no hash, so it cannot be the type of map keys. Use a frozen class or a scalar."
+                f"{self._key_type!r} is not hashable, so it cannot be the type of map keys. Use a frozen class or a "
+                "scalar."
             )
         value = value_spec(self.name, self._value_type)
         arrow_type = pa.map_(key.arrow_type, value.arrow_type)
         return StateSpec(self.name, _MapForm(key, value), arrow_type, None, self.ttl)
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
-        """A mapping from a JSON object, or an array of pairs. msgspec.DecodeError when it is none of such entries."""
-        found = completed(_decoder(self._key_type, self._value_type).decode(data))
+        """Decode a mapping from a JSON object or an array of pairs. Raises msgspec.DecodeError when it does not fit."""
+        found = fill_defaults(_decoder(self._key_type, self._value_type).decode(data))
         return dict(found) if isinstance(found, list) else found
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return CheckedMapState if issubclass(kind, CheckedValueState) else BoundMapState
 
     @overload
@@ -105,7 +114,7 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def get(self, key: K, default: None) -> V | None: ...
     def get(self, key: K, default: V | None = None) -> V | None:  # noqa: ARG002  # bound states override
-        """The value of a map key, or the default."""
+        """Return the value of a map key, or the default."""
         raise self._outside()
 
     @overload
@@ -113,38 +122,38 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def put(self, key: npt.NDArray[np.int64], value: Any) -> None: ...
     def put(self, key: Any, value: Any) -> None:  # noqa: ARG002  # as above
-        """Set the value of a map key. TypeError when one of them is not of the declared type.
+        """Set the value of a map key. Raises TypeError if the map key or the value is not of the declared type.
 
-        In `process_batch`, with slots (each once) and a list of dicts: set the mappings of the keys in these slots.
+        In `process_batch`, with distinct slots and a list of dicts: set the mappings of the keys in these slots.
         """
         raise self._outside()
 
     def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:  # noqa: ARG002  # as above
-        """Set the values of several map keys."""
+        """Set the values of several map keys. Raises TypeError like `put`."""
         raise self._outside()
 
     def set(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] | None) -> None:  # noqa: ARG002  # as above
-        """Replace the whole mapping; None is an empty one."""
+        """Replace the whole mapping; None clears it. Raises TypeError like `put`."""
         raise self._outside()
 
     def remove(self, key: K) -> None:  # noqa: ARG002  # as above
-        """Remove a map key, if it is there."""
+        """Remove a map key and its value, if present."""
         raise self._outside()
 
     def items(self) -> list[tuple[K, V]]:
-        """All entries, in order, as a list of your own."""
+        """Return a new list of all entries, in insertion order."""
         raise self._outside()
 
     def keys(self) -> list[K]:
-        """All map keys, in order, as a list of your own."""
+        """Return a new list of all map keys, in insertion order."""
         return [key for key, _ in self.items()]
 
     def values(self) -> list[V]:
-        """All values, in the order of their map keys, as a list of your own."""
+        """Return a new list of all values, in the order of their map keys."""
         return [value for _, value in self.items()]
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return whether the mapping has no entries."""
         return not len(self)
 
     def __contains__(self, key: object) -> bool:
@@ -157,15 +166,15 @@ class MapState(KeyedState, Generic[K, V]):
         raise self._outside()
 
 
-# What stands for a mapping that was not copied: a place in the notes, the note there, and the copy.
+# The initial value, for a mapping that was not copied: a place in the undo log, the entry there, and the copy.
 _NO_COPY: Final[tuple[int, Undo | None, object]] = (0, None, None)
 
 
 class BoundMapState(BoundState, MapState[Any, Any]):
-    """A map state at work. The mapping of a key is changed in place, and each change of an entry noted.
+    """A map state at run time. The mapping of a key is changed in place; each change of an entry is logged for undo.
 
-    Where an entry stood can only be restored from the mapping as it was, so what removes one for the first time within
-    a record goes on with a copy.
+    The position of a removed entry can only be restored from the original mapping, so the first removal in a record
+    copies the mapping.
     """
 
     __slots__ = ("_copied", "_exact_key", "_exact_value", "_key_spec", "_value_spec")
@@ -188,9 +197,9 @@ class BoundMapState(BoundState, MapState[Any, Any]):
             if isinstance(key, np.ndarray):
                 self._put_columns(key, value)
                 return
-            key = fitted(key, self._key_spec)
+            key = fit_value(key, self._key_spec)
         if type(value) is not self._exact_value:
-            value = fitted(value, self._value_spec)
+            value = fit_value(value, self._value_spec)
         held = self._held()
         if held is None:
             self._replace({key: value})
@@ -200,11 +209,11 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         self._dirty[self._cursor.key] = None
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:  # noqa: D102
-        for key, value in self._fitted(entries).items():
+        for key, value in self._fit(entries).items():
             self.put(key, value)
 
     def set(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None) -> None:  # noqa: D102
-        self._replace(None if entries is None else self._fitted(entries))
+        self._replace(None if entries is None else self._fit(entries))
 
     def remove(self, key: Any) -> None:  # noqa: D102  # as declared
         held = self._held()
@@ -229,7 +238,7 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         return held
 
     def _own(self, held: dict[Any, Any]) -> dict[Any, Any]:
-        """The mapping of the current key as one that the running code alone has changed."""
+        """Return the mapping of the current key as a copy that only the current record has changed."""
         undo = self._cursor.undo
         place, note, copied = self._copied
         if held is copied and place < len(undo) and undo[place] is note:
@@ -239,19 +248,19 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         self._copied = (len(undo) - 1, undo[-1], own)
         return own
 
-    def _fitted(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    def _fit(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
         exact_key, exact_value = self._exact_key, self._exact_value
         pairs = entries.items() if isinstance(entries, Mapping) else entries
         return {
-            key if type(key) is exact_key else fitted(key, self._key_spec): value
+            key if type(key) is exact_key else fit_value(key, self._key_spec): value
             if type(value) is exact_value
-            else fitted(value, self._value_spec)
+            else fit_value(value, self._value_spec)
             for key, value in pairs
         }
 
 
 class CheckedMapState(CheckedState, BoundMapState):
-    """A map state that tries at once whether what it gets can be stored."""
+    """A map state that checks at once whether new entries can be stored."""
 
     __slots__ = ()
 
@@ -259,19 +268,19 @@ class CheckedMapState(CheckedState, BoundMapState):
         if isinstance(key, np.ndarray):
             self._put_columns(key, value)
         else:
-            ((key, value),) = self._fitted([(key, value)]).items()
+            ((key, value),) = self._fit([(key, value)]).items()
             super().put(key, value)
 
-    def _fitted(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-        found = super()._fitted(entries)
-        # Only what is new: the others were tried when they came.
+    def _fit(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+        found = super()._fit(entries)
+        # Only the new entries: the others were checked when they were put.
         self._column.check_value(found)
         return found
 
 
 @dataclass(frozen=True)
 class _MapForm(CustomColumnCodec):
-    """Mappings as an Arrow map in their own order; an empty one is stored as none."""
+    """Mappings as an Arrow map in insertion order; an empty mapping is stored as null."""
 
     key: StateSpec
     value: StateSpec
@@ -280,13 +289,13 @@ class _MapForm(CustomColumnCodec):
         return {"key": self.key, "value": self.value}
 
     def to_python(self, column: pa.Array) -> list[Any]:
-        entries = inside(column)
+        entries = elements(column)
         keys, values = (
             parts_of_column(spec, part)
             for spec, part in zip((self.key, self.value), entries.flatten(), strict=True)
         )
         pairs = list(zip(keys, values, strict=True))
-        return [None if run is None else dict(run) for run in runs(pairs, column)]
+        return [None if run is None else dict(run) for run in split_elements(pairs, column)]
 
     def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
         found = [value for value in values if value]
@@ -298,7 +307,7 @@ class _MapForm(CustomColumnCodec):
 
 
 def _has_hash(kind: Any) -> bool:
-    """Whether values of a type may be the keys of a dict."""
+    """Return whether values of a type can be keys of a dict."""
     kind = typing.get_origin(kind) or kind
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind.__struct_config__.frozen
@@ -307,12 +316,12 @@ def _has_hash(kind: Any) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _decoder(key_type: Any, value_type: Any) -> msgspec.json.Decoder[Any]:
-    """What reads mappings from JSON."""
+    """Return the decoder of mappings from JSON."""
     key: Any = value_spec("", key_type).python_type
     value: Any = value_spec("", value_type).python_type
     pairs = list[tuple[key, value]]
     try:
         return msgspec.json.Decoder(dict[key, value] | pairs | None)
     except TypeError:
-        # The names in a JSON object are text, and no text is such a key.
+        # The names in a JSON object are text, which cannot be keys of this type.
         return msgspec.json.Decoder(pairs | None)

@@ -1,4 +1,4 @@
-"""Operator state: lists of a step without a key, one for each of its parts."""
+"""Operator state: the lists of a step without a key, one per part."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 class OperatorListState(ListState[T], Generic[T]):
     """A list for each part of a step without a key.
 
-    The records of a source partition belong to one part, which many source partitions may share. When a job starts with
-    another number of tasks, whole parts move between tasks, so every item is kept exactly once. `item_type` is as for
-    `ValueState`, and the methods are those of `ListState`, in `process_record` and in `process_batch`.
+    All records of a source partition belong to the same part; several source partitions may share a part. When a job
+    starts with another number of tasks, whole parts move between tasks, so every item is kept exactly once. The methods
+    are those of `ListState`, in `process_record` and in `process_batch`.
 
     >>> class Pairs(ProcessFunction):
     ...     waiting = OperatorListState(str)
@@ -30,6 +30,10 @@ class OperatorListState(ListState[T], Generic[T]):
     ...         if len(self.waiting) == 2:
     ...             yield Pair(*self.waiting)
     ...             self.waiting.clear()
+
+    Args:
+        item_type: the type of the items, as for `ValueState`.
+
     """
 
     by_key: ClassVar[bool] = False
@@ -42,12 +46,12 @@ class OperatorListState(ListState[T], Generic[T]):
         super().__init__(item_type)
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return _CheckedOperatorListState if issubclass(kind, CheckedValueState) else _BoundOperatorListState
 
 
 class OneList(BoundState):
-    """What is one list, and no column."""
+    """Mixin for a state that is a single list and not a column."""
 
     __slots__ = ()
 
@@ -59,18 +63,18 @@ class OneList(BoundState):
 
     def _no_columns(self) -> StateError:
         return StateError(
-            f"The state {self.name!r} is one list and no column. Use get, add, add_all, set and clear in "
+            f"The state {self.name!r} is a single list, not a column. Use get, add, add_all, set and clear in "
             "process_batch, too."
         )
 
 
 class _BoundOperatorListState(OneList, BoundListState):
-    """The list of a part at work."""
+    """The list of a part at run time."""
 
     __slots__ = ()
 
 
 class _CheckedOperatorListState(OneList, CheckedListState):
-    """The same, which tries at once whether what it gets can be stored."""
+    """The list of a part that checks at once whether new items can be stored."""
 
     __slots__ = ()

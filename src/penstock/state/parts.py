@@ -1,9 +1,9 @@
-"""Parts: into what the records of a step without a key are divided, by their places and not by what they hold.
+"""Parts: the divisions of a step without a key. Its records are divided by their source, not by their content.
 
-The part of a record follows from its stream and source partition, so that the records of a source partition stay
-together and in order. Each key group is one part, and so parts move between tasks as key groups do. What a part holds
-is a row of the step's table like that of a key: its key is the smallest integer, from 0 on, that is hashed to the
-part's key group. So whoever finds the key group of a row by its key finds the right one.
+The part of a record is determined by its stream and source partition, so the records of a source partition stay
+together and in order. Each key group is one part, so parts move between tasks like key groups. The state of a part is a
+row of the step's table, like that of a key. Its key is the smallest non-negative integer that hashes to the part's key
+group, so the key group of a row always follows from its key.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PART_KEY_TYPE: Final = pa.int64()
 
 
 def part_of(stream: str, partition: str, count: int) -> int:
-    """The part of the records of a source partition, where there are `count` key groups."""
+    """Return the part of a source partition's records, given `count` key groups."""
     return xxhash.xxh64_intdigest(f"{stream}/{partition}".encode()) % count
 
 
 @functools.lru_cache(maxsize=8)
 def part_keys(count: int) -> tuple[int, ...]:
-    """The key of the row of each part."""
+    """Return the row key of each part."""
     found: dict[int, int] = {}
     start, tried = 0, 4 * count + 64
     while len(found) < count:

@@ -1,7 +1,7 @@
-"""Shared state: what a step keeps once for all its keys, the same in every task, also for keys that appear later.
+"""Shared state: state that a step keeps once for all its keys, also those that appear later; the same in every task.
 
 Settings are single values with a history by event time; broadcast state is a mapping. Every task of a step keeps a
-copy, and since all tasks see the same control records in the same order, all copies are the same.
+copy. All tasks see the same control records in the same order, so all copies are equal.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from penstock.errors import SchemaError, StateError
 from penstock.state.cursor import Cursor
-from penstock.state.history import DEFAULT_VERSIONS, Version, as_of, revised
-from penstock.state.state_spec import StateSpec, completed, fitted, json_decoder, value_spec
-from penstock.state.stored_blocks import as_bytes, conformed
+from penstock.state.history import DEFAULT_VERSIONS, Version, add_version, as_of
+from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, json_decoder, value_spec
+from penstock.state.stored_blocks import as_bytes, conform
 from penstock.state.undo import undo_of
 
 __all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared", "shared_of", "stored_shared"]
@@ -30,7 +30,7 @@ _TIME: Final = pa.timestamp("us", "UTC")
 
 
 class _Declared:
-    """What settings and broadcast states have in common: a name, and that they work only inside a step."""
+    """The base of settings and broadcast states: they have a name, and work only inside a step."""
 
     name = ""
     renamed_from: str | None = None
@@ -39,7 +39,7 @@ class _Declared:
         self.name = name
 
     def check(self) -> None:
-        """SchemaError when it cannot be stored."""
+        """Raise SchemaError if the state cannot be stored."""
         raise NotImplementedError
 
     def _outside(self) -> StateError:
@@ -49,17 +49,18 @@ class _Declared:
 class Setting(_Declared, Generic[T]):
     """A value of the whole step, which commands of the kind `set` change.
 
-    Declare it in the body of a process function: `tolerance = Setting(float, 0.5)`. A command with `effective_at`
-    gives it a value from that event time on; records are judged by what holds at their own event time.
+    Declare it in the body of a process function: `tolerance = Setting(float, 0.5)`. A command with `effective_at` sets
+    the value from that event time on; each record sees the value that holds at its own event time.
 
     Args:
         value_type: as for `ValueState`.
-        default: what `get` gives as long as nothing was set.
+        default: the value that `get` returns until one is set.
+        renamed_from: as for `ValueState`.
 
     """
 
     has_history: ClassVar[bool] = True
-    """Whether commands and control records may set it from an event time on."""
+    """Whether commands and control records can set the state from an event time on."""
 
     @overload
     def __init__(self, value_type: type[T], default: T, *, renamed_from: str | None = None) -> None: ...
@@ -78,43 +79,53 @@ class Setting(_Declared, Generic[T]):
 
     @property
     def set_type(self) -> Any:
-        """The type of what a command sets it to."""
+        """The type to which a command sets the setting."""
         return self._value_type
 
     def spec(self) -> StateSpec:
-        """How the value is stored."""
+        """Return how the value is stored. Raises SchemaError if it cannot be stored."""
         return value_spec(self.name, self._value_type)
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
-        """A value from JSON. msgspec.DecodeError when it is not of the declared type."""
-        return completed(json_decoder(self._value_type).decode(data))
+        """Decode a value from JSON. Raises msgspec.DecodeError when it is not of the declared type."""
+        return fill_defaults(json_decoder(self._value_type).decode(data))
 
     def check(self) -> None:
-        """SchemaError when the type cannot be stored, or the default is not of it."""
+        """Raise SchemaError if the type cannot be stored, or the default is not of that type."""
         spec = self.spec()
         if self.default is not None:
             try:
-                fitted(self.default, spec)
+                fit_value(self.default, spec)
             except TypeError as e:
                 raise SchemaError(
                     f"The setting {self.name!r} has the default {self.default!r}: {e}"
                 ) from None
 
     def get(self) -> T:
-        """The value in force."""
+        """Return the value in force at the event time of the current record, or the default."""
         raise self._outside()
 
     def set(self, value: T) -> None:  # noqa: ARG002  # bound settings override
-        """Set it for the whole step. Only where code runs for the whole step, not under a key."""
+        """Set the value for the whole step.
+
+        Raises StateError where code runs under a key and not for the whole step, TypeError if the value is not of the
+        declared type.
+        """
         raise self._outside()
 
 
 class BroadcastState(_Declared, Generic[K, V]):
-    """A mapping that the whole step shares, such as rules by their names.
+    """A mapping shared by the whole step, such as rules by name.
 
-    Declare it in the body of a process function: `rules = BroadcastState(str, Rule)`. All methods may read it. It is
-    changed where code runs for the whole step: in `process_control` of a broadcast stream, and in handlers of commands
-    to the step. Treat values as read-only: a change counts only when it is `put`.
+    Declare it in the body of a process function: `rules = BroadcastState(str, Rule)`. All methods of the function can
+    read it. Only code that runs for the whole step can change it: `process_control` of a broadcast stream, and handlers
+    of commands to the step. Treat values as read-only: a change takes effect only by `put`.
+
+    Args:
+        key_type: the type of the keys of the mapping, as for `ValueState`.
+        value_type: the type of its values, as for `ValueState`.
+        renamed_from: as for `ValueState`.
+
     """
 
     @overload
@@ -131,31 +142,35 @@ class BroadcastState(_Declared, Generic[K, V]):
         self._value_type = value_type
 
     def specs(self) -> tuple[StateSpec, StateSpec]:
-        """How keys and values are stored."""
+        """Return how keys and values are stored."""
         return value_spec(self.name, self._key_type), value_spec(self.name, self._value_type)
 
     def check(self) -> None:
-        """SchemaError when the types cannot be stored."""
+        """Raise SchemaError if the types cannot be stored."""
         self.specs()
 
     def get(self, key: K, default: V | None = None) -> V | None:  # noqa: ARG002  # bound states override
-        """The value of a key, or the default."""
+        """Return the value of a key, or the default."""
         raise self._outside()
 
     def put(self, key: K, value: V) -> None:  # noqa: ARG002  # as above
-        """Set the value of a key. TypeError when key or value are not of the declared types."""
+        """Set the value of a key.
+
+        Raises TypeError if key or value is not of the declared type, StateError where code runs under a key and not for
+        the whole step.
+        """
         raise self._outside()
 
     def remove(self, key: K) -> None:  # noqa: ARG002  # as above
-        """Remove a key, if it is there."""
+        """Remove a key, if present. Raises StateError where code runs under a key and not for the whole step."""
         raise self._outside()
 
     def items(self) -> Iterable[tuple[K, V]]:
-        """All keys with their values, in the order in which the keys came."""
+        """Return all keys with their values, in insertion order."""
         raise self._outside()
 
     def values(self) -> Iterable[V]:
-        """All values, in the order of their keys."""
+        """Return all values, in the order of their keys."""
         return [value for _, value in self.items()]
 
     def __contains__(self, key: object) -> bool:
@@ -169,16 +184,17 @@ class BroadcastState(_Declared, Generic[K, V]):
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    """Each state as an Arrow IPC stream: of a setting its versions, of a broadcast state its entries."""
+    """The stored form: an Arrow IPC stream per state, with the versions of a setting or the entries of a mapping."""
 
     settings: dict[str, bytes]
     mappings: dict[str, bytes]
 
 
 class SharedStates:
-    """All shared states of a step in one task. `stored` is what an earlier `dump` gave, or None.
+    """All shared states of a step in one task. `stored` is the result of an earlier `dump`, or None.
 
-    `writable` says whether the code that runs may change them.
+    `writable` is whether the running code may change them. Raises StateError when `stored` does not fit the
+    declarations.
     """
 
     def __init__(self, declared: Mapping[str, _Declared], stored: bytes | None) -> None:
@@ -196,12 +212,12 @@ class SharedStates:
                     self._mappings[name] = _mapping(_of(found.mappings, state), state.specs())
             except (pa.ArrowException, SchemaError, StateError, ValueError) as e:
                 raise StateError(
-                    f"The checkpoint's {name!r} does not fit what the step declares: {e}. Restore the older job, or "
+                    f"The checkpoint's {name!r} does not fit the step's declaration: {e}. Restore the older job, or "
                     "start with a new checkpoint."
                 ) from e
 
     def bind(self, cursor: Cursor) -> dict[str, _Declared]:
-        """The states at work under a cursor, by name."""
+        """Return the states bound to a cursor, by name."""
         bound: dict[str, _Declared] = {}
         for name, state in self._declared.items():
             if isinstance(state, Setting):
@@ -211,26 +227,26 @@ class SharedStates:
         return bound
 
     def is_of(self, declared: Mapping[str, _Declared]) -> bool:
-        """Whether these are the states as declared here, and not by an earlier job with other types."""
+        """Return whether these states have the given declarations, and not those of an earlier job with other types."""
         return len(self._declared) == len(declared) and all(
             self._declared.get(name) is state for name, state in declared.items()
         )
 
     def mapping(self, name: str) -> dict[Any, Any]:
-        """The content of a broadcast state."""
+        """Return the content of a broadcast state."""
         return self._mappings[name]
 
     def own(self, values: dict[Any, Any]) -> bool:
-        """Whether these are the values of one of the states, as the cursor notes them."""
+        """Return whether `values` belongs to one of the states; the cursor logs it for undo."""
         return values is self.settings or any(values is mapping for mapping in self._mappings.values())
 
     @property
     def timed(self) -> bool:
-        """Whether a setting holds from an event time on."""
+        """Whether any setting has a value that holds from an event time on."""
         return any(versions and versions[-1].at is not None for versions in self.settings.values())
 
     def in_force(self) -> dict[str, Any]:
-        """Every setting as it is at the cut, and how many entries every broadcast state has; plain values."""
+        """Return each setting's value at the cut and the number of entries of each broadcast state, as plain values."""
         found: dict[str, Any] = {}
         for name, state in self._declared.items():
             if name.startswith("__"):
@@ -249,7 +265,7 @@ class SharedStates:
         return found
 
     def may_change(self, name: str, cursor: Cursor) -> None:
-        """Raise StateError where the states must not be changed."""
+        """Raise StateError where the states must not be changed; otherwise mark them as changed."""
         if not self.writable or cursor.key is not None:
             raise StateError(
                 f"{name!r} belongs to the whole step, and cannot be changed for a single key. Change it in a handler "
@@ -258,7 +274,7 @@ class SharedStates:
         self.changed = True
 
     def dump(self) -> bytes:
-        """All values as bytes, the same for the same history."""
+        """Return all values as bytes; the same history always returns the same bytes."""
         settings, mappings = {}, {}
         for name, state in self._declared.items():
             if isinstance(state, Setting) and self.settings[name]:
@@ -274,7 +290,7 @@ class SharedStates:
 
 
 def stored_shared(stored: bytes | None) -> dict[str, pa.RecordBatch]:
-    """The rows of each state in what `SharedStates.dump` gave."""
+    """Return the rows of each state in the result of `SharedStates.dump`."""
     if stored is None:
         return {}
     found = msgspec.msgpack.decode(stored, type=_Stored)
@@ -285,7 +301,7 @@ def stored_shared(stored: bytes | None) -> dict[str, pa.RecordBatch]:
 
 
 def shared_of(settings: Mapping[str, pa.RecordBatch], mappings: Mapping[str, pa.RecordBatch]) -> bytes | None:
-    """What `SharedStates` takes, from the rows of settings and of broadcast states."""
+    """Return the stored form for `SharedStates`, from the rows of settings and broadcast states."""
     found = _Stored(
         {name: as_bytes(rows) for name, rows in settings.items()},
         {name: as_bytes(rows) for name, rows in mappings.items()},
@@ -294,8 +310,8 @@ def shared_of(settings: Mapping[str, pa.RecordBatch], mappings: Mapping[str, pa.
 
 
 def storable(value: Any, spec: StateSpec) -> Any:
-    """A value as one of the declared type that can be stored. TypeError when it is none."""
-    found = fitted(value, spec)
+    """Return a value converted to the declared type. Raises TypeError if it does not fit or cannot be stored."""
+    found = fit_value(value, spec)
     try:
         spec.to_arrow([found])
     except SchemaError as e:
@@ -320,17 +336,17 @@ def _mapping(stored: bytes | None, specs: tuple[StateSpec, StateSpec]) -> dict[A
 
 
 def _columns(stored: bytes, schema: pa.Schema) -> list[pa.Array]:
-    return conformed(pa.ipc.open_stream(stored).read_next_batch(), schema).columns  # type: ignore[no-any-return]
+    return conform(pa.ipc.open_stream(stored).read_next_batch(), schema).columns  # type: ignore[no-any-return]
 
 
 def _of(stored: Mapping[str, bytes], state: _Declared) -> bytes | None:
-    """What is stored of a state, if only under the name that it had before."""
+    """Return the stored bytes of a state, under its name or its earlier name."""
     found = stored.get(state.name)
     return stored.get(state.renamed_from) if found is None and state.renamed_from else found
 
 
 class _BoundSetting(Setting[Any]):
-    """A setting at work."""
+    """A setting at run time."""
 
     def __init__(self, declared: Setting[Any], states: SharedStates, cursor: Cursor) -> None:
         super().__init__(None, declared.default)
@@ -352,11 +368,11 @@ class _BoundSetting(Setting[Any]):
         before = self._states.settings[self.name]
         self._cursor.undo.append((self._states.settings, self.name, before))
         version = Version(self._cursor.time, value)
-        self._states.settings[self.name] = revised(before, version, DEFAULT_VERSIONS)
+        self._states.settings[self.name] = add_version(before, version, DEFAULT_VERSIONS)
 
 
 class _BoundBroadcastState(BroadcastState[Any, Any]):
-    """A broadcast state at work."""
+    """A broadcast state at run time."""
 
     def __init__(self, declared: BroadcastState[Any, Any], states: SharedStates, cursor: Cursor) -> None:
         super().__init__(None, None)
@@ -398,7 +414,7 @@ class _BoundBroadcastState(BroadcastState[Any, Any]):
 
 
 def declared_shared(owner: type) -> dict[str, _Declared]:
-    """The settings and broadcast states that a class declares, base classes first."""
+    """Return the settings and broadcast states that a class declares, base classes first."""
     found: dict[str, _Declared] = {}
     for cls in reversed(owner.__mro__):
         found.update({name: value for name, value in vars(cls).items() if isinstance(value, _Declared)})

@@ -1,4 +1,4 @@
-"""The log of a slot: a head that says which versions count, and pieces of rows, each stored as one entry."""
+"""The log of a slot: a head that lists the valid versions, and pieces of rows; each is stored as one entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import StateError
 from penstock.state.group_table import held_rows
 from penstock.state.slot_parts import StoredPart
-from penstock.state.stored_blocks import Content, as_bytes, conformed
+from penstock.state.stored_blocks import Content, as_bytes, conform
 
 __all__ = [
     "HEAD",
@@ -23,27 +23,27 @@ __all__ = [
     "LogVersion",
     "head_of",
     "needed_bytes",
-    "packed",
+    "pack",
     "piece_name",
     "pieces_of",
     "rows_bytes",
     "stored_piece",
-    "unpacked",
+    "unpack",
 ]
 
 
 LOG_FORMAT: Final = 2
 HEAD: Final = "head"
-"""The name of the entry without which nothing is stored."""
+"""The name of the head's entry. Without it, nothing is stored."""
 # A version is stored in pieces of at most this size.
 _PIECE_BYTES: Final = 8 << 20
 
 
 class Entries(Protocol):
-    """Where the state of a slot's step is stored: bytes by names."""
+    """The storage of a step's state in one slot: bytes by name."""
 
     def get(self, name: str) -> Content | None:
-        """The bytes of a name, or None."""
+        """Return the bytes of a name, or None."""
 
     def put(self, name: str, content: bytes) -> None:
         """Set the bytes of a name."""
@@ -61,7 +61,7 @@ class LogVersion(msgspec.Struct, array_like=True):
 
 
 class LogGroup(msgspec.Struct, array_like=True):
-    """Where a key group stands: the version with its last whole rows and that of its last change, and their bytes."""
+    """The position of a key group: the versions of its last full copy and last change, and the size of that copy."""
 
     whole: int = 0
     changed: int = 0
@@ -69,11 +69,19 @@ class LogGroup(msgspec.Struct, array_like=True):
 
 
 class Head(msgspec.Struct, array_like=True):
-    """What is stored: versions, oldest first, and where each key group and the header stand.
+    """The index of the log: its versions, oldest first, and the positions of key groups, header and parts.
 
-    `recent` has the digest of each of the last numbers, oldest first. `clock_ms` is the largest event time of the slot,
-    and `swept` the key group and the code up to which expired values were looked for. `parts` says where the parts
-    stand.
+    Attributes:
+        format: the format of the log.
+        number: the number of the last version.
+        recent: the numbers and digests of the last versions, oldest first.
+        header: the number of the version in which the header last changed.
+        versions: the stored versions, oldest first.
+        groups: the position of each key group.
+        clock_ms: the largest event time of the slot; None before the first.
+        swept: the key group and the code up to which expired values were removed.
+        parts: the position of each part.
+
     """
 
     format: int
@@ -88,18 +96,18 @@ class Head(msgspec.Struct, array_like=True):
 
     @property
     def digest(self) -> bytes:
-        """The digest of all that was stored so far."""
+        """The digest of everything stored so far."""
         return self.recent[-1][1] if self.recent else b""
 
 
 class _Formatted(msgspec.Struct, array_like=True):
-    """The beginning of a head in any format."""
+    """The first field of a head in any format."""
 
     format: int
 
 
 def head_of(stored: Content) -> Head:
-    """The head as it was stored. Raises StateError when it cannot be read."""
+    """Decode a stored head. Raises StateError when it cannot be read."""
     try:
         found = msgspec.msgpack.decode(stored, type=_Formatted).format
         if found == LOG_FORMAT:
@@ -108,26 +116,26 @@ def head_of(stored: Content) -> Head:
         raise StateError(f"The stored state of a step cannot be read: {e}.") from e
     raise StateError(
         f"The stored state has the format {found}; this penstock reads {LOG_FORMAT}. Take a savepoint with the "
-        "penstock that has written it, and begin from that with a new checkpoint."
+        "penstock that wrote it, and start from the savepoint with a new checkpoint."
     )
 
 
 def piece_name(version: int, piece: int) -> str:
-    """The name of the entry of a piece of a version."""
+    """Return the entry name of a piece of a version."""
     return f"version/{version}/{piece}"
 
 
 def rows_bytes(rows: pa.RecordBatch) -> int:
-    """The bytes of rows as they are stored, by which a replay must decide as before.
+    """Return the stored size of rows. A replay must make the same decisions, so they may depend only on this size.
 
-    What they take in memory depends on where they come from: a table that was kept may say which values are null where
-    one that was loaded knows that none is.
+    The size in memory depends on where rows come from: a cached table may have a validity bitmap where a loaded one
+    knows that no value is null.
     """
     return int(pa.ipc.get_record_batch_size(rows))
 
 
 def pieces_of(parts: Mapping[int, pa.RecordBatch], whole: set[int]) -> Iterator[list[_Part]]:
-    """The rows of key groups, some of them whole, in pieces that are not too large."""
+    """Yield the rows of key groups in pieces of limited size; those in `whole` replace all rows of their key group."""
     waiting: list[_Part] = []
     size = 0
     for group, rows in sorted(parts.items()):
@@ -138,22 +146,22 @@ def pieces_of(parts: Mapping[int, pa.RecordBatch], whole: set[int]) -> Iterator[
             if size and size + part_bytes > _PIECE_BYTES:
                 yield waiting
                 waiting, size = [], 0
-            # What follows a first slice is put behind it.
+            # The slices after the first are appended to it.
             waiting.append(_Part(group, group in whole and start == 0, part))
             size += part_bytes
     yield waiting
 
 
 class _Part(NamedTuple):
-    """Rows of a key group in a version; `whole` says that they take the place of all that the group had."""
+    """Rows of a key group in a version; if `whole`, they replace all earlier rows of the group."""
 
     group: int
     whole: bool
     rows: pa.RecordBatch
 
 
-def packed(parts: list[_Part]) -> bytes:
-    """Parts as an Arrow IPC stream of one batch; which rows are whose stands in its metadata."""
+def pack(parts: list[_Part]) -> bytes:
+    """Encode parts as an Arrow IPC stream of one batch, whose metadata assigns rows to key groups."""
     batches = [part.rows for part in parts]
     batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     layout = msgspec.msgpack.encode([(part.group, part.whole, part.rows.num_rows) for part in parts])
@@ -161,16 +169,16 @@ def packed(parts: list[_Part]) -> bytes:
 
 
 def stored_piece(entries: Entries, name: str) -> Content:
-    """The bytes of a piece. Raises StateError when it is not there."""
+    """Return the bytes of a piece. Raises StateError when it is missing."""
     if (stored := entries.get(name)) is None:
-        raise StateError(f"The version {name.split('/')[1]} of the stored state is not there.")
+        raise StateError(f"The version {name.split('/')[1]} of the stored state is missing.")
     return stored
 
 
 def needed_bytes(head: Head, entries: Entries) -> dict[str, dict[int, int]]:
-    """For each piece, by its name, the bytes of the rows that each key group still needs of it.
+    """Return, by piece name, the bytes of the rows that each key group still needs from the piece.
 
-    Raises StateError when a piece is not there, or cannot be read.
+    Raises StateError when a piece is missing or cannot be read.
     """
     found: dict[str, dict[int, int]] = {}
     for version in head.versions:
@@ -188,28 +196,28 @@ def _layout(schema: pa.Schema) -> list[tuple[int, bool, int]]:
 
 
 @contextmanager
-def _told_as_unreadable() -> Iterator[None]:
+def _raise_state_errors() -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError, msgspec.MsgspecError) as e:
         raise StateError(f"A version of the stored state cannot be read: {e}.") from e
 
 
-def unpacked(stored: Content, schema: pa.Schema, only: frozenset[int] | None = None) -> Iterator[_Part]:
-    """The parts of a piece, or those of some key groups, as they are declared now."""
+def unpack(stored: Content, schema: pa.Schema, only: frozenset[int] | None = None) -> Iterator[_Part]:
+    """Yield the parts of a piece, or those of some key groups, converted to the current declaration."""
     for group, whole, part in _parts(stored):
         if only is not None and group not in only:
             continue
-        rows = conformed(part, schema)
+        rows = conform(part, schema)
         if whole and not part.schema.equals(schema):
-            # A key may have held only what is no longer declared.
+            # A key may have had values only in states that are no longer declared.
             rows = rows.filter(pa.array(held_rows(rows)))
         yield _Part(group, whole, rows)
 
 
 def _parts(stored: Content) -> Iterator[_Part]:
-    """The parts of a piece as they are stored. Raises StateError when it cannot be read."""
-    with _told_as_unreadable():
+    """Yield the parts of a piece as they are stored. Raises StateError when it cannot be read."""
+    with _raise_state_errors():
         reader = pa.ipc.open_stream(stored)
         batch = reader.read_next_batch()
         layout = _layout(reader.schema)

@@ -1,8 +1,8 @@
-"""Slot parts: what a slot keeps once for its step beside a small header, each part stored when it changes.
+"""Slot parts: data that a slot keeps once for its step, in addition to a small header. A part is stored on change.
 
-A part is some bytes, and perhaps further pieces that were added to them since, for its owner to put together. What a
-part costs to store is what it changes by, and what a micro-batch does not use of it is not even read: the worker keeps
-what was made of a part, and goes by it as long as the head says that the part is the same.
+A part is a first piece of bytes, perhaps followed by pieces that were added since; its owner combines them. Storing a
+part costs what has changed of it, and a micro-batch does not read the parts that it does not use. The worker caches the
+object built from a part, and uses it as long as the head says that the part has not changed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["SlotParts", "StoredPart"]
 
 T = TypeVar("T")
 
-# About how much more room than its stored form what was made of a part takes in memory.
+# About how many times its stored size the object built from a part takes in memory.
 _IN_MEMORY: Final = 6
 
 
 class _Entries(Protocol):
-    """Where the parts are stored: bytes by names."""
+    """The storage of the parts: bytes by name."""
 
     def get(self, name: str) -> Content | None: ...
     def put(self, name: str, content: bytes) -> None: ...
@@ -32,22 +32,22 @@ class _Entries(Protocol):
 
 
 class _Digest(Protocol):
-    """What takes note of all that is stored."""
+    """The running digest of everything that is stored."""
 
     def update(self, data: bytes, /) -> None: ...
 
 
 class StoredPart(msgspec.Struct, array_like=True):
-    """Where a part stands: the number of its last change, and of each of its pieces the number and the size."""
+    """The position of a part: the number of its last change, and the number and size of each piece."""
 
     changed: int
     pieces: list[tuple[int, int]]
 
 
 class SlotParts:
-    """The parts of a slot. `stored` says where they stand, and is kept up to date.
+    """The parts of a slot. `stored` has their positions, and is updated.
 
-    `kept` is what a worker kept that was made of parts, as they were after the change with the number `since`.
+    `kept` are the objects that the worker has built from parts, as of the change with the number `since`.
     """
 
     def __init__(
@@ -61,60 +61,60 @@ class SlotParts:
         self._new: dict[str, tuple[bool, bytes | None]] = {}
 
     def get(self, name: str) -> list[bytes]:
-        """The pieces of a part as they are stored, in order; none of one that is not there."""
+        """Return the stored pieces of a part, in order; an empty list if the part does not exist."""
         found = []
         for number, _ in self._pieces(name):
             piece = self._entries.get(_name(name, number))
             if piece is None:
-                raise StateError(f"The piece {_name(name, number)} of the stored state is not there.")
+                raise StateError(f"The piece {_name(name, number)} of the stored state is missing.")
             found.append(bytes(piece))
         return found
 
     def sizes(self, name: str) -> list[int]:
-        """The sizes of the stored pieces of a part."""
+        """Return the sizes of the stored pieces of a part."""
         return [size for _, size in self._pieces(name)]
 
-    def made(self, name: str, make: Callable[[list[bytes]], T]) -> T:
-        """What `make` makes of the pieces of a part, or what the worker kept of that."""
+    def load(self, name: str, make: Callable[[list[bytes]], T]) -> T:
+        """Return the object that `make` builds from the pieces of a part, or the one that the worker has cached."""
         if name not in self._made:
             self._made[name] = make(self.get(name))
         found: T = self._made[name]
         return found
 
     def keep(self, name: str, value: Any) -> None:
-        """Let the worker keep what is made of a part from now on."""
+        """Cache the object built from a part in the worker."""
         self._made[name] = value
 
     def put(self, name: str, content: bytes | None) -> None:
-        """Replace all of a part; None removes it. Once in a micro-batch, instead of `add`."""
+        """Replace a part; None removes it. Call it at most once in a micro-batch, and not in addition to `add`."""
         self._new[name] = (True, content)
 
     def add(self, name: str, piece: bytes) -> None:
-        """Add a piece to a part. Once in a micro-batch, instead of `put`."""
+        """Add a piece to a part. Call it at most once in a micro-batch, and not in addition to `put`."""
         self._new[name] = (False, piece)
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to store."""
+        """Whether there are changes to store."""
         return bool(self._new)
 
     @property
-    def all_made(self) -> dict[str, Any]:
-        """What the worker may keep."""
+    def loaded(self) -> dict[str, Any]:
+        """The objects built from parts, which the worker may cache."""
         return self._made
 
     @property
     def stored_bytes(self) -> int:
-        """The size of what is stored."""
+        """The size of the stored parts."""
         return sum(size for part in self._stored.values() for _, size in part.pieces)
 
     @property
     def kept_bytes(self) -> int:
-        """About how much memory what was made of the parts takes."""
+        """The approximate memory of the objects built from parts, in bytes."""
         return _IN_MEMORY * sum(sum(self.sizes(name)) for name in self._made)
 
     def store(self, number: int, digest: _Digest) -> None:
-        """Store what has changed as the change of a number."""
+        """Store the changes under a number, and add them to the digest."""
         for name, (is_whole, content) in sorted(self._new.items()):
             part = self._stored.setdefault(name, StoredPart(number, []))
             if is_whole:
@@ -125,7 +125,7 @@ class SlotParts:
                 self._entries.put(_name(name, number), content)
                 part.pieces.append((number, len(content)))
             part.changed = number
-            # No part is not an empty one.
+            # A removed part differs from an empty one.
             digest.update(name.encode() + (b" none" if content is None else b" some" + content))
         self._new = {}
 

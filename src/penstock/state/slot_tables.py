@@ -1,12 +1,12 @@
-"""The state of a step in one slot: the tables of its key groups, and what it keeps once, from where they are stored.
+"""The state of a step in one slot: the tables of its key groups and the data that it keeps once, loaded from storage.
 
-What is stored is a log. Each micro-batch that changes anything adds one *version*: the rows that changed, by key group,
-and for some key groups all of their rows, so that older versions are not needed for these. A small *head* says which
-versions there are and in which of them each key group has its last whole rows. Writing costs by what changes: key
-groups are written whole in turn, those first whose last time is longest ago, and only when the log has outgrown them.
+The storage is a log. Each micro-batch with changes adds one *version*: the changed rows by key group, and for some key
+groups a full copy of their rows, which makes older versions unnecessary for these. A small *head* lists the versions
+and the version with the last full copy of each key group. The cost of writing depends on the changes: full copies are
+written in turn, the key group with the oldest copy first, and only when the log has outgrown the tables.
 
-A worker keeps the tables between micro-batches. What it keeps counts only if the head names the same version, with the
-same digest, as the one that was reached or the one that was left; in the latter case the versions since are read.
+A worker caches the tables between micro-batches. The cache is valid only if the head names its version with the same
+digest, as the current version or as a recent one; in the latter case the newer versions are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from penstock.state.expiry import expires_name, gone_rows, without_expired
+from penstock.state.expiry import expired_rows, expires_name, without_expired
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
 from penstock.state.slot_log import (
@@ -30,12 +30,12 @@ from penstock.state.slot_log import (
     LogGroup,
     LogVersion,
     head_of,
-    packed,
+    pack,
     piece_name,
     pieces_of,
     rows_bytes,
     stored_piece,
-    unpacked,
+    unpack,
 )
 from penstock.state.slot_parts import SlotParts
 
@@ -43,27 +43,27 @@ __all__ = ["CachedSlot", "Memory", "Only", "SlotTables"]
 
 _HEADER: Final = "header"
 
-# A log below this size, and of so few versions, is left alone.
+# A log below this size and number of versions is left alone.
 _SMALL_BYTES: Final = 256 << 10
 _FEW_VERSIONS: Final = 64
-# Of a state beyond this size so many versions may gather, since writing all of it again takes long.
+# Beyond this size of the state the log may have this many versions, since rewriting the state takes long.
 _LARGE_BYTES: Final = 4 << 20
 _MANY_VERSIONS: Final = 512
-# So many of the last steps of the log are told by their digests.
+# The head has the digests of this many of the last versions.
 _RECENT: Final = 32
-# In each micro-batch so many rows are looked at for what has expired.
+# Each micro-batch checks this many rows for expired values.
 _SWEPT_ROWS: Final = 8192
 
 
 class Memory(Protocol):
-    """The bound of memory that tables may take."""
+    """The memory limit of tables."""
 
     def relieve(self, tables: Mapping[int, GroupTable]) -> None:
-        """Put tables on disk when they take too much."""
+        """Move tables to disk when they exceed the limit."""
 
 
 class CachedSlot(msgspec.Struct):
-    """What a worker keeps of a slot between micro-batches; `made` is what was made of its parts."""
+    """The data of a slot that a worker caches between micro-batches; `made` are the objects built from its parts."""
 
     number: int
     digest: bytes
@@ -75,24 +75,24 @@ class CachedSlot(msgspec.Struct):
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory of the slot, in bytes."""
         tables = sum(table.nbytes for table in self.tables.values())
         return tables + self.made_bytes + len(self.header or b"")
 
 
 class Only(NamedTuple):
-    """What is to be loaded of a slot: some key groups, and the pieces that have rows of them; None is all pieces."""
+    """A selection of a slot to load: some key groups, and the pieces with their rows; None means all pieces."""
 
     groups: frozenset[int]
     pieces: frozenset[str] | None
 
 
 class SlotTables:
-    """The tables of the key groups that one task serves, by key group, and what it keeps once: header and parts.
+    """The tables of one task's key groups, by key group, and the data that it keeps once: header and parts.
 
-    The header is small and may change in every micro-batch; what is large, or changes seldom, is one of the `parts`.
-    `kept` is what the worker kept when it last had the slot. It is used up: whoever wants to keep the tables calls
-    `keep` when they are stored. With `only` some tables are there, which may only be read.
+    The header is small and may change in every micro-batch; data that is large or seldom changes is one of the `parts`.
+    `kept` is the cache from when the worker last had the slot. It is consumed: to cache the tables again, call `keep`
+    after they are stored. With `only`, just the selected tables are loaded, and they must not be changed.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class SlotTables:
         made = kept.made if kept is not None and since else {}
         self.parts: Final = SlotParts(entries, self._head.parts, made, since)
 
-    # -- what the step sees --
+    # -- the step's view --
 
     @property
     def header(self) -> bytes | None:
-        """What the step keeps once for the whole slot."""
+        """The small data that the step keeps once for the whole slot."""
         return self._header
 
     def put_header(self, header: bytes | None) -> None:
@@ -132,7 +132,7 @@ class SlotTables:
             self._header, self._header_changed = header, True
 
     def table(self, key_group: int) -> GroupTable:
-        """The table of a key group."""
+        """Return the table of a key group."""
         found = self._tables.get(key_group)
         return GroupTable(self._schema) if found is None else found
 
@@ -150,14 +150,14 @@ class SlotTables:
         return self._head.clock_ms
 
     def advance_clock(self, time_ms: int) -> None:
-        """Take note of an event time."""
+        """Advance the clock to an event time, if that is later."""
         if self._head.clock_ms is None or time_ms > self._head.clock_ms:
             self._head.clock_ms, self._moved = time_ms, True
 
     def sweep(self, clocks: Mapping[str, int]) -> None:
-        """Take out what has expired of the next few rows in turn, and of key groups that are then written whole.
+        """Remove expired values from the next rows in turn, and from key groups of which a full copy is written next.
 
-        `clocks` gives the time now for each state that expires.
+        `clocks` has the current time of each state with a TTL.
         """
         self._clocks = clocks
         if not clocks:
@@ -171,8 +171,8 @@ class SlotTables:
             code = 0
         for number in [*turn[start:], *turn[:start]]:
             table = self._tables[number]
-            places, expires, following = table.stretch(code, left, columns)
-            gone = places[gone_rows(expires, clocks)]
+            places, expires, following = table.scan(code, left, columns)
+            gone = places[expired_rows(expires, clocks)]
             if len(gone):
                 self.put(number, without_expired(table.rows(gone), clocks))
             left -= expires.num_rows
@@ -184,22 +184,22 @@ class SlotTables:
 
     @property
     def key_groups(self) -> int:
-        """How many key groups hold keys."""
+        """The number of key groups with keys."""
         return sum(table.keys > 0 for table in self._tables.values())
 
     @property
     def keys(self) -> int:
-        """How many keys all tables hold."""
+        """The number of keys in all tables."""
         return sum(table.keys for table in self._tables.values())
 
     @property
     def tables(self) -> dict[int, GroupTable]:
-        """The tables of key groups that hold or held anything."""
+        """The tables of key groups that have or had state."""
         return self._tables
 
     @property
     def stored_bytes(self) -> int:
-        """The size of what is stored: the log, with rows that later versions replace, the header and the parts."""
+        """The stored size: the log, including rows that later versions replace, the header and the parts."""
         log_bytes = sum(version.size for version in self._head.versions)
         return log_bytes + len(self._header or b"") + self.parts.stored_bytes
 
@@ -207,17 +207,17 @@ class SlotTables:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to store."""
+        """Whether there are changes to store."""
         return bool(self._changes) or self._header_changed or self._moved or self.parts.changed
 
     def store(self) -> None:
-        """Store what has changed as one more version."""
+        """Store the changes as a new version."""
         head = self._head
         head.number += 1
         digest = xxhash.xxh3_128(head.digest)
         if self._header_changed:
             self._store_header(head)
-            # No header is not an empty one.
+            # A missing header differs from an empty one.
             digest.update(b"none" if self._header is None else b"some" + self._header)
         self.parts.store(head.number, digest)
         if self._changes:
@@ -228,12 +228,12 @@ class SlotTables:
         self._entries.put(HEAD, msgspec.msgpack.encode(head))
 
     def keep(self) -> CachedSlot:
-        """What the worker may keep, once all is stored."""
+        """Return the data that the worker may cache. Call it after everything is stored."""
         assert not self.changed
         if self._memory is not None:
             self._memory.relieve(self._tables)
         head = self._head
-        made, made_bytes = self.parts.all_made, self.parts.kept_bytes
+        made, made_bytes = self.parts.loaded, self.parts.kept_bytes
         return CachedSlot(head.number, head.digest, self._header, head.header, self._tables, made, made_bytes)
 
     def _store_header(self, head: Head) -> None:
@@ -244,16 +244,16 @@ class SlotTables:
         head.header = head.number
 
     def _store_version(self, head: Head) -> list[bytes]:
-        parts = {group: _together(parts) for group, parts in sorted(self._changes.items())}
+        parts = {group: _merge_changes(parts) for group, parts in sorted(self._changes.items())}
         changed_bytes = sum(map(rows_bytes, parts.values()))
         for group in parts:
             head.groups.setdefault(group, LogGroup()).changed = head.number
-        # Where most of a table has changed, all of it takes hardly more room than the changes.
+        # If most of a table has changed, a full copy takes hardly more space than the changes.
         whole = {g for g, part in parts.items() if 2 * part.num_rows >= self._tables[g].keys}
         whole |= self._due(head, whole, changed_bytes)
         for group in whole:
             parts[group] = self._current_rows(self._tables[group])
-        pieces = [packed(parts) for parts in pieces_of(parts, whole)]
+        pieces = [pack(parts) for parts in pieces_of(parts, whole)]
         for number, piece in enumerate(pieces):
             self._entries.put(piece_name(head.number, number), piece)
         for group in whole:
@@ -266,17 +266,17 @@ class SlotTables:
         return pieces
 
     def _current_rows(self, table: GroupTable) -> pa.RecordBatch:
-        """All rows of a table, from which what has expired is taken out."""
+        """Remove expired values from a table, and return all its rows."""
         rows = table.all_rows()
         if self._clocks:
-            gone = gone_rows(rows, self._clocks)
+            gone = expired_rows(rows, self._clocks)
             if gone.any():
                 table.upsert(without_expired(rows.filter(pa.array(gone)), self._clocks))
                 rows = table.all_rows()
         return rows
 
     def _due(self, head: Head, whole: set[int], changed_bytes: int) -> set[int]:
-        """The key groups that are to be written whole besides, since the log has outgrown them."""
+        """Return further key groups of which to write a full copy, since the log has outgrown the tables."""
         log_bytes = sum(version.size for version in head.versions)
         held_bytes = sum(group.size for group in head.groups.values())
         is_large = log_bytes > 2 * held_bytes + _SMALL_BYTES
@@ -294,7 +294,7 @@ class SlotTables:
         return due
 
     def _forget(self, head: Head) -> None:
-        """Remove the versions that no key group needs any more."""
+        """Remove the versions that no key group needs anymore."""
         holding = {known.whole for known in head.groups.values()}
         dirty = [known.whole for known in head.groups.values() if known.changed > known.whole]
         oldest = min(dirty, default=head.number)
@@ -310,7 +310,7 @@ class SlotTables:
     # -- loading --
 
     def _load(self, kept: CachedSlot | None) -> int:
-        """Load what is not kept; gives the number of the version that was, 0 when nothing was."""
+        """Load everything that is not cached. Returns the number of the cached version, 0 if nothing was cached."""
         head = self._head
         if kept is not None and (kept.number, kept.digest) in head.recent:
             since = kept.number
@@ -340,12 +340,12 @@ class SlotTables:
             if only is not None and only.pieces is not None and name not in only.pieces:
                 continue
             wanted = None if only is None else only.groups
-            for group, whole, rows in unpacked(stored_piece(self._entries, name), self._schema, wanted):
+            for group, whole, rows in unpack(stored_piece(self._entries, name), self._schema, wanted):
                 known = groups.get(group)
                 if known is None or version.number < known.whole:
                     continue
                 if only is not None:
-                    # A copy, for otherwise a few rows would keep all of their piece in memory.
+                    # A copy, since a slice of a few rows would keep their whole piece in memory.
                     rows = rows.take(pa.array(range(rows.num_rows), pa.int32()))
                 if whole:
                     self._tables[group] = GroupTable.of(rows)
@@ -356,8 +356,8 @@ class SlotTables:
                     table.upsert(rows)
 
 
-def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Changes of one key group as one batch; of a key that changed twice the later row counts."""
+def _merge_changes(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Merge the changes of one key group into one batch; for a key that changed twice, the later row counts."""
     if len(parts) == 1:
         return parts[0]
     rows = pa.concat_batches(parts)

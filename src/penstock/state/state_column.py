@@ -17,20 +17,20 @@ __all__ = ["KeyRows", "StateColumn"]
 
 
 class KeyRows(Protocol):
-    """Where the rows of the keys of a run are."""
+    """The positions of the rows of a run's keys."""
 
     @property
     def index(self) -> dict[Any, int]:
-        """The slot of each key that was touched."""
+        """The slot of each touched key."""
         ...
 
     def slot_of(self, key: Any) -> int:
-        """The slot of a key, which is touched now if it was not."""
+        """Return the slot of a key; this touches the key."""
         ...
 
 
 class StateColumn:
-    """One declared state, as a column aligned with the keys of a run (null: no value)."""
+    """One declared state, as a column aligned with the keys of a run; null means no value."""
 
     def __init__(self, spec: StateSpec, owner: KeyRows, stored: pa.Array) -> None:
         self.spec = spec
@@ -45,7 +45,7 @@ class StateColumn:
     # -- value by value --
 
     def load(self, key: Any) -> Any:
-        """The stored value of a key, remembered for the next time."""
+        """Return the stored value of a key, and cache it."""
         slot = self._owner.slot_of(key)
         value = None
         if self.stored[slot].is_valid:
@@ -54,7 +54,7 @@ class StateColumn:
         return value
 
     def materialise(self) -> None:
-        """Turn all stored values into Python objects at once: cheaper than one by one when most are used."""
+        """Convert all stored values to Python objects at once, which is cheaper if most of them are used."""
         if self.values:
             return
         if self.stored.null_count == len(self.stored):
@@ -63,17 +63,17 @@ class StateColumn:
             self.values = dict(zip(self._owner.index, self.spec.to_python(self.stored), strict=True))
 
     def append_rows(self, rows: pa.RecordBatch) -> None:
-        """Put stored values behind those that are there."""
+        """Append stored values."""
         self.stored = pa.concat_arrays([self.stored, rows.column(self.spec.name)])
 
     def reset(self) -> None:
-        """Forget the Python objects, which are in the rows."""
+        """Drop the Python objects; the rows hold their values."""
         self.values = {}
 
     # -- as columns --
 
     def columns(self) -> StateColumns:
-        """The values of all keys of the run as NumPy columns, for user code."""
+        """Return the values of all keys of the run as NumPy columns, for user code."""
         return self._current()
 
     def _current(self) -> StateColumns:
@@ -90,11 +90,11 @@ class StateColumn:
         self._changed_slots.append(slots)
 
     def snapshot(self) -> Any:
-        """The columns as they are now, for `restore`."""
+        """Return a copy of the current columns, for `restore`."""
         return None if self._columns is None else (self._columns.copy(), len(self._changed_slots))
 
     def restore(self, snapshot: Any) -> None:
-        """Back to a snapshot."""
+        """Return to a snapshot."""
         if snapshot is None:
             self._columns, self._changed_slots = None, []
         else:
@@ -102,7 +102,7 @@ class StateColumn:
             del self._changed_slots[snapshot[1] :]
 
     def replace(self, stored: pa.Array, slots: npt.NDArray[np.int64]) -> None:
-        """Have all values anew, as they are stored; those of the keys in `slots` have changed."""
+        """Replace all values by a stored column, in which those of the keys in `slots` have changed."""
         self.stored = stored
         self.values = {}
         self._columns = None
@@ -111,14 +111,14 @@ class StateColumn:
     # -- back to the table --
 
     def check_value(self, value: Any) -> None:
-        """Raise UnstorableValueError when a value cannot be stored."""
+        """Raise UnstorableValueError if a value cannot be stored."""
         try:
             self.spec.to_arrow([value])
         except SchemaError as e:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold {value!r}: {e}") from e
 
     def check_columns(self) -> None:
-        """Raise UnstorableValueError when the columns hold what cannot be stored."""
+        """Raise UnstorableValueError if the columns have a value that cannot be stored."""
         self._columns_to_arrow()
 
     def _columns_to_arrow(self) -> pa.Array:
@@ -128,7 +128,7 @@ class StateColumn:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
 
     def flush_columns(self) -> list[npt.NDArray[np.int64]]:
-        """Write changed columns back; returns the slots that changed."""
+        """Write changed columns back. Returns the changed slots."""
         changed = self._changed_slots
         if changed:
             self.stored = self._columns_to_arrow()
@@ -137,7 +137,7 @@ class StateColumn:
         return changed
 
     def flush_values(self, slots: Mapping[Any, int]) -> npt.NDArray[np.int64]:
-        """Write changed values back; returns the slots that changed."""
+        """Write changed values back. Returns the changed slots."""
         changed_slots = np.array([slots[key] for key in self.dirty], np.int64)
         if not self.dirty:
             return changed_slots
@@ -156,5 +156,5 @@ class StateColumn:
         return changed_slots
 
     def arrays(self) -> list[pa.Array]:
-        """The columns of the table that the state takes."""
+        """Return the state's columns of the table."""
         return [self.stored]

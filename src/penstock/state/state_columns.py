@@ -21,11 +21,12 @@ __all__ = ["StateColumns"]
 class StateColumns:
     """The values of one state for all keys of a key group, as NumPy columns by key slot.
 
-    `present` tells which keys have a value. For scalar types `values` is the column; for records `columns[name]`
-    is the column of a field. Numbers and booleans are NumPy arrays of their type, anything else and optional fields
-    arrays of Python objects (an enumeration's are the values of its members); where there is no value they hold 0 or
-    None. All are read-only; change them with `put`. For lists and maps `values` is an array of what `get` of a
-    `ListState` gives, or of dicts.
+    `present` is a mask of the keys that have a value. For scalar types `values` is the column; for records
+    `columns[name]` is the column of a field. Numbers and booleans are NumPy arrays of their type. All other types and
+    optional fields are arrays of Python objects, with the values of an enumeration's members instead of the members.
+    Keys without a value have 0 or None. For lists and maps `values` is an array of lists or dicts.
+
+    All columns are read-only; change a state with its `put`.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class StateColumns:
 
     @classmethod
     def of_arrow(cls, stored: pa.Array, spec: StateSpec) -> StateColumns:
-        """The columns of a stored state."""
+        """Return the columns of a stored state."""
         present = stored.is_valid().to_numpy(zero_copy_only=False).copy()
         if isinstance(spec.python_type, CustomColumnCodec):
             return cls(spec, present, {"": _objects(spec.python_type.to_python(stored))})
@@ -51,12 +52,12 @@ class StateColumns:
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
-        """Which keys have a value."""
+        """The mask of the keys that have a value."""
         return _read_only(self._present)
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """The column of a scalar state."""
+        """The column of a scalar, list or map state."""
         return self[""]
 
     def __getitem__(self, field: str) -> npt.NDArray[Any]:
@@ -69,13 +70,13 @@ class StateColumns:
         return len(self._present)
 
     def extend(self, more: StateColumns) -> None:
-        """Put the values of further keys behind those that are there."""
+        """Append the values of further keys."""
         self._present = np.concatenate([self._present, more._present])
         for name, array in self._arrays.items():
             self._arrays[name] = np.concatenate([array, more._arrays[name]])
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
-        """Set values; see `ValueState.put`."""
+        """Set values, like `ValueState.put`."""
         for name, column in self._given(values).items():
             self._arrays[name][slots] = column
         self._present[slots] = True
@@ -83,7 +84,7 @@ class StateColumns:
     def exchange(
         self, key_indices: npt.NDArray[np.int64], values: Any
     ) -> tuple[StateColumns, npt.NDArray[np.int64], Any]:
-        """What each record of `ValueState.exchange` finds; and which keys hold what others than before behind them."""
+        """Return what each record of `ValueState.exchange` finds, the keys that change, and their new values."""
         given = {
             name: np.asarray(column).astype(self._arrays[name].dtype, copy=False)
             for name, column in self._given(values).items()
@@ -96,18 +97,18 @@ class StateColumns:
             keys = key_indices[last]
             same = [self._arrays[name][keys] == column[last] for name, column in given.items()]
             last = last[~np.logical_and.reduce([self._present[keys], *same])]
-        behind = {name: column[last] for name, column in given.items()}
+        after = {name: column[last] for name, column in given.items()}
         found = StateColumns(self._spec, present, arrays)
-        return found, key_indices[last], behind if self._spec.record_type else behind[""]
+        return found, key_indices[last], after if self._spec.record_type else after[""]
 
     def _given(self, values: Any) -> Mapping[str, Any]:
-        """Values as columns by field, with "" for that of a scalar state."""
+        """Return values as columns by field name; the column of a scalar state has the name ""."""
         given: Mapping[str, Any] = values if isinstance(values, Mapping) else {"": values}
         if set(given) != set(self._arrays):
             raise ValueError(
                 f"the state {self._spec.name!r} takes the columns {sorted(self._arrays)}, not {sorted(given)}"
             )
-        # NumPy would take a list of lists for a table.
+        # NumPy would turn a list of lists into a table.
         return {
             name: _objects(column)
             if self._arrays[name].dtype == object and isinstance(column, list | tuple)
@@ -116,12 +117,12 @@ class StateColumns:
         }
 
     def _types(self) -> list[pa.DataType]:
-        """How the columns are stored."""
+        """Return the stored types of the columns."""
         kind = self._spec.record_type
         return [self._spec.arrow_type] if kind is None else [field.arrow_type for field in kind.fields]
 
     def copy(self) -> StateColumns:
-        """An independent copy."""
+        """Return an independent copy."""
         # User code may change a list before it puts it back.
         arrays = {
             name: _objects([*map(copy.copy, array)]) if self._is_nested(name) else array.copy()
@@ -136,11 +137,11 @@ class StateColumns:
         return bool(pa.types.is_nested(kind))
 
     def to_arrow(self) -> pa.Array:
-        """Back to the stored form. SchemaError when a value cannot be stored."""
+        """Convert the columns to the stored form. Raises SchemaError if a value cannot be stored."""
         everywhere = bool(self._present.all())
         spec = self._spec
         if spec.record_type is None:
-            # An empty list or map is stored as none.
+            # An empty list or map is stored as null.
             own = isinstance(spec.python_type, CustomColumnCodec)
             fields: Sequence[Field] = [Field(spec.name, spec.python_type, spec.arrow_type, nullable=own)]
         else:
@@ -158,7 +159,7 @@ class StateColumns:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Whether values that are equal are stored as the same. Floats are not: there are two zeros."""
+    """Return whether equal values are stored identically. Floats are not: there are two zeros."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
@@ -192,5 +193,5 @@ def _to_objects(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """An array of Python objects, also of lists of one length."""
+    """Return an array of Python objects, even from lists of equal length."""
     return np.fromiter(values, object, len(values))

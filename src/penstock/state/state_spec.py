@@ -1,4 +1,4 @@
-"""State specs: what a declared state is called, which values it holds, and how they are stored."""
+"""State specs: the name of a declared state, the type of its values, and how they are stored."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.records.schemas import arrow_type_of, record_type
 from penstock.records.types import Field, RecordType
 from penstock.state.ttl import Ttl
 
-__all__ = ["StateSpec", "completed", "fitted", "json_decoder", "value_spec"]
+__all__ = ["StateSpec", "fill_defaults", "fit_value", "json_decoder", "value_spec"]
 
 
 @dataclasses.dataclass(frozen=True)
 class StateSpec:
-    """A declared state: its name and an earlier one, the type of its values, how they are stored and for how long."""
+    """A declared state: its name and earlier name, the type of its values, their stored type and their TTL."""
 
     name: str
     python_type: Any
@@ -33,7 +33,7 @@ class StateSpec:
     renamed_from: str | None = None
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        """Values as they are stored; None is not a value. SchemaError when one cannot be stored."""
+        """Convert values to the stored form; None becomes null. Raises SchemaError if one cannot be stored."""
         kind = self.record_type
         if kind is None:
             return self._field.to_arrow(values)
@@ -45,13 +45,13 @@ class StateSpec:
         return packed.take(pa.array(places, mask=np.array([value is None for value in values])))
 
     def to_python(self, stored: pa.Array) -> list[Any]:
-        """Stored values as user code sees them."""
+        """Convert stored values to those that user code sees."""
         kind = self.record_type
         if kind is None:
             return self._field.to_python(stored)
         if not stored.null_count:
-            return kind.objects(_unpacked(stored, kind))
-        found = iter(kind.objects(_unpacked(pc.drop_null(stored), kind)))
+            return kind.objects(_unpack(stored, kind))
+        found = iter(kind.objects(_unpack(pc.drop_null(stored), kind)))
         return [next(found) if ok else None for ok in stored.is_valid().to_pylist()]
 
     @functools.cached_property
@@ -59,15 +59,15 @@ class StateSpec:
         return Field(self.name, self.python_type, self.arrow_type, nullable=True)
 
 
-def _unpacked(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
-    """A struct column without nulls as a record batch."""
+def _unpack(stored: pa.Array, record_type: RecordType) -> pa.RecordBatch:
+    """Return a struct column without nulls as a record batch."""
     return pa.RecordBatch.from_arrays(stored.flatten(), names=list(record_type.field_names))
 
 
-def fitted(value: Any, spec: StateSpec) -> Any:
-    """A value as one of the declared type. TypeError when it is none."""
+def fit_value(value: Any, spec: StateSpec) -> Any:
+    """Convert a value to the declared type. Raises TypeError if it does not fit."""
     if isinstance(value, enum.Enum) and type(value) is spec.python_type:
-        # msgspec takes members only of enumerations of text.
+        # msgspec accepts members of text enumerations only.
         return value
     try:
         return msgspec.convert(value, spec.python_type, from_attributes=spec.record_type is not None)
@@ -77,36 +77,36 @@ def fitted(value: Any, spec: StateSpec) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _dataclass_fields(kind: type) -> tuple[str, ...]:
-    """The names of the fields of a dataclass; none of other types. To ask an enumeration takes long."""
+    """Return the field names of a dataclass, and none for other types. Cached, since enumerations are slow to ask."""
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
-def completed(value: Any) -> Any:
-    """A value from JSON with the fields of dataclasses that it left at their defaults.
+def fill_defaults(value: Any) -> Any:
+    """Set the fields of dataclasses that a value from JSON left at their defaults, and return the value.
 
-    msgspec leaves these to the class, and then leaves them out when it writes the value again.
+    msgspec leaves these to the class attributes, and then omits them when it encodes the value again.
     """
     kind: Any = type(value)
     names = _dataclass_fields(kind)
     if names:
         for name in names:
-            found = completed(getattr(value, name))
+            found = fill_defaults(getattr(value, name))
             if name not in getattr(value, "__dict__", {name: found}):
                 object.__setattr__(value, name, found)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            completed(item)
+            fill_defaults(item)
     elif isinstance(value, dict):
         for item in value.values():
-            completed(item)
+            fill_defaults(item)
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
-            completed(getattr(value, name))
+            fill_defaults(getattr(value, name))
     return value
 
 
 def value_spec(name: str, value_type: Any, ttl: Ttl | None = None) -> StateSpec:
-    """How values of a type are stored under a name. SchemaError when they cannot be."""
+    """Return how values of a type are stored under a name. Raises SchemaError if they cannot be stored."""
     try:
         arrow = arrow_type_of(value_type)
     except SchemaError as e:
@@ -127,10 +127,10 @@ def value_spec(name: str, value_type: Any, ttl: Ttl | None = None) -> StateSpec:
 
 @functools.lru_cache(maxsize=1024)
 def json_decoder(value_type: Any) -> msgspec.json.Decoder[Any]:
-    """What reads values of a type, or null, from JSON."""
+    """Return the JSON decoder of values of a type, or null."""
     return msgspec.json.Decoder(value_spec("", value_type).python_type | None)
 
 
 def _struct_of(kind: RecordType) -> pa.DataType:
-    """The struct in which a record is stored; its fields are nullable, as a key may have no record."""
+    """Return the struct type of a stored record; its fields are nullable, since a key may have no record."""
     return pa.struct([pa.field(f.name, f.type, nullable=True) for f in kind.schema])

@@ -1,4 +1,4 @@
-"""Blocks: stored state as Arrow IPC streams, read as what is declared now."""
+"""Blocks: stored state as Arrow IPC streams, converted to the current declaration when read."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from penstock.errors import StateError
-from penstock.state.widening import converted
+from penstock.state.widening import widen
 
-__all__ = ["EXPIRES", "RENAMED_FROM", "Content", "as_bytes", "conformed"]
+__all__ = ["EXPIRES", "RENAMED_FROM", "Content", "as_bytes", "conform"]
 
 EXPIRES: Final = "@expires"
-"""What the name of a column ends with that says when the values of a state expire."""
+"""The suffix of the name of the column with a state's expiry times."""
 RENAMED_FROM: Final = b"renamed_from"
-"""In the metadata of a declared column: the name it had before."""
+"""The metadata key of a declared column for its earlier name."""
 
 Content: TypeAlias = bytes | memoryview
-"""What is stored under a name: a view where it is on disk, so that only what is looked at is read."""
+"""The stored content of a name. On disk it is a view, so that only the parts that are used are read."""
 
 
 def as_bytes(batch: pa.RecordBatch) -> bytes:
-    """A batch as an Arrow IPC stream, which any Arrow reader can open."""
+    """Encode a batch as an Arrow IPC stream, which any Arrow reader can open."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -29,10 +29,10 @@ def as_bytes(batch: pa.RecordBatch) -> bytes:
     return content
 
 
-def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as they are declared now: by their names or earlier names, widened, without what is no longer declared.
+def conform(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert rows to the current declaration: match names or earlier names, widen types, drop undeclared columns.
 
-    States that are new have no values yet. Raises StateError when a stored value does not fit.
+    New states have no values yet. Raises StateError if a stored type does not fit.
     """
     if rows.schema.equals(schema):
         return rows.replace_schema_metadata(None)
@@ -45,7 +45,7 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             continue
         column = rows.column(name)
         try:
-            columns.append(converted(column, field.type))
+            columns.append(widen(column, field.type))
         except ValueError as e:
             raise StateError(
                 f"{field.name!r} is declared as {field.type}, and {column.type} is stored: {e}. Restore the older job, "

@@ -1,4 +1,4 @@
-"""Stored runs: the tables of a slot some key groups at a time, for those who read all of a state that is large."""
+"""Stored runs: the tables of a slot, a few key groups at a time, for reading a large state completely."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.state.slot_tables import Only, SlotTables
 __all__ = ["RUN_BYTES", "stored_runs", "stored_table"]
 
 RUN_BYTES: Final = 32 << 20
-"""About how much of a state is in memory at once. A key group is never divided."""
+"""About how many bytes of a state are in memory at once. A key group is never split."""
 
 
 def stored_runs(
     schema: pa.Schema, entries: Entries, most_bytes: int | None = None
 ) -> Iterator[dict[int, GroupTable]]:
-    """The tables of a slot's key groups, in their order, some at a time: about so many bytes, or one key group."""
+    """Yield the tables of a slot's key groups in order, in runs of about `most_bytes` or one key group."""
     stored = entries.get(HEAD)
     if stored is None:
         return
@@ -39,13 +39,13 @@ def stored_runs(
 
 
 def stored_table(schema: pa.Schema, entries: Entries, key_group: int) -> GroupTable:
-    """The table of one key group of a slot."""
+    """Return the table of one key group of a slot."""
     found = SlotTables(schema, entries, only=Only(frozenset([key_group]), None))
     return found.table(key_group)
 
 
 def _runs(head: Head, needed: Mapping[str, Mapping[int, int]], most_bytes: int) -> Iterator[frozenset[int]]:
-    """The key groups of each run, by all that is loaded for them: also rows that later ones take the place of."""
+    """Yield the key groups of each run. Their size includes all rows to load, also those that later rows replace."""
     loaded: Counter[int] = Counter()
     for sizes in needed.values():
         loaded.update(sizes)

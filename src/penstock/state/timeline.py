@@ -1,4 +1,4 @@
-"""Timelines: which keys of a key group have timers that are due, found without looking at all keys."""
+"""Timelines: the keys of a key group whose timers are due, found without scanning all keys."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["TIMERS", "Domain", "Timeline", "TimerColumn", "earliest_timers"]
 Domain: TypeAlias = Literal["processing", "event"]
 
 TIMERS: Final = "@timers"
-"""The column with the timers of each key, the earliest first."""
+"""The column with the timers of each key, earliest first."""
 
-# What is new is put in order with the rest when it has so many rows, or a part of the rest.
+# New entries are sorted in when there are this many, or this share of the sorted ones.
 _FEW: Final = 1024
 _SHARE: Final = 4
 
@@ -25,16 +25,17 @@ Microseconds = npt.NDArray[np.int64]
 
 
 class TimerColumn(NamedTuple):
-    """A column with the timers of each key, and how the time of the first one by a clock is found in it."""
+    """A column with the timers of each key, and a function that finds each key's first timer by a clock."""
 
     name: str
     earliest: Callable[[pa.RecordBatch, Domain], tuple[Microseconds, pa.Array]]
 
 
 class Timeline:
-    """The earliest timer of each key by one clock. An entry may be of a timer that is no more, but none is missing.
+    """The earliest timer of each key by one clock. It may contain timers that no longer exist, but none is missing.
 
-    `earliest` finds it in rows; `rows_of` gives the rows of keys as they are now, each once, with what that needs.
+    `earliest` finds the timers in rows; `rows_of` returns the current rows of keys, without duplicates, with the
+    columns that `earliest` needs.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class Timeline:
         self._keys: pa.Array = rows.column(0).slice(0, 0)
         self._recent: list[tuple[Microseconds, pa.Array]] = []
         self._recent_rows = 0
-        self._put_in_order(rows)
+        self._sort(rows)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take note of rows that have changed."""
+        """Add the timers of changed rows."""
         at, keys = self._earliest(rows)
         if not len(at):
             return
@@ -61,10 +62,10 @@ class Timeline:
         if self._recent_rows > max(_FEW, len(self._at) // _SHARE):
             keys = pa.concat_arrays([self._keys, *(keys for _, keys in self._recent)])
             self._recent, self._recent_rows = [], 0
-            self._put_in_order(self._rows_of(keys))
+            self._sort(self._rows_of(keys))
 
     def take_due(self, now_us: int) -> pa.Array:
-        """The keys that may have timers that are due, which are then forgotten until they change."""
+        """Remove and return the keys that may have due timers. They come back when their rows change."""
         count = int(np.searchsorted(self._at, now_us, side="right"))
         due = [self._keys.slice(0, count)]
         self._at, self._keys = self._at[count:], self._keys.slice(count)
@@ -79,17 +80,17 @@ class Timeline:
 
     @property
     def earliest_us(self) -> int | None:
-        """When the next timer may be due, in microseconds since 1970; None when there is none."""
+        """The time at which the next timer may be due, in microseconds since 1970; None if there are no timers."""
         firsts = [int(at.min()) for at in (self._at[:1], *(at for at, _ in self._recent)) if len(at)]
         return min(firsts, default=None)
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory of the timeline, in bytes."""
         parts = [(self._at, self._keys), *self._recent]
         return sum(int(at.nbytes + keys.nbytes) for at, keys in parts)
 
-    def _put_in_order(self, rows: pa.RecordBatch) -> None:
+    def _sort(self, rows: pa.RecordBatch) -> None:
         at, keys = self._earliest(rows)
         order = np.argsort(at, kind="stable")
         self._at = at[order]
@@ -97,12 +98,12 @@ class Timeline:
 
 
 def earliest_timers(rows: pa.RecordBatch, domain: Domain) -> tuple[Microseconds, pa.Array]:
-    """The time of the first timer of each key that has one by that clock, and the keys."""
+    """Return the time of each key's first timer by a clock, and the keys that have one."""
     timers = rows.column(TIMERS)
     parents = pc.list_parent_indices(timers).to_numpy()
     flat = pc.list_flatten(timers)
     mine = np.flatnonzero(pc.equal(pc.struct_field(flat, "domain"), domain).to_numpy(zero_copy_only=False))
-    # The timers of a key are in order, so that its first one counts.
+    # The timers of a key are sorted, so its first one counts.
     found, firsts = np.unique(parents[mine], return_index=True)
     at = pc.struct_field(flat, "at").cast(pa.int64()).to_numpy(zero_copy_only=False)
     return at[mine[firsts]], rows.column(0).take(pa.array(found))

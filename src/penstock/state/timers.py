@@ -1,4 +1,4 @@
-"""Timers: when a key wants to be called again. They are kept as a hidden list state of the key."""
+"""Timers: callbacks of a key at a time, kept as a hidden list state of the key."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _LAST_US: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - EPOCH) // _MICROSECO
 
 
 class TimerState(ListState[StoredTimer]):
-    """The hidden state that holds the timers of a key, the earliest first."""
+    """The hidden state with the timers of a key, earliest first."""
 
     def __init__(self) -> None:
         super().__init__(StoredTimer)
         self.name = TIMERS
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:  # noqa: ARG002  # names are tried at once anyway
-        """The class of the state at work."""
+    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:  # noqa: ARG002  # names are checked at once anyway
+        """Return the class that implements the state at run time."""
         return BoundTimers
 
 
 class BoundTimers(BoundListState, KeyTimers):
-    """The timers of a key group at work."""
+    """The timers of a key group at run time."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class BoundTimers(BoundListState, KeyTimers):
         timer = _stored(at, name, domain)
         if domain == "event" and not self._cursor.has_watermarks:
             raise StateError(
-                "A timer by event time needs a watermark: declare the stream with event_time= and watermarks=."
+                "An event-time timer needs a watermark: declare the stream with event_time= and watermarks=."
             )
         held = self._held() or []
         if timer not in held:
@@ -68,13 +68,13 @@ class BoundTimers(BoundListState, KeyTimers):
 
 def _stored(at: dt.datetime, name: str, domain: str) -> StoredTimer:
     if domain not in ("processing", "event"):
-        raise ValueError(f"a timer is due by processing or event time, not by {domain!r}")
+        raise ValueError(f"a timer is due by 'processing' or 'event' time, not by {domain!r}")
     if not isinstance(at, dt.datetime) or not isinstance(name, str):
         raise TypeError(f"a timer has a datetime and a name, not {at!r} and {name!r}")
     if at.tzinfo is None:
         raise ValueError(
             f"the time of a timer needs a time zone, and {at!r} has none; add tzinfo=datetime.UTC"
         )
-    # What cannot be stored raises here, where the code that registers it is to blame.
+    # A name that cannot be stored raises here, in the code that registers it.
     name.encode()
     return StoredTimer(at.astimezone(dt.UTC), domain, name)

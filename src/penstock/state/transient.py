@@ -1,4 +1,4 @@
-"""Transient fields: what a function keeps in a worker's memory, beside its states and never stored."""
+"""Transient fields: values that a function keeps in a worker's memory and never stores."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _KEPT: Final = "__penstock_kept__"
 
 
 class TransientField(Generic[T]):
-    """A field of a process function that is not restored after a failure, and may be lost at any time.
+    """A field of a process function that is not restored after a failure and may be lost at any time.
 
-    Use it for caches and clients only. Declare it in the body of a process function. The factory makes its value when
-    it is first used in a worker; from then on the worker keeps it, also between micro-batches. Each worker has its own,
-    and a new one begins anew. It is never stored and never sent with the job, and what a record that raises has done to
-    it stays.
+    Use it for caches and clients only. Declare it in the body of a process function. The factory creates the value on
+    first use in a worker; the worker then keeps it, also between micro-batches. Each worker has its own value, and a
+    new worker creates a new one. The value is never stored and never sent with the job. Changes by a record that raises
+    are not undone.
 
     >>> class Enrich(ProcessFunction):
     ...     names: TransientField[dict[int, str]] = TransientField(dict)
@@ -27,10 +27,10 @@ class TransientField(Generic[T]):
     ...         if record.id not in self.names:
     ...             self.names[record.id] = look_up(record.id)
 
-    A command `clear-cache` drops it, after `ProcessFunction.clear_cache`.
+    The command `clear-cache` drops the value, after it calls `ProcessFunction.clear_cache`.
 
     Args:
-        factory: a function of no arguments, or a class.
+        factory: a function without arguments, or a class, which creates the value.
 
     """
 
@@ -57,14 +57,15 @@ class TransientField(Generic[T]):
 
     def __set__(self, function: object, value: T) -> None:
         raise StateError(
-            f"{self.name!r} is a transient field, which its factory makes; change what it gives, or declare another."
+            f"{self.name!r} is a transient field, whose value its factory creates; change that value, or declare "
+            "another field."
         )
 
 
 class Kept:
-    """What a worker keeps with a function: the values of transient fields, and by step for which clear-cache they are.
+    """The data that a worker keeps with a function: the values of transient fields, and each step's last clear-cache.
 
-    All copies of a function within a worker share it. Of a function that is pickled it stays behind.
+    All copies of a function within a worker share it. It is not pickled with the function.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class Kept:
 
     @classmethod
     def of(cls, function: object) -> Kept:
-        """What is kept with a function, from now on if not before."""
+        """Return the data kept with a function; it is created on the first call."""
         fields = vars(function)
         found = fields.get(_KEPT)
         if found is None:
@@ -86,7 +87,7 @@ class Kept:
 
 
 def declared_transient(owner: type) -> dict[str, TransientField[Any]]:
-    """The transient fields that a class declares, base classes first."""
+    """Return the transient fields that a class declares, base classes first."""
     found: dict[str, TransientField[Any]] = {}
     for base in reversed(owner.__mro__):
         found |= {name: value for name, value in vars(base).items() if isinstance(value, TransientField)}

@@ -20,19 +20,19 @@ Clock = Literal["processing", "event"]
 
 @dataclass(frozen=True)
 class Ttl:
-    """How long the value of a key is kept after it was last touched: `ValueState(int, ttl=Ttl(timedelta(hours=1)))`.
+    """A time to live of the values of a state: `ValueState(int, ttl=Ttl(timedelta(hours=1)))`.
 
-    A value is gone as a whole, also a list or a mapping, as soon as the time since then is not less than `after`.
+    The value of a key expires when `after` has passed since it was last touched. A list or mapping expires as a whole.
 
     >>> from datetime import timedelta
     >>> Ttl(timedelta(days=7), on="read_and_write").time
     'processing'
 
     Args:
-        after: how long; at least a millisecond, in whole milliseconds.
-        on: what keeps a value alive: "write", or "read_and_write" for reading as well.
-        time: "processing": the time of the micro-batch; "event": the event time of the records, which their stream must
-            declare.
+        after: how long a value is kept after the last touch, in whole milliseconds, at least one.
+        on: what touches a value: "write" for writes only, or "read_and_write".
+        time: the clock: "processing" for the time of the micro-batch, or "event" for the event time of the records,
+            which their stream must declare.
 
     """
 
@@ -56,15 +56,15 @@ class Ttl:
 
     @property
     def after_ms(self) -> int:
-        """How long, in milliseconds."""
+        """The time to live in milliseconds."""
         return self.after // _MILLISECOND
 
 
 def expires_at_ms(ttl: Ttl, now_ms: int) -> int:
-    """When a value expires that is touched now; both in milliseconds since 1970, at most what 64 bits hold."""
+    """Return when a value touched now expires. Both are milliseconds since 1970; the result is capped at 64 bits."""
     return min(now_ms + ttl.after_ms, _LAST_MS)
 
 
 def is_expired(expires_ms: int, now_ms: int) -> bool:
-    """Whether a value that expires at a time is gone now."""
+    """Return whether a value with an expiry time has expired."""
     return now_ms >= expires_ms

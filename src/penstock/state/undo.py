@@ -1,4 +1,4 @@
-"""Undo: what a value was before the current record changed it."""
+"""Undo: the value from before the current record changed it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ ABSENT: Final = object()
 LONGER: Final = object()
 
 
-# What a value was before the current record changed it: the values it belongs to, its key, the value, ABSENT where
-# there was none. Of a list that got longer: the list, its length before, LONGER. A plain tuple, since one is made for
-# each change.
+# The value from before the current record changed it: the dict that it belongs to, its key, and the value, or ABSENT if
+# there was none. For a list that became longer: the list, its previous length, and LONGER. A plain tuple, since every
+# change creates one.
 Undo = tuple[Any, Any, Any]
 
 
 def take_back(undo: Undo) -> None:
-    """Put a value back as it was."""
+    """Restore a value."""
     values, key, before = undo
     if before is ABSENT:
         values.pop(key, None)
@@ -28,5 +28,5 @@ def take_back(undo: Undo) -> None:
 
 
 def undo_of(values: dict[Any, Any], key: Any) -> Undo:
-    """What takes back a change of a key that is about to be made."""
+    """Return the undo entry for an upcoming change of a key."""
     return (values, key, values.get(key, ABSENT))

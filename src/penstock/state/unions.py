@@ -1,7 +1,7 @@
-"""Union list state: a list for each part of a step without a key, which after a restore gives the items of all parts.
+"""Union list state: a list for each part of a step without a key. After a restore it has the items of all parts.
 
-A part stores its own items only, so that a union has no item twice however often it is made. The union is made when the
-state of a step is restored, from the rows of all its parts, and kept once in each slot: `unions`.
+A part stores only its own items, so repeated unions never duplicate an item. `unions` builds the union when the state
+of a step is restored, from the rows of all its parts; each slot keeps it once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from penstock.state.lists import (
     CheckedListState,
     ListState,
     column_of_parts,
-    inside,
+    elements,
     offsets_of,
     parts_of_column,
-    runs,
+    split_elements,
 )
 from penstock.state.operator_lists import OneList
 from penstock.state.parts import PART_KEY_TYPE
 from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec, value_spec
-from penstock.state.stored_blocks import as_bytes, conformed
+from penstock.state.stored_blocks import as_bytes, conform
 from penstock.state.values import BoundState, BoundValueState, CheckedValueState
 
 __all__ = ["BoundUnionListState", "UnionListState", "Unions", "unions"]
@@ -46,18 +46,23 @@ _FORMAT: Final = 1
 
 
 class UnionListState(ListState[T], Generic[T]):
-    """A list for each part of a step without a key, which gives the items of all parts after a restore.
+    """A list for each part of a step without a key, which has the items of all parts after a restore.
 
-    A restore is a start with another number of tasks, from a savepoint or from a dump. `get` gives the items that all
-    parts had at the last restore, in the order of the parts, and behind them what the part has added since; not what
-    others add. `set` and `clear` replace all that the part sees, and what it brings into the next union, which is what
-    it added and what it set. `item_type` is as for `ValueState`, and the methods are those of `ListState`.
+    A restore is a start with another number of tasks, from a savepoint or from a dump. `get` returns the items that all
+    parts had at the last restore, in the order of the parts, followed by the items that this part has added since, but
+    not those that other parts add. `set` and `clear` replace everything that the part sees, and also the items that it
+    contributes to the next union. Otherwise a part contributes the items that it has added. The methods are those of
+    `ListState`.
 
     >>> class Seen(ProcessFunction):
     ...     shards = UnionListState(str)
     ...     def process_record(self, record, ctx):
     ...         if record.shard not in self.shards.get():
     ...             self.shards.add(record.shard)
+
+    Args:
+        item_type: the type of the items, as for `ValueState`.
+
     """
 
     by_key: ClassVar[bool] = False
@@ -70,17 +75,17 @@ class UnionListState(ListState[T], Generic[T]):
         super().__init__(item_type)
 
     def spec(self) -> StateSpec:
-        """How the state is stored: the part's own items, and the union that they replace for it."""
+        """Return how the state is stored: the part's own items, and the number of the union that they replace."""
         item = value_spec(self._checked_name(), self._item_type)
         return StateSpec(self.name, _UnionForm(item), _UnionForm.arrow_type(item), None)
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return _CheckedUnionListState if issubclass(kind, CheckedValueState) else BoundUnionListState
 
 
 class _Own(list[Any]):
-    """The items of a part; for it they take the place of the union of the number `replaced`."""
+    """The items of a part. For this part they replace the union with the number `replaced`."""
 
     __slots__ = ("replaced",)
 
@@ -91,13 +96,13 @@ class _Own(list[Any]):
 
 @dataclass(frozen=True)
 class _UnionForm(CustomColumnCodec):
-    """The items of parts as an Arrow list beside the number; nothing at all is stored as none."""
+    """The items of parts as a struct of an Arrow list and the number; no items and no number are stored as null."""
 
     item: StateSpec
 
     @staticmethod
     def arrow_type(item: StateSpec) -> pa.DataType:
-        """The type of the column."""
+        """Return the type of the column."""
         return pa.struct([("items", pa.list_(item.arrow_type)), ("replaced", pa.int64())])
 
     def parts(self) -> dict[str, StateSpec]:
@@ -105,7 +110,7 @@ class _UnionForm(CustomColumnCodec):
 
     def to_python(self, column: pa.Array) -> list[Any]:
         items, replaced = column.flatten()
-        found = runs(parts_of_column(self.item, inside(items)), items)
+        found = split_elements(parts_of_column(self.item, elements(items)), items)
         return [
             None if number is None else _Own(own or (), number)
             for own, number in zip(found, replaced.to_pylist(), strict=True)
@@ -123,7 +128,7 @@ class _UnionForm(CustomColumnCodec):
 
 
 class BoundUnionListState(OneList, BoundListState):
-    """A union list state at work."""
+    """A union list state at run time."""
 
     __slots__ = ("_restored",)
 
@@ -132,7 +137,7 @@ class BoundUnionListState(OneList, BoundListState):
         self._restored = _NOTHING
 
     def restore(self, restored: Restored) -> None:
-        """From now on the union is this one."""
+        """Use this union from now on."""
         self._restored = restored
 
     def get(self) -> list[Any]:  # noqa: D102  # as declared
@@ -140,7 +145,7 @@ class BoundUnionListState(OneList, BoundListState):
         return [*seen, *own]
 
     def set(self, items: Iterable[Any] | None) -> None:  # noqa: D102  # as declared
-        self._replace(_Own(self._fitted(items or ()), self._restored.number))
+        self._replace(_Own(self._fit(items or ()), self._restored.number))
 
     def clear(self) -> None:  # noqa: D102  # as declared
         self.set(None)
@@ -150,7 +155,7 @@ class BoundUnionListState(OneList, BoundListState):
         return len(seen) + len(own)
 
     def _seen(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """What the part sees of the union, and what of its own items stands behind that."""
+        """Return the items of the union that the part sees, and its own items that follow them."""
         held: Any = self._held()
         restored = self._restored
         if held is not None and held.replaced == restored.number:
@@ -162,20 +167,20 @@ class BoundUnionListState(OneList, BoundListState):
 
 
 class _CheckedUnionListState(BoundUnionListState, CheckedListState):
-    """The same, which tries at once whether what it gets can be stored."""
+    """A union list state that checks at once whether new items can be stored."""
 
     __slots__ = ()
 
 
 class _Stored(msgspec.Struct):
-    """The unions of a step: for each state the number of the union, and the items of the parts that had any."""
+    """The stored unions of a step: for each state the number of the union, and the items of the parts that had any."""
 
     format: int
     unions: dict[str, tuple[int, bytes]]
 
 
 class Restored:
-    """The union of one state. It is read when it is first used."""
+    """The union of one state, read on first use."""
 
     def __init__(self, number: int, rows: pa.RecordBatch | None, item: StateSpec | None) -> None:
         self.number: Final = number
@@ -187,11 +192,11 @@ class Restored:
         """The items of all parts, in the order of the parts."""
         if self._rows is None or self._item is None:
             return ()
-        return parts_of_column(self._item, inside(self._rows.column(1)))
+        return parts_of_column(self._item, elements(self._rows.column(1)))
 
     @functools.cached_property
     def counts(self) -> dict[int, int]:
-        """How many of them are of which part, by its key."""
+        """The number of items of each part, by its key."""
         if self._rows is None:
             return {}
         lengths = np.diff(self._rows.column(1).offsets.to_numpy()).tolist()
@@ -202,7 +207,7 @@ _NOTHING: Final = Restored(0, None, None)
 
 
 class Unions:
-    """The unions that a slot keeps, by state. `specs` are the states of the step."""
+    """The unions that a slot keeps, by state. `specs` are the states of the step. Raises StateError if unreadable."""
 
     def __init__(self, stored: bytes | None, specs: Sequence[StateSpec]) -> None:
         self._found: Final[dict[str, Restored]] = {}
@@ -216,7 +221,7 @@ class Unions:
         for spec in _union_specs(specs):
             if spec.name in known.unions:
                 number, rows = known.unions[spec.name]
-                batch = conformed(
+                batch = conform(
                     pa.ipc.open_stream(rows).read_next_batch(), _schema(spec.name, spec.arrow_type)
                 )
                 self._found[spec.name] = Restored(number, batch, spec.python_type.item)
@@ -226,10 +231,10 @@ class Unions:
 
 
 def unions(tables: Mapping[int, pa.RecordBatch], states: Mapping[str, pa.DataType]) -> bytes | None:
-    """The unions of a step, from the rows of all its key groups; None when it has no union list state.
+    """Build the unions of a step from the rows of all its key groups; None if it has no union list state.
 
-    `states` are its union list states with the types in which they are stored. To be called where the state of a step
-    is restored. The result is a function of what the rows hold alone.
+    `states` are its union list states with their stored types. Call it when the state of a step is restored. The result
+    depends on the content of the rows only.
     """
     rows = [tables[group] for group in sorted(tables)]
     found: dict[str, tuple[int, bytes]] = {}
@@ -244,7 +249,7 @@ def unions(tables: Mapping[int, pa.RecordBatch], states: Mapping[str, pa.DataTyp
             items.append(own.filter(some))
             last = max(last, *(number or 0 for number in replaced.to_pylist()), 0)
         columns = [pa.concat_arrays(keys), pa.concat_arrays(items)]
-        # A higher number than any part has seen: none has replaced this union.
+        # A higher number than any part has seen, so no part has replaced this union.
         batch = pa.RecordBatch.from_arrays(columns, schema=_schema(name, kind))
         found[name] = (last + 1, as_bytes(batch))
     return msgspec.msgpack.encode(_Stored(_FORMAT, found)) if found else None

@@ -1,4 +1,4 @@
-"""Value copies: as deep as their type asks, and none of what cannot change."""
+"""Value copies: as deep as the type requires; immutable values are not copied."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Copier = Callable[[Any], Any]
 
 @functools.cache
 def copier_of(kind: Any) -> Copier | None:
-    """What copies values of a type that can be stored, so that a change of the copy leaves the original as it was.
+    """Return a function that copies values of a storable type, so that a change of the copy leaves the original intact.
 
-    None when nothing can change such a value.
+    None if values of the type are immutable.
     """
     inner, optional = without_none(kind)
     if optional:
@@ -48,7 +48,7 @@ def copier_of(kind: Any) -> Copier | None:
 
 
 def _never_changes(kind: Any) -> bool:
-    """Whether a type that has no parts is a scalar, whose values never change."""
+    """Return whether a type without parts is a scalar, whose values are immutable."""
     try:
         arrow_type_of(kind)
     except SchemaError:
@@ -85,7 +85,7 @@ def _of_record(
 
 
 def _shallow_copier(kind: type) -> Copier:
-    """`copy.copy` for a dataclass; several times as fast where it has no slots and no way of its own."""
+    """Return a shallow copier for a dataclass, much faster than `copy.copy` if it has neither slots nor `__copy__`."""
     if hasattr(kind, "__copy__") or any(vars(base).get("__slots__") for base in kind.__mro__):
         return copy.copy
 

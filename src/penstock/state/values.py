@@ -1,4 +1,4 @@
-"""Value state: one value per key, as user code declares and uses it; and what all kinds of keyed state share."""
+"""Value state: one value per key, as user code declares and uses it; and the base of all kinds of keyed state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.state.state_column import StateColumn
 
 from penstock.state.state_columns import StateColumns
-from penstock.state.state_spec import StateSpec, completed, fitted, json_decoder, value_spec
+from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, json_decoder, value_spec
 from penstock.state.undo import ABSENT
 
 __all__ = [
@@ -34,40 +34,40 @@ T = TypeVar("T")
 
 
 class KeyedState:
-    """What every kind of keyed state is: declared in the body of a process function, and stored as one column."""
+    """The base of every kind of keyed state: declared in the body of a process function, and stored as one column."""
 
     name = ""
     ttl: Ttl | None = None
     renamed_from: str | None = None
-    # Whether it holds something for each key; operator states hold it for each part of a step without a key.
+    # Whether it has a value for each key; operator states have one for each part of a step without a key.
     by_key: ClassVar[bool] = True
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
-        """What a command sets the state to, from JSON. msgspec.DecodeError when it does not fit."""
+        """Decode a command's value for the state from JSON. Raises msgspec.DecodeError if it does not fit."""
         raise NotImplementedError
 
     @property
     def set_type(self) -> Any:
-        """The type of what a command sets the state to."""
+        """The type to which a command sets the state."""
         raise NotImplementedError
 
     def spec(self) -> StateSpec:
-        """How the state is stored. SchemaError when it cannot be."""
+        """Return how the state is stored. Raises SchemaError if it cannot be stored."""
         raise NotImplementedError
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work that corresponds to one of a plain value state."""
+        """Return the run-time class of the state that corresponds to that of a plain value state."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Remove what the current key holds."""
+        """Remove the value of the current key."""
         raise self._outside()
 
     def columns(self) -> StateColumns:
-        """In `process_batch`: what all keys of the key group hold, as columns by key slot."""
+        """In `process_batch`: return the values of all keys of the key group, as columns by key slot."""
         raise self._outside()
 
     def _checked_name(self) -> str:
@@ -82,17 +82,22 @@ class KeyedState:
 class ValueState(KeyedState, Generic[T]):
     """One value per key, or none.
 
-    Declare it in the body of a process function; inside the function's methods it then speaks of the current
-    key. `value_type` is a Python type (bool, int, float, str, bytes, datetime, date, Decimal, an Enum, a list or
-    dict of these), or a schema as for streams (a dataclass, a protobuf message class).
+    Declare it in the body of a process function; in the function's methods it refers to the value of the current key:
 
     >>> class Counter(ProcessFunction):
     ...     seen = ValueState(int)
     ...     def process_record(self, record, ctx):
     ...         self.seen.set((self.seen.get() or 0) + 1)
 
-    Treat a value from `get` as read-only: a change counts only when it is `set`. With a `ttl` it is kept for that long
-    after it was last set.
+    Treat a value from `get` as read-only: a change takes effect only by `set`. If the function raises on a record, the
+    values are as they were before the record.
+
+    Args:
+        value_type: a Python type (bool, int, float, str, bytes, datetime, date, Decimal, an Enum, a list or dict of
+            these), or a schema as for streams (a dataclass, a protobuf message class).
+        ttl: how long a value is kept after it was last touched, see `Ttl`; without one, forever.
+        renamed_from: the earlier name of the state, if the attribute was renamed. The stored values stay.
+
     """
 
     @overload
@@ -115,41 +120,41 @@ class ValueState(KeyedState, Generic[T]):
 
     @property
     def set_type(self) -> Any:
-        """The type of what a command sets the state to: that of its values."""
+        """The type to which a command sets the state: the type of its values."""
         return self._value_type
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
-        """A value from JSON. msgspec.DecodeError when it is not of the declared type."""
-        return completed(json_decoder(self._value_type).decode(data))
+        """Decode a value from JSON. Raises msgspec.DecodeError when it is not of the declared type."""
+        return fill_defaults(json_decoder(self._value_type).decode(data))
 
     def spec(self) -> StateSpec:
-        """How the state is stored. SchemaError when its type cannot be."""
+        """Return how the state is stored. Raises SchemaError if its type cannot be stored."""
         return value_spec(self._checked_name(), self._value_type, self.ttl)
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class that implements the state at run time."""
         return kind
 
     def get(self) -> T | None:
-        """The value of the current key, or None."""
+        """Return the value of the current key, or None."""
         raise self._outside()
 
     def set(self, value: T) -> None:  # noqa: ARG002  # bound states override
-        """Set the value of the current key. TypeError when it is not of the declared type."""
+        """Set the value of the current key. Raises TypeError if it is not of the declared type."""
         raise self._outside()
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:  # noqa: ARG002  # as above
-        """In `process_batch`: set the values of the keys in `slots` (each slot once).
+        """In `process_batch`: set the values of the keys in `slots` (distinct slots).
 
         `values` is a column for scalar types, or a mapping of field name to column for records.
         """
         raise self._outside()
 
     def exchange(self, key_indices: npt.NDArray[np.int64], values: Any) -> StateColumns:  # noqa: ARG002  # as above
-        """In `process_batch`: `get`, then `set`, for one record after the other; gives what each `get` found.
+        """In `process_batch`: `get`, then `set`, for each record in turn. Returns the values that the `get`s found.
 
-        `key_indices` are the keys of the records, each as often as it comes; `values` is what each sets, as for `put`.
-        The columns that come back have a row for each record.
+        `key_indices` has the key index of each record; keys may repeat. `values` has the value that each record sets,
+        as for `put`. The returned columns have one row per record.
 
         >>> class Changes(ProcessFunction):
         ...     level = ValueState(int)
@@ -162,7 +167,7 @@ class ValueState(KeyedState, Generic[T]):
 
 
 class BoundState(KeyedState):
-    """A keyed state at work, bound to one key group. `describe` tells it what was declared."""
+    """A keyed state at run time, bound to one key group. `describe` passes it the declaration."""
 
     __slots__ = ("_column", "_cursor", "_dirty", "_note_undo", "_values")
 
@@ -176,15 +181,15 @@ class BoundState(KeyedState):
         self._dirty = column.dirty
 
     def describe(self, declared: Any) -> None:
-        """Take over what was declared."""
+        """Take over the declaration."""
 
     def refresh(self) -> None:
-        """Look at the column's values anew, after they were flushed or preloaded."""
+        """Use the column's new values, after they were flushed or preloaded."""
         self._values = self._column.values
         self._dirty = self._column.dirty
 
     def move(self, column: StateColumn) -> None:
-        """Speak of the keys of another key group from now on."""
+        """Switch to the keys of another key group."""
         self._column = column
         self.refresh()
 
@@ -195,11 +200,11 @@ class BoundState(KeyedState):
         return self._column.columns()
 
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
-        """As `ValueState.put`."""
+        """Set values, like `ValueState.put`."""
         self._put_columns(slots, values)
 
     def _replace(self, held: Any) -> None:
-        """What the current key holds from now on."""
+        """Replace the value of the current key."""
         values, key = self._values, self._cursor.key
         self._note_undo((values, key, values.get(key, ABSENT)))
         values[key] = held
@@ -210,12 +215,12 @@ class BoundState(KeyedState):
 
 
 class CheckedState(BoundState):
-    """A keyed state that tries at once whether columns can be stored. Its other methods are tried by its kind."""
+    """A keyed state that checks at once whether columns can be stored. Subclasses check their other methods."""
 
     __slots__ = ()
 
     def _put_columns(self, slots: npt.NDArray[np.int64], values: Any) -> None:
-        # User code may catch the error and go on, so the columns must be what they were.
+        # User code may catch the error and continue, so the columns must be restored.
         before = self._column.snapshot()
         try:
             super()._put_columns(slots, values)
@@ -226,7 +231,7 @@ class CheckedState(BoundState):
 
 
 class BoundValueState(BoundState, ValueState[Any]):
-    """A value state at work."""
+    """A value state at run time."""
 
     __slots__ = ("_exact",)
 
@@ -242,28 +247,28 @@ class BoundValueState(BoundState, ValueState[Any]):
 
     def set(self, value: Any) -> None:  # noqa: D102  # as declared
         if type(value) is not self._exact:
-            value = self._fitted(value)
+            value = self._fit(value)
         values, key = self._values, self._cursor.key
         self._note_undo((values, key, values.get(key, ABSENT)))
         values[key] = value
         self._dirty[key] = None
 
     def exchange(self, key_indices: npt.NDArray[np.int64], values: Any) -> StateColumns:  # noqa: D102  # as declared
-        found, changed, behind = self.columns().exchange(key_indices, values)
+        found, changed, after = self.columns().exchange(key_indices, values)
         if len(changed):
-            self.put(changed, behind)
+            self.put(changed, after)
         return found
 
-    def _fitted(self, value: Any) -> Any:
-        return None if value is None else fitted(value, self._column.spec)
+    def _fit(self, value: Any) -> Any:
+        return None if value is None else fit_value(value, self._column.spec)
 
 
 class CheckedValueState(CheckedState, BoundValueState):
-    """A value state that tries at once whether what it is set to can be stored."""
+    """A value state that checks at once whether its new value can be stored."""
 
     __slots__ = ()
 
     def set(self, value: Any) -> None:  # noqa: D102  # as declared
-        fitted = value if type(value) is self._exact else self._fitted(value)
-        self._column.check_value(fitted)
-        super().set(fitted)
+        fit = value if type(value) is self._exact else self._fit(value)
+        self._column.check_value(fit)
+        super().set(fit)

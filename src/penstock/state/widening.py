@@ -1,14 +1,14 @@
-"""Widening: which stored types hold only values of a declared one, and columns of the former as the latter."""
+"""Widening: checks whether all values of a stored type fit a declared type, and converts columns to it."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["converted", "misfit"]
+__all__ = ["misfit", "widen"]
 
 
 def misfit(declared: pa.DataType, found: pa.DataType) -> str:
-    """Why values of the stored type cannot all become such of the declared one; empty when they can."""
+    """Return why not all values of the stored type fit the declared type; an empty text if they do."""
     if declared.equals(found):
         return ""
     if pa.types.is_struct(declared) and pa.types.is_struct(found):
@@ -53,21 +53,21 @@ def _widens(declared: pa.DataType, found: pa.DataType) -> bool:
     return False
 
 
-def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as one of a wider type; fields of records that are new are null. ValueError when the type is no such."""
+def widen(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert a column to a wider type; new fields of records are null. Raises ValueError if the type is not wider."""
     reason = misfit(kind, column.type)
     if reason:
         raise ValueError(reason)
-    return _converted(column, kind)
+    return _widen(column, kind)
 
 
-def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _widen(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type.equals(kind):
         return column
     if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
         found = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
         children = [
-            _converted(found[field.name], field.type)
+            _widen(found[field.name], field.type)
             if field.name in found
             else pa.nulls(len(column), field.type)
             for field in kind
@@ -76,10 +76,10 @@ def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_list(kind) and pa.types.is_list(column.type):
         column = pa.concat_arrays([column])
-        items = _converted(column.values, kind.value_type)
+        items = _widen(column.values, kind.value_type)
         return pa.ListArray.from_arrays(column.offsets, items, kind, mask=column.is_null())
     if pa.types.is_map(kind) and pa.types.is_map(column.type):
         column = pa.concat_arrays([column])
-        keys, items = _converted(column.keys, kind.key_type), converted(column.items, kind.item_type)
+        keys, items = _widen(column.keys, kind.key_type), widen(column.items, kind.item_type)
         return pa.MapArray.from_arrays(column.offsets, keys, items, kind, mask=column.is_null())
     return column.cast(kind)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import UnstorableValueError
 from penstock.records.types import CustomColumnCodec, RecordType
-from penstock.state.lists import offsets_of, offsets_of_lengths, runs
+from penstock.state.lists import offsets_of, offsets_of_lengths, split_elements
 from penstock.state.state_spec import StateSpec, value_spec
 from penstock.state.values import BoundState, BoundValueState, CheckedValueState, KeyedState
 from penstock.windows.column_aggregates import HeldColumns
@@ -165,7 +165,7 @@ class WindowsForm(CustomColumnCodec):
                 for pane, value in zip(panes, spec.to_python(columns[spec.name]), strict=True):
                     setattr(pane, attribute, value)
         pairs = list(zip(windows, panes, strict=True))
-        return [None if found is None else OpenWindows.of(found) for found in runs(pairs, column)]
+        return [None if found is None else OpenWindows.of(found) for found in split_elements(pairs, column)]
 
     def _contents(self, columns: dict[str, pa.Array]) -> list[Any]:
         if self.folded is not None:
@@ -176,7 +176,7 @@ class WindowsForm(CustomColumnCodec):
         times = pc.struct_field(flat, "time").to_pylist()
         records = self.record.to_python(pc.struct_field(flat, "record"))
         entries = list(zip(times, records, strict=True))
-        return list(runs(entries, lists))
+        return list(split_elements(entries, lists))
 
     def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
         panes: list[Pane] = []

@@ -116,7 +116,7 @@ def test_wrong_use_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     assert "is not a checkpoint of a job that was started" in refused(tmp_path / "nothing")
     assert "cannot be read" in refused(checkpoint, "--policy", tmp_path / "nothing")
     bad = policy_file(tmp_path, "most: 3")
-    assert "has the field 'most', which is not known" in refused(checkpoint, "--policy", bad)
+    assert "has the unknown field 'most'. The fields are: " in refused(checkpoint, "--policy", bad)
 
 
 def policy_file(folder: Path, text: str) -> Path:

@@ -138,8 +138,8 @@ def test_the_control_entry_has_the_payloads_of_all_commands(entry: StepEntry) ->
         ),
         ("set", "watch/3", "watch/*, watch. Payload: some of {limit: int, seen: [text]}.", '{"limit":1}'),
         ("set", "watch", "Payload: some of {factor: float, mode:", '{"factor":1.5}'),
-        ("reset", "watch", "For watch, *. Without a payload.", ""),
-        ("pause", "*", "For watch, *. Without a payload.", ""),
+        ("reset", "watch", "For watch, *. No payload.", ""),
+        ("pause", "*", "For watch, *. No payload.", ""),
     ],
 )
 def test_the_form_helps_with_the_chosen_command(

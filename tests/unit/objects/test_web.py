@@ -79,7 +79,7 @@ def test_a_redirect_is_not_followed(status: str) -> None:
     with answering(with_body(b"{}"), asked) as inner:
         head = f"{status}\r\nLocation: http://127.0.0.1:{inner}/latest/meta-data"
         with answering(with_head(head)) as port:
-            assert "leads elsewhere" in refusal(f"http://127.0.0.1:{port}/a")
+            assert "redirects elsewhere" in refusal(f"http://127.0.0.1:{port}/a")
     assert asked == []
 
 
@@ -94,7 +94,9 @@ def test_a_name_that_leads_inside_is_not_asked(monkeypatch: pytest.MonkeyPatch) 
                 return real(inner if host == "config.example" else host, *rest, **more)  # type: ignore[arg-type]
 
             monkeypatch.setattr("penstock.objects.web.socket.getaddrinfo", led_inside)
-            assert "leads to an address inside" in refusal(f"http://config.example:{port}/a")
+            assert "resolves to an address of the machine itself" in refusal(
+                f"http://config.example:{port}/a"
+            )
     assert asked == []
 
 
@@ -131,15 +133,15 @@ def test_localhost_is_this_machine() -> None:
 
 
 ANSWERS: dict[str, tuple[Answer, str]] = {
-    "missing": (with_head("404 sesame"), "there is no such object"),
+    "missing": (with_head("404 sesame"), "the object does not exist"),
     "denied": (with_head("403 sesame"), "access is denied (403)"),
     "odd": (with_head("418 sesame"), "answered 418"),
     "busy": (with_head("503 sesame"), "answered 503"),
     "breaks off": (
         lambda it, _: it.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"),
-        "broke the connection",
+        "closed the connection early",
     ),
-    "no HTTP": (lambda it, _: it.sendall(b"sesame\r\n\r\n"), "broke the connection"),
+    "no HTTP": (lambda it, _: it.sendall(b"sesame\r\n\r\n"), "closed the connection early"),
     "too large": (with_body(bytes(MOST_BYTES + 1)), f"is larger than {MOST_BYTES} bytes"),
     "endless": (lambda it, _: it.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(1 << 20)), "is larger than"),
 }
@@ -182,7 +184,7 @@ def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert "does not answer: connection refused" in refusal(f"http://127.0.0.1:{port}/a")
-    assert "there is no host of this name" in refusal("http://no-such-host.invalid/a")
+    assert "the host name does not exist" in refusal("http://no-such-host.invalid/a")
     with answering(with_body(b"{}")) as port:
         assert "does not speak TLS" in refusal(f"https://127.0.0.1:{port}/a")
 

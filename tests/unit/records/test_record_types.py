@@ -199,7 +199,7 @@ class Empty:
     [
         (WithMixed, "WithMixed.kind: the enumeration Mixed must have only str or only int values"),
         (WithObject, "WithObject.thing: the type <class 'object'> cannot be stored. Use bool, int"),
-        (Uneven, "Uneven.pair: the type tuple[int, str] cannot be stored: the parts of a tuple"),
+        (Uneven, "Uneven.pair: the type tuple[int, str] cannot be stored: the items of a tuple"),
         (Node, "Node.children: Node contains itself"),
         (Empty, "Empty has no fields"),
         (int, "int is not a schema. Give a dataclass"),
@@ -331,7 +331,7 @@ def test_what_is_taken_can_be_given_again(name: str, values: list[Any]) -> None:
 def test_a_literal_holds_only_what_it_lists() -> None:
     """As an enumeration does."""
     side = record_type(Everything).field("side")
-    with pytest.raises(SchemaError, match=r"field 'side' .* 'middle' is none of 'left', 'right'"):
+    with pytest.raises(SchemaError, match=r"field 'side' .* 'middle' is not one of 'left', 'right'"):
         side.to_arrow(["left", "middle"])
     with pytest.raises(SchemaError, match="field 'side' cannot hold a value: 'middle'"):
         side.check(pa.array(["left", "middle"]))

@@ -379,5 +379,5 @@ def test_a_member_that_the_message_lacks_is_not_written() -> None:
     kind = record_type(RICH)
     wire = format_of("protobuf", kind, protobuf=ProtobufSource.of(RICH))
     (record,) = kind.objects(wire.decode(binary([b"\x48\x07"])).batch)
-    with pytest.raises(SchemaError, match=r"field 'size' .* '7' is none of 'LARGE', 'SMALL'"):
+    with pytest.raises(SchemaError, match=r"field 'size' .* '7' is not one of 'LARGE', 'SMALL'"):
         kind.batch([record])

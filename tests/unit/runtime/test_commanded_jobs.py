@@ -18,7 +18,7 @@ from penstock.control.admitted_commands import PlainSets
 from penstock.control.receipts import FINAL, Receipt
 from penstock.engine.command_execution import CommandExecution
 from penstock.jobs.settings import RunSettings
-from penstock.state.state_spec import completed
+from penstock.state.state_spec import fill_defaults
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import NOW, BatchRunner
 
@@ -574,7 +574,7 @@ class Listed:
 
 def test_a_payload_has_its_defaults_wherever_it_goes() -> None:
     """Fields that a sender leaves out are kept, stored and replied like others."""
-    found = completed(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
+    found = fill_defaults(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
     assert msgspec.to_builtins(found) == [{"name": "x", "weight": 3}]
 
 

@@ -283,8 +283,8 @@ def misused(use: str) -> BatchOutcome:
 @pytest.mark.parametrize(
     ("use", "reason"),
     [
-        ("columns", "'waiting' is one list and no column. Use get, add"),
-        ("put", "'waiting' is one list and no column. Use get, add"),
+        ("columns", "'waiting' is a single list, not a column. Use get, add"),
+        ("put", "'waiting' is a single list, not a column. Use get, add"),
         (
             "state",
             "'waiting' belongs to single parts, and this code runs for the whole step. Use it inside of a loop",

@@ -149,7 +149,7 @@ def test_a_piece_of_a_large_state_that_is_missing_is_told() -> None:
         assert sum(table.keys for run in runs for table in run.values()) == 40
         gone = next(name for name in entries if name.startswith("version/"))
         without = {name: content for name, content in entries.items() if name != gone}
-        with pytest.raises(StateError, match="of the stored state is not there"):
+        with pytest.raises(StateError, match="of the stored state is missing"):
             list(stored_runs(schema, MemoryEntries(without)))
 
 

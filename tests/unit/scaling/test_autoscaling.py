@@ -153,7 +153,7 @@ def test_a_job_outside_of_its_limits_is_brought_inside() -> None:
         decision = decide(policy, (), job.metrics, bounds, at(60))
         assert decision is not None
         assert (decision.action, decision.tasks) == ("rescale", wanted)
-        assert "outside of the limits" in decision.reason
+        assert "which is outside the limits" in decision.reason
 
 
 def test_nothing_is_decided_without_metrics() -> None:
@@ -203,7 +203,7 @@ def test_fewer_tasks_that_did_not_do_are_not_tried_again() -> None:
     held = decide(POLICY, (before,), job.metrics, job.bounds, now)
     assert held is not None
     assert held.action == "none"
-    assert "2 tasks did not do for 1100 records/s, and 1200 arrive" in held.reason
+    assert "2 tasks did not suffice for 1100 records/s, and 1200 arrive" in held.reason
     more = decide(POLICY, (msgspec.structs.replace(before, rate=2000.0),), job.metrics, job.bounds, now)
     assert more is not None
     assert more.tasks == 2

@@ -51,7 +51,7 @@ def test_a_steady_job_has_a_flat_line() -> None:
         values = lines(made, "throughput")["visits in"]
         assert len(values) >= POINTS - 5
         assert max(abs(value - 100) for value in values) < 0.01
-        assert set(lines(made, "busy")["at work"]) == {50.0}
+        assert set(lines(made, "busy")["busy"]) == {50.0}
         assert set(lines(made, "batch")["longest"]) == {0.5}
 
 

@@ -37,6 +37,16 @@ def test_records_are_printed_behind_the_name_of_the_stream(capsys: pytest.Captur
     )
 
 
+def test_a_batch_that_is_committed_again_is_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """A crash between the commit of the sink and that of Spark repeats lines, and loses none."""
+    for _ in range(2):
+        sink = ConsoleSink(ConsoleBinding("heaters", "console:"))
+        sink.prepare("one", "")
+        assert sink.newest("one", "") == -1
+        sink.commit(7, [message(sink, 1)])
+    assert capsys.readouterr().out == 'heaters> {"sensor_id":1,"command":"ON\\n\u00e9"}\n' * 2
+
+
 def test_a_closed_output_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """`penstock run ... | head` ends with a sentence."""
     sink = ConsoleSink(ConsoleBinding("heaters", "console:"))

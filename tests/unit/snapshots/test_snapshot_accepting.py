@@ -125,7 +125,7 @@ CSV_EDITS: list[tuple[str, Edit, str]] = [
     (
         "a quote inside",
         lambda text: text.replace("room-06,21.5,heat", 'room-06,21.5,5" pipe'),
-        "line 5: .*a quote stands inside a cell that is not in quotes",
+        "line 5: .*there is a quote inside an unquoted cell",
     ),
     (
         "the earlier of two",

@@ -39,7 +39,7 @@ def test_every_damage_is_found(tmp_path: Path, file_format: str) -> None:
         assert not found.sound, (path, number)
         assert found.defects[0].path == files[number % len(files)]
         if path.name == "manifest.json":
-            with pytest.raises(DamagedSnapshotError, match="its checksum does not fit"):
+            with pytest.raises(DamagedSnapshotError, match="its checksum does not match"):
                 read_manifest(store)
         path.write_bytes(whole)
     assert verify(uri).sound
@@ -99,6 +99,6 @@ def test_a_newer_snapshot_is_refused(tmp_path: Path) -> None:
 
 def test_no_snapshot_is_told(tmp_path: Path) -> None:
     """By verify as well."""
-    with pytest.raises(NotThereError, match=r"'manifest.json' is missing, which is written last"):
+    with pytest.raises(NotThereError, match=r"'manifest.json', which is written last, is missing"):
         read_manifest(open_store(str(tmp_path)))
     assert "There is no snapshot" in verify(str(tmp_path)).defects[0].problem

@@ -103,7 +103,7 @@ def test_a_crash_at_any_write_leaves_no_snapshot(tmp_path: Path, behind: bool) -
 def test_a_place_takes_one_snapshot(tmp_path: Path) -> None:
     """A second one with other content is refused, and the first stays."""
     first = write_snapshot(str(tmp_path))
-    with pytest.raises(AlreadyThereError, match="files of snapshots are never written over"):
+    with pytest.raises(AlreadyThereError, match="files of snapshots are never overwritten"):
         write_snapshot(str(tmp_path), name="d-2")
     with pytest.raises(AlreadyThereError, match="part-00000"):
         write_snapshot(str(tmp_path), [(SETTINGS, [setting("x", 1.0)])])
@@ -160,9 +160,9 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     part = write_part(store, SETTINGS, 0, [], "csv")
     other = write_part(store, EVENTS, 0, [], "csv")
-    with pytest.raises(SnapshotError, match="belongs to no table"):
+    with pytest.raises(SnapshotError, match="does not belong to a table"):
         commit(store, bad_contents(), [part, other])
-    with pytest.raises(SnapshotError, match="is there twice"):
+    with pytest.raises(SnapshotError, match="occurs twice"):
         commit(store, bad_contents(), [part, part])
     with pytest.raises(SnapshotError, match="two tables of the same name"):
         commit(store, bad_contents(tables=[SETTINGS, SETTINGS]), [])
@@ -171,7 +171,7 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match="A savepoint has the format arrow"):
         commit(store, bad_contents(kind="savepoint"), [part])
     assert not store.exists("manifest.json")
-    with pytest.raises(SnapshotError, match="There is no format 'xml'"):
+    with pytest.raises(SnapshotError, match="'xml' is not a format of snapshots"):
         write_part(store, SETTINGS, 1, [], "xml")  # type: ignore[arg-type]
 
 

@@ -63,21 +63,21 @@ def test_yaml_is_read(fetched: FetchedFiles, tmp_path: Path, name: str) -> None:
 
 
 BROKEN: dict[str, tuple[str, str | bytes, str]] = {
-    "no JSON": ("a.json", '{"a": ', "cannot be understood: "),
-    "empty": ("a.json", "", "cannot be understood: "),
-    "no text": ("a.json", b'{"a": "\xff"}', "cannot be understood: "),
-    "deep JSON": ("a.json", "[" * MOST_BYTES, "cannot be understood: "),
-    "no YAML": ("a.yaml", "a: [1", "cannot be understood: "),
-    "YAML that is no text": ("a.yaml", b"a: \xff", "cannot be understood: "),
-    "an impossible date": ("a.yaml", "a: 2026-13-45", "cannot be understood: "),
-    "a list as a name": ("a.yaml", "a: {? [1, 2] : 3}", "cannot be understood: "),
-    "Python in YAML": ("a.yaml", "a: !!python/name:os.system", "cannot be understood: "),
-    "an alias": ("a.yaml", "a: &x [1]\nb: *x\n", "aliases (*name) are not taken"),
-    "YAML without an end": ("a.yaml", "a: &x [*x]\n", "aliases (*name) are not taken"),
-    "an array": ("a.json", "[1]", "must hold an object of settings and their values"),
-    "a number": ("a.yaml", "1", "must hold an object of settings and their values"),
-    "empty YAML": ("a.yaml", "", "must hold an object of settings and their values"),
-    "numbers as names": ("a.yaml", "1: 2", "must hold an object of settings and their values"),
+    "no JSON": ("a.json", '{"a": ', "cannot be parsed: "),
+    "empty": ("a.json", "", "cannot be parsed: "),
+    "no text": ("a.json", b'{"a": "\xff"}', "cannot be parsed: "),
+    "deep JSON": ("a.json", "[" * MOST_BYTES, "cannot be parsed: "),
+    "no YAML": ("a.yaml", "a: [1", "cannot be parsed: "),
+    "YAML that is no text": ("a.yaml", b"a: \xff", "cannot be parsed: "),
+    "an impossible date": ("a.yaml", "a: 2026-13-45", "cannot be parsed: "),
+    "a list as a name": ("a.yaml", "a: {? [1, 2] : 3}", "cannot be parsed: "),
+    "Python in YAML": ("a.yaml", "a: !!python/name:os.system", "cannot be parsed: "),
+    "an alias": ("a.yaml", "a: &x [1]\nb: *x\n", "aliases (*name) are not supported"),
+    "YAML without an end": ("a.yaml", "a: &x [*x]\n", "aliases (*name) are not supported"),
+    "an array": ("a.json", "[1]", "must contain an object of settings and their values"),
+    "a number": ("a.yaml", "1", "must contain an object of settings and their values"),
+    "empty YAML": ("a.yaml", "", "must contain an object of settings and their values"),
+    "numbers as names": ("a.yaml", "1: 2", "must contain an object of settings and their values"),
 }
 
 
@@ -95,7 +95,7 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     fetched = FetchedFiles(str(tmp_path / "kept"), 1 << 20, ANYWHERE)
     for name in ("a.json", "b.yaml"):
         path = written(tmp_path, name, '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}")
-        with pytest.raises(CommandError, match="nested too deep"):
+        with pytest.raises(CommandError, match="nested too deeply"):
             fetched.json_of(str(path), name, "id")
 
 
@@ -152,7 +152,7 @@ def test_a_refusal_of_the_system_is_told(
 
     path = written(tmp_path, "a.json", "{}")
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.objects.allowed._opened", refuse)
+        patched.setattr("penstock.objects.allowed._open_below", refuse)
         assert reason(fetched, path) == f"{str(path)!r} cannot be read: Permission denied"
 
 
@@ -176,7 +176,7 @@ def test_what_the_job_lacks_rejects_no_command(
     with monkeypatch.context() as patched:
         patched.setattr(f"penstock.sources.fetched.{place}", refuse)
         with pytest.raises(
-            ExternalSystemError, match=r"command 'id' names cannot be read and kept.*started again"
+            ExternalSystemError, match=r"command 'id' names cannot be read and kept.*start it again"
         ):
             fetched.json_of(str(path), "0-0", "id")
     assert not list(Path(fetched.folder).glob(".*"))

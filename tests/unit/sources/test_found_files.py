@@ -64,7 +64,7 @@ def test_a_list_does_not_grow_with_what_was_read(tmp_path: Path, folder: Path) -
     again = FileLog(binding(folder), path)
     assert again.latest(end, limited=False) == 120, "none is taken twice"
     assert names(again, 114, 120) == ["057-a", "057-b", "058-a", "058-b", "059-a", "059-b"]
-    with pytest.raises(CheckpointError, match="begins behind the first"):
+    with pytest.raises(CheckpointError, match="begins after the first"):
         again.splits(0, 2, 1)
 
 

@@ -176,7 +176,7 @@ class Half(ps.AggregateFunction[float, Mean, float]):
     [
         (MeanOf, r"give an instance: MeanOf\(\)"),
         (max, "is not an AggregateFunction"),
-        (Silent(), "Silent.create_accumulator does not say"),
+        (Silent(), "Silent.create_accumulator has no return annotation"),
         (Half(), "Half does not override add"),
     ],
 )

@@ -43,7 +43,7 @@ def test_any_worker_has_what_was_stored(batches: Any, workers: list[int], fails:
         memory = memories[workers[number]]
         tables = SlotTables(SCHEMA, entries, memory.take("slot"), memory)
         after = copy.deepcopy(model)
-        made = {name: tables.parts.made(name, joined) for name in ("a", "b")}
+        made = {name: tables.parts.load(name, joined) for name in ("a", "b")}
         assert made == {name: model.get(name, []) for name in ("a", "b")}
         for name, (is_whole, content) in changes.items():
             if is_whole:
@@ -80,7 +80,7 @@ def test_a_part_is_read_once_by_a_worker() -> None:
     for number in range(5):
         tables = SlotTables(SCHEMA, entries, kept)
         if number:
-            assert tables.parts.made("a", lambda pieces: calls.append(pieces) or "made") == "made"
+            assert tables.parts.load("a", lambda pieces: calls.append(pieces) or "made") == "made"
         tables.put_header(b"%d" % number)
         tables.store()
         kept = tables.keep()
@@ -94,5 +94,5 @@ def test_a_missing_piece_is_an_error_that_names_it() -> None:
     tables.parts.put("a", b"x")
     tables.store()
     del stored["part/a/1"]
-    with pytest.raises(StateError, match="part/a/1 of the stored state is not there"):
+    with pytest.raises(StateError, match="part/a/1 of the stored state is missing"):
         SlotTables(SCHEMA, MemoryEntries(stored)).parts.get("a")

@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_refused() -> None:
     version = next(name for name in entries.stored if name.startswith("version"))
     with pytest.raises(StateError, match="A version of the stored state cannot be read"):
         load(**{version: entries.stored[version][:-40]})
-    with pytest.raises(StateError, match="The version 1 of the stored state is not there"):
+    with pytest.raises(StateError, match="The version 1 of the stored state is missing"):
         load(**{version: None})
     added = load(SCHEMA.append(pa.field("c", pa.float64())))
     assert added.table(1).all_rows().to_pylist() == [{"key": "k", "a": 1, "b": None, "c": None}]

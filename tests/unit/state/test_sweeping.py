@@ -33,7 +33,7 @@ def test_stretches_go_through_every_key_once(parts: list[set[int]], count: int) 
     found: list[int] = []
     code: int | None = 0
     while code is not None:
-        places, rows, code = table.stretch(code, count, ["key"])
+        places, rows, code = table.scan(code, count, ["key"])
         assert len(places) <= count
         found += rows.column(0).to_pylist()
     assert len(found) == len(set(found)) == table.keys

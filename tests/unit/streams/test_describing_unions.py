@@ -100,7 +100,7 @@ def test_streams_without_event_time_can_be_one() -> None:
         ),
         (
             lambda s: s.untimed.union(s.stream("page STRING, at BIGINT NOT NULL")),
-            "different types: the field 'at' of Record may be null in one of them only",
+            "different types: the field 'at' of Record may be null in only one of them",
         ),
         (
             lambda s: s.stream(class_of(Kind), "tea").union(s.stream(class_of(OtherKind), "milk")),

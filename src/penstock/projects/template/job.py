@@ -1,6 +1,6 @@
-"""Tell when a sensor stays above the limit that was set for it.
+"""Raise an alert when a sensor stays above its limit.
 
-The job only describes. Where its streams come from and go to is said when it is started; see README.md.
+This file only describes the job. Its sources and sinks are given when it is started; see README.md.
 """
 
 import penstock as ps
@@ -9,10 +9,10 @@ from project_name.watch import Limit, Reading, Watch
 
 job = ps.Job("project-name")
 
-# Data is processed; control steers. Both are named, and bound to a place with -D NAME=URI.
+# The data stream is processed, the control stream steers. Each has a name, and is bound to a URI with -D NAME=URI.
 readings = job.data_stream("readings", schema=Reading)
 limits = job.control_stream("limits", schema=Limit)
 
-# Both go by sensor, so that a limit meets the readings of its sensor. The state belongs to the step's name, "watch".
+# Both are keyed by sensor, so that a limit meets the readings of its sensor. State belongs to the step named "watch".
 watched = readings.key_by("sensor").connect(limits.key_by("sensor")).process("watch", Watch())
 watched.sink_to("alerts")

@@ -1,7 +1,7 @@
-"""The dashboard: pages on jobs in a browser, on the port of REST and behind the same guard.
+"""The dashboard: pages on jobs for the browser, on the port of REST and behind the same guard.
 
-A page is one module. It asks for what it shows by `Visit.poll`, and acts on a button by `Visit.act`; both
-know who has opened the page, and end with the session. What pages share is in `components`. To add a tab to each job:
+A page is one module. It reads its content with `Visit.poll`, and acts on buttons with `Visit.act`. Both know the user
+of the page, and end with the session. `components` has what pages share. To add a tab to each job:
 
     from penstock.server.api.access import Role
     from penstock.server.dashboard import components
@@ -15,8 +15,10 @@ know who has opened the page, and end with the session. What pages share is in `
             table = components.Table([components.Column("id", "Id"), components.Column("job_name", "Job")], key="id")
         visit.poll(visit.service.savepoints, lambda found: table.show([...]))
 
-and name the module in `pages.py`. The rules: a handler changes something only within `visit.act(role, ...)`, which asks
-for the role of the session again; text from jobs and users goes into labels and rows, never into templates, HTML,
-JavaScript or the names of properties, for names that begin with ":" are evaluated; what blocks is given to `poll` or
-`act` as a function, and is called in a thread.
+and list the module in `pages.py`. The rules:
+
+- A handler changes things only within `visit.act(role, ...)`, which checks the role of the session again.
+- Text from jobs and users goes into labels and rows, never into templates, HTML, JavaScript or the names of
+  properties, because names that begin with ":" are evaluated.
+- Blocking work is passed to `poll` or `act` as a function, which runs in a thread.
 """

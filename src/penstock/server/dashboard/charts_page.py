@@ -15,14 +15,14 @@ __all__ = ["charts_page"]
 
 @job_tab("charts", "Charts", icon="show_chart", role=Role.VIEWER)
 def charts_page(visit: JobVisit) -> None:
-    """A job over time."""
+    """Build the page with the charts of a job."""
     with ui.element("div").classes("p-toolbar"):
         window = (
             ui.toggle(WINDOWS, value=min(WINDOWS))
-            .props('no-caps unelevated aria-label="How far back"')
+            .props('no-caps unelevated aria-label="Time window"')
             .classes("p-toggle")
         )
         ui.element("div").classes("p-space")
         ui.label("Times are in UTC").classes("p-muted p-small")
     show_charts(visit, lambda: float(window.value))
-    components.same(cli_equivalents.show_metrics(visit.job_id))
+    components.cli_equivalent(cli_equivalents.show_metrics(visit.job_id))

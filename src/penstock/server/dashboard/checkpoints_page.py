@@ -1,4 +1,4 @@
-"""The page with the checkpoint of a job: the micro-batches to which it can go back."""
+"""The page with the checkpoint of a job: the micro-batches to which the job can go back."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EVERY_S: Final = 2.0
 
 @job_tab("checkpoints", "Checkpoints", icon="save", role=Role.VIEWER)
 def checkpoints(visit: JobVisit) -> None:
-    """The checkpoint of a job."""
+    """Build the page with the checkpoint of a job."""
     tiles = components.Tiles(
         kept="Micro-batches kept",
-        origin="Began with",
-        epoch="Started on it",
-        tasks="Tasks of each step",
+        origin="Origin",
+        epoch="Started",
+        tasks="Tasks per step",
         groups="Key groups",
     )
     with components.card("Committed micro-batches", about="to which the job can go back, newest first"):
@@ -39,7 +39,7 @@ def checkpoints(visit: JobVisit) -> None:
             ],
             key="batch",
             page_rows=20,
-            nothing="No micro-batch is committed yet",
+            nothing="No micro-batch committed yet",
         )
 
     def show(found: Checkpoints) -> None:
@@ -70,4 +70,4 @@ def checkpoints(visit: JobVisit) -> None:
         key=("checkpoints", visit.job_id),
         every_s=_EVERY_S,
     )
-    components.same(cli_equivalents.show_job(visit.job_id))
+    components.cli_equivalent(cli_equivalents.show_job(visit.job_id))

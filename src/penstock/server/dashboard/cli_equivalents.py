@@ -1,4 +1,4 @@
-"""CLI equivalents: the commands that do on a terminal what a button does here."""
+"""CLI equivalents: the terminal commands that do the same as buttons and pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SentControl:
-    """The fields of a command to send; the payload is JSON."""
+    """The fields of a command to send. The payload is JSON."""
 
     kind: str
     target: str
@@ -47,12 +47,12 @@ def show_job(job_id: str) -> str:
 
 
 def show_metrics(job_id: str) -> str:
-    """Show what a job does, refreshed each second."""
+    """Show the metrics of a job, refreshed every second."""
     return _format_command("metrics", job_id, "--watch")
 
 
 def submit_job(definition: str, changes: Mapping[str, Any]) -> str:
-    """Submit a job by its definition, with settings by their names."""
+    """Submit a job from a definition, with changed settings by name."""
     return _format_command("submit", definition, *_options(changes))
 
 
@@ -89,7 +89,7 @@ def take_savepoint(job_id: str) -> str:
 
 
 def show_events(job_id: str | None) -> str:
-    """Show the events of a job, or of all."""
+    """Show the events of a job, or of all jobs."""
     return _format_command("events", *([] if job_id is None else [job_id]))
 
 

@@ -1,4 +1,4 @@
-"""CLI equivalents of buttons on state, savepoints and logs."""
+"""CLI equivalents of the pages on state, savepoints and logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def list_states(job_id: str) -> str:
 
 
 def show_key(job_id: str, step: str, key: str) -> str:
-    """Show what a step holds for a key."""
+    """Show the states of a key in a step."""
     return shlex.join(["penstock", "state", "get", job_id, "--step", step, "--key", key])
 
 
@@ -41,12 +41,12 @@ def delete_savepoint(job: str, savepoint_id: str) -> str:
 
 
 def delete_dump(url: str, dump_id: str) -> str:
-    """Delete a dump, which has no command of its own."""
+    """Delete a dump. penstock has no command for this, so it is a call of the REST API."""
     return f'curl -X DELETE -H "Authorization: Bearer $TOKEN" {shlex.quote(f"{url}/v1/dumps/{dump_id}")}'
 
 
 def follow_log(job_id: str, run: int | None, *, follow: bool) -> str:
-    """Show what a run of a job prints."""
+    """Show the output of a run of a job."""
     words = [
         "penstock",
         "logs",

@@ -25,13 +25,13 @@ __all__ = [
     "action_button",
     "ask",
     "card",
+    "cli_equivalent",
     "command_line",
     "empty",
     "form_buttons",
     "form_dialog",
     "heading",
     "name_target",
-    "same",
     "set_text",
     "text",
 ]
@@ -41,7 +41,7 @@ _COPY: Final = "(e) => window.penstock.copy(e)"
 
 @contextlib.contextmanager
 def card(title: str, *, about: str = "") -> Iterator[ui.element]:
-    """A card with a heading."""
+    """Build a card with a heading, and yield it."""
     with ui.element("section").classes("p-card") as made:
         if title:
             with ui.element("div").classes("p-card-head"):
@@ -52,17 +52,17 @@ def card(title: str, *, about: str = "") -> Iterator[ui.element]:
 
 
 def text(content: str, tag: str = "div") -> TextElement:
-    """Text in an element of any tag."""
+    """Build an element with a tag and a text."""
     return TextElement(tag=tag, text=content)
 
 
 def heading(title: str) -> None:
-    """The heading of a page."""
+    """Build the heading of a page."""
     text(title, "h1").classes("p-title")
 
 
 def command_line(command: str) -> TextElement:
-    """The equivalent command on a terminal, with a button that copies it. `set_text` changes it."""
+    """Build a terminal command with a button that copies it. `set_text` on the result changes it."""
     with ui.element("div").classes("p-command"):
         ui.label("$").classes("p-prompt").props("aria-hidden=true")
         shown = text(command, "code").classes("p-command-text")
@@ -81,7 +81,7 @@ def action_button(
     primary: bool = False,
     danger: bool = False,
 ) -> ui.button:
-    """A button for users with a role; for others it is disabled, and says why."""
+    """Build a button for users with a role. For other users it is disabled, and its tooltip says why."""
     made = (
         ui.button(label, icon=icon, on_click=act, color=None).props("no-caps unelevated").classes("p-button")
     )
@@ -98,11 +98,11 @@ def action_button(
 async def ask(
     title: str, about: str, *, command: str, confirm: str, target: str, danger: bool = True
 ) -> bool:
-    """Ask for confirmation, naming the target. Escape and Cancel mean no."""
+    """Ask for confirmation and return the answer. The dialog names the target; Escape and the first button mean no."""
     with _dialog(title) as dialog:
         ui.label(about).classes("p-dialog-text")
         name_target(target)
-        same(command)
+        cli_equivalent(command)
         with ui.element("div").classes("p-dialog-buttons"):
             ui.button("Keep as it is", on_click=dialog.close, color=None).props(
                 "no-caps flat autofocus"
@@ -117,19 +117,19 @@ async def ask(
 
 
 def name_target(target: str) -> None:
-    """The name of a dialog's target."""
+    """Build the line of a dialog that names its target."""
     text(target, "code").classes("p-target")
 
 
 @contextlib.contextmanager
 def form_dialog(title: str) -> Iterator[ui.dialog]:
-    """A dialog with fields, which the caller fills, ends with `form_buttons`, and awaits."""
+    """Build a dialog with a form, and yield it. The caller adds fields and then `form_buttons`, and awaits it."""
     with _dialog(title) as dialog, ui.element("form").classes("p-form"):
         yield dialog
 
 
 def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> None:
-    """The last row of a form: a button to close it, and one that submits the values of its fields, as Enter does."""
+    """Build the last row of a form: a button that closes it, and one that submits its values, as Enter does."""
     ui.context.slot.parent.on("submit.prevent", lambda: dialog.submit(values()))
     with ui.element("div").classes("p-dialog-buttons"):
         ui.button("Close", on_click=dialog.close, color=None).props("no-caps flat type=button").classes(
@@ -138,10 +138,10 @@ def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> 
         ui.button(confirm, color=None).props("no-caps unelevated type=submit").classes("p-button")
 
 
-def same(command: str) -> TextElement:
-    """The equivalent command, with a label."""
+def cli_equivalent(command: str) -> TextElement:
+    """Build the line with the equivalent terminal command, with a label."""
     with ui.element("div").classes("p-same"):
-        ui.label("The same on a terminal").classes("p-muted p-small")
+        ui.label("On a terminal").classes("p-muted p-small")
         return command_line(command)
 
 
@@ -169,19 +169,19 @@ class Tiles:
                     self._numbers[name] = text("-").classes("p-number")
 
     def show(self, **numbers: str) -> None:
-        """Show numbers by their names."""
+        """Show numbers by name."""
         for name, number in numbers.items():
             set_text(self._numbers[name], number)
 
 
 def set_text(shown: TextElement, content: str) -> None:
-    """Set a text, unless it is the same, so that nothing is sent to the browser."""
+    """Set a text only if it differs, so that otherwise nothing is sent to the browser."""
     if shown.text != content:
         shown.set_text(content)
 
 
 def empty(icon: str, about: str) -> ui.element:
-    """A placeholder for content that does not exist yet."""
+    """Build a placeholder for missing content."""
     with ui.element("div").classes("p-empty") as made:
         ui.icon(icon).props("aria-hidden=true")
         ui.label(about)
@@ -190,9 +190,9 @@ def empty(icon: str, about: str) -> ui.element:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: the field of the rows, and its heading. `slot` is a template for its cells.
+    """A column of a table: the field of its rows, and its heading. `slot` is a template for its cells.
 
-    A template is a constant of this program; it accesses the row as `props.row`.
+    A template is a constant of this program, and accesses the row as `props.row`.
     """
 
     field: str
@@ -235,11 +235,11 @@ class Table:
                 )
 
     def on_choose(self, choose: Callable[[str], object]) -> None:
-        """Call `choose` with the field of a clicked button of `CHOOSE_SLOT`."""
+        """Call `choose` with the field of a clicked button in a `CHOOSE_SLOT`."""
         self._table.on("choose", lambda event: choose(str(event.args)))
 
     def show(self, rows: list[dict[str, Any]]) -> None:
-        """Show rows."""
+        """Show other rows."""
         if rows == self._table.rows:
             return
         if (len(rows) > self._page_rows > 0) == bool(self._table.props.get("hide-pagination")):
@@ -252,18 +252,18 @@ class Table:
 
 JOB_SLOT: Final = f"""
 <a v-if="props.row.job" class="p-job" :href="'{DASHBOARD}/jobs/' + props.row.job">{{{{ props.row.job }}}}</a>"""
-"""How a column shows the id of a job, from the field job."""
+"""The template for the id of a job, from the field job."""
 
 WRAP_SLOT: Final = '<div class="p-wrap">{{ props.value }}</div>'
-"""How a column shows text that may be long."""
+"""The template for text that may be long."""
 
 CHOOSE_SLOT: Final = """
 <button type="button" class="p-choose" @click="() => $parent.$emit('choose', props.row.{field})">
   {{{{ props.row.{field} }}}}</button>"""
-"""How a column shows a field that can be clicked, for `Table.on_choose`; format it with the name of the field."""
+"""The template for a field that can be clicked, for `Table.on_choose`. Format it with the name of the field."""
 
 HEALTH_SLOT: Final = """
 <span class="p-health" :class="'p-' + props.row.level" :title="props.row.why">
   <q-icon :name="props.row.icon" aria-hidden="true" />{{ props.row.health }}
 </span>"""
-"""How a column shows the health of a job, from the fields level, icon, health and why."""
+"""The template for the health of a job, from the fields level, icon, health and why."""

@@ -1,4 +1,4 @@
-"""The page with the control of a job: a form that sends a command, its receipts as they arrive, and the history."""
+"""The page to control a job: a form that sends a command, its receipts as they arrive, and the history."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _UNDER_WAY: Final = (Level.BUSY, "pending")
 
 @dataclass(frozen=True)
 class _Control:
-    """The commands that a job takes, and those that it has read, newest first."""
+    """The commands that a job accepts, those that it has read, newest first, and its settings."""
 
     entry: CommandCatalog
     histories: list[CommandHistory]
@@ -60,7 +60,7 @@ class _Control:
 
 
 class HistoriesTail:
-    """The newest commands of a job. They are read again only when there are new receipts."""
+    """The newest commands of a job, which are read again only if there are new receipts."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
@@ -68,7 +68,7 @@ class HistoriesTail:
         self._known: list[CommandHistory] = []
 
     def read(self) -> list[CommandHistory]:
-        """All of them, newest first."""
+        """Return the commands, newest first."""
         mark = newest_mark(self._checkpoint)
         if mark != self._mark:
             self._mark = mark
@@ -77,7 +77,7 @@ class HistoriesTail:
 
 
 def command_of(said: SentControl, now: dt.datetime) -> Command:
-    """The command in a form. Raises WrongInputError for an invalid one."""
+    """Return the command in a form. Raises WrongInputError if it is invalid."""
     try:
         payload = json.loads(said.payload) if said.payload else None
     except ValueError as e:
@@ -88,7 +88,7 @@ def command_of(said: SentControl, now: dt.datetime) -> Command:
 
 
 def history_row(history: CommandHistory) -> dict[str, Any]:
-    """A command as a row of the table."""
+    """Return a command as a row of the table."""
     last = history.last
     level, icon = _LEVELS.get(last.status, _UNDER_WAY)
     return {
@@ -109,7 +109,7 @@ def history_row(history: CommandHistory) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CommandHelp:
-    """Help for a kind of command: a description, an example of its payload, and its possible targets."""
+    """Help on a kind of command: a description, an example of its payload, and its possible targets."""
 
     text: str
     example: str
@@ -117,7 +117,7 @@ class CommandHelp:
 
 
 def command_help(entry: CommandCatalog, said: SentControl) -> CommandHelp | None:
-    """Help for the command in a form so far; None when no step takes its kind."""
+    """Return help on the command entered so far; None if no step accepts its kind."""
     takers = {name: step for name, step in entry.steps.items() if said.kind in step.kinds}
     if not takers:
         return None
@@ -130,14 +130,14 @@ def command_help(entry: CommandCatalog, said: SentControl) -> CommandHelp | None
     step = takers.get(name) or next(iter(takers.values()))
     is_for_step = said.target == name or set(step.kinds[said.kind]) == {"step"}
     payload = step.payloads.get(payload_key(said.kind, "step" if is_for_step and name in takers else "key"))
-    # For a step without states the payload is for settings alone, and vice versa.
+    # If a step has no states, the payload is only for its settings, and vice versa.
     payload = payload or step.payloads.get(payload_key(said.kind, "step")) or Payload("", "")
-    words = f"Payload: {payload.type}" if payload.type else "Without a payload"
+    words = f"Payload: {payload.type}" if payload.type else "No payload"
     return CommandHelp(f"For {', '.join(targets)}. {words}.", payload.example, tuple(targets))
 
 
 def setting_rows(settings: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Settings in force, as rows of the table."""
+    """Return the settings in force as rows of the table."""
     return [
         {
             "key": f"{step} {name}",
@@ -152,7 +152,7 @@ def setting_rows(settings: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 @job_tab("control", "Control", icon="tune", role=Role.VIEWER)
 def control(visit: JobVisit) -> None:
-    """The commands of a job."""
+    """Build the page to control a job."""
     _ControlPage(visit)
 
 
@@ -166,13 +166,11 @@ class _ControlPage:
             with components.card("Send a command"), ui.element("div").classes("p-body"):
                 self._form()
             with (
-                components.card("Receipts", about="of the command that was sent here, or chosen below"),
+                components.card("Receipts", about="of the command sent here or chosen below"),
                 ui.element("div").classes("p-body"),
             ):
                 self._receipts()
-        with components.card(
-            "Settings", about="as they are in force; set changes them"
-        ) as self._settings_card:
+        with components.card("Settings", about="in force now; change them with set") as self._settings_card:
             self._settings = components.Table(
                 [
                     components.Column("step", "Step"),
@@ -182,7 +180,7 @@ class _ControlPage:
                 key="key",
                 page_rows=0,
             )
-        with components.card("History", about="the newest commands that the job has read"):
+        with components.card("History", about="newest commands that the job has read"):
             self._table = components.Table(
                 [
                     components.Column("at", "Time (UTC)"),
@@ -196,13 +194,13 @@ class _ControlPage:
                 ],
                 key="key",
                 page_rows=20,
-                nothing="The job has read no command yet",
+                nothing="No commands yet",
             )
             self._table.on_choose(self._follow)
-        components.same(cli_equivalents.show_commands(visit.job_id))
+        components.cli_equivalent(cli_equivalents.show_commands(visit.job_id))
         visit.poll(self._read, self._show, key=("control", visit.job_id))
 
-    # What is there
+    # Commands and settings
 
     def _read(self) -> _Control:
         job_id = self._visit.job_id
@@ -215,7 +213,7 @@ class _ControlPage:
             self._entry = found.entry
             kinds = {kind: None for step in found.entry.steps.values() for kind in step.kinds}
             self._kind.set_options(sorted(kinds), value=self._kind.value)
-            self._say_help()
+            self._update_help()
         self._table.show([history_row(history) for history in found.histories])
         self._settings_card.set_visibility(bool(found.settings))
         self._settings.show(setting_rows(found.settings))
@@ -239,13 +237,13 @@ class _ControlPage:
                 self._version = ui.number("Version", min=0, precision=0)
                 self._expires = ui.number("Expires in seconds", min=1, precision=0)
             for field in (self._kind, self._target, self._payload, self._version, self._expires):
-                field.props("outlined dense").on_value_change(self._say_same)
+                field.props("outlined dense").on_value_change(self._update_cli)
             for field in (self._kind, self._target):
-                field.on_value_change(self._say_help)
+                field.on_value_change(self._update_help)
             button = components.action_button(self._visit, "Send", "send", Role.OPERATOR, None, primary=True)
             button.props("type=submit")
-        self._same = components.same("")
-        self._say_same()
+        self._cli = components.cli_equivalent("")
+        self._update_cli()
 
     def _read_form(self) -> SentControl:
         return SentControl(
@@ -256,10 +254,10 @@ class _ControlPage:
             expires_in_s=None if self._expires.value is None else int(self._expires.value),
         )
 
-    def _say_same(self) -> None:
-        self._same.set_text(cli_equivalents.send_control(self._visit.job_id, self._read_form()))
+    def _update_cli(self) -> None:
+        self._cli.set_text(cli_equivalents.send_control(self._visit.job_id, self._read_form()))
 
-    def _say_help(self) -> None:
+    def _update_help(self) -> None:
         """Show the targets and the payload of the chosen kind, with an example."""
         found = None if self._entry is None else command_help(self._entry, self._read_form())
         self._help.set_text("" if found is None else found.text)
@@ -301,7 +299,7 @@ class _ControlPage:
     def _follow(self, command_id: str) -> None:
         self._followed = command_id
         self._of.set_text(f"Command {command_id}")
-        self._show_receipts([{"status": "SENT", "at": "", "reason": "Waits for the job to read it."}])
+        self._show_receipts([{"status": "SENT", "at": "", "reason": "Not read by the job yet."}])
         self._timer.activate()
 
     def _show_history(self, found: tuple[str | None, CommandHistory | None]) -> None:

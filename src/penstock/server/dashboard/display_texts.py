@@ -1,4 +1,4 @@
-"""Texts: times, durations and numbers as people read them."""
+"""Display texts: times, durations and numbers for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEPS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(milliseconds: float) -> str:
-    """A duration with its two largest units.
+    """Format a duration with its two largest units.
 
     >>> duration(3_725_000), duration(59_000), duration(250)
     ('1 h 2 min', '59 s', '0 s')
@@ -28,7 +28,7 @@ def duration(milliseconds: float) -> str:
 
 
 def clock_time(milliseconds: int | None) -> str:
-    """A time in UTC.
+    """Format a time in UTC.
 
     >>> clock_time(0), clock_time(None)
     ('1970-01-01 00:00:00', '')
@@ -39,7 +39,7 @@ def clock_time(milliseconds: int | None) -> str:
 
 
 def amount(number: float | None) -> str:
-    """A number, shortened where it is large.
+    """Format a number, shortened if it is large.
 
     >>> amount(0.0), amount(12.34), amount(1234.0), amount(2_500_000), amount(None)
     ('0', '12.3', '1,234', '2.5 M', '')

@@ -1,4 +1,4 @@
-"""The pages with events: who did what, when, to one job or to all; the audit log."""
+"""The pages with events, the audit log: who did what to a job, or to all jobs, and when."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EventsTail:
         self._kept: Final[collections.deque[Event]] = collections.deque(maxlen=_MOST_KEPT)
 
     def read(self) -> list[Event]:
-        """All of them, newest first."""
+        """Return the events, newest first."""
         while True:
             after = self._kept[-1].id if self._kept else 0
             found = self._service.events(self._job_id, after, _AT_ONCE)
@@ -42,19 +42,19 @@ class EventsTail:
 
 @page("/events", "Events", icon="history", role=Role.VIEWER)
 def events(visit: Visit) -> None:
-    """What was done to all jobs."""
+    """Build the page with the events of all jobs."""
     components.heading("Events")
     _events(visit, None)
 
 
 @job_tab("events", "Events", icon="history", role=Role.VIEWER)
 def job_events(visit: JobVisit) -> None:
-    """What was done to a job."""
+    """Build the page with the events of a job."""
     _events(visit, visit.job_id)
 
 
 def event_row(event: Event) -> dict[str, Any]:
-    """An event as a row of a table."""
+    """Return an event as a row of a table."""
     return {
         "id": event.id,
         "at": clock_time(event.at_ms),
@@ -79,7 +79,7 @@ def _events(visit: Visit, job_id: str | None) -> None:
         components.Column("detail", "Detail", slot=_DETAIL_SLOT),
     ]
     with components.card(""):
-        table = components.Table(columns, key="id", nothing="Nothing has happened yet")
+        table = components.Table(columns, key="id", nothing="No events yet")
     known: list[Event] = []
 
     def show(found: list[Event]) -> None:
@@ -94,4 +94,4 @@ def _events(visit: Visit, job_id: str | None) -> None:
         show,
         key=("events read", job_id),
     )
-    components.same(cli_equivalents.show_events(job_id))
+    components.cli_equivalent(cli_equivalents.show_events(job_id))

@@ -1,4 +1,4 @@
-"""The page with the failures of a job: records that it could not process, and failed runs."""
+"""The page with the failures of a job: failed runs, and records that could not be processed."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FAILED: Final = frozenset({"failed", "killed", "refused"})
 
 @job_tab("errors", "Errors", icon="report", role=Role.OPERATOR)
 def letters(visit: JobVisit) -> None:
-    """What went wrong."""
+    """Build the page with the failures of a job."""
     _LettersPage(visit)
 
 
 def failed_run_rows(found: list[Run]) -> list[dict[str, Any]]:
-    """The runs that failed, the newest first."""
+    """Return the failed runs as rows of the table, newest first."""
     return [
         {
             "run": run.run,
@@ -46,7 +46,7 @@ def failed_run_rows(found: list[Run]) -> list[dict[str, Any]]:
 
 
 def reason_rows(found: DeadLetters) -> list[dict[str, Any]]:
-    """Why records could not be processed, the most frequent first."""
+    """Return the reasons why records could not be processed as rows of the table, the most frequent first."""
     return [
         {
             "row": f"{one.stream} {one.step} {one.reason}",
@@ -60,7 +60,7 @@ def reason_rows(found: DeadLetters) -> list[dict[str, Any]]:
 
 
 def letter_rows(found: DeadLetters) -> list[dict[str, Any]]:
-    """Dead letters as rows of the table, the newest first."""
+    """Return dead letters as rows of the table, newest first."""
     return [
         {
             "place": _place(one),
@@ -82,7 +82,7 @@ def _place(letter: DeadLetter) -> str:
 class _LettersPage:
     def __init__(self, visit: JobVisit) -> None:
         self._known: dict[str, DeadLetter] = {}
-        with components.card("Runs that failed"):
+        with components.card("Failed runs"):
             runs = components.Table(
                 [
                     components.Column("run", "Run"),
@@ -144,9 +144,9 @@ class _LettersPage:
         self._table.show(letter_rows(found))
 
     def _choose(self, place: str) -> None:
-        """Show a record, up to a bound."""
+        """Show a record, up to a size limit."""
         letter = self._known.get(place)
         if letter is not None:
-            note = "" if letter.encoding == "text" else "In base64, since it is not text:\n"
+            note = "" if letter.encoding == "text" else "Not text, so in base64:\n"
             self._whole.set_text(f"{place}\n{letter.reason}\n\n{note}{letter.raw}")
             self._whole.set_visibility(True)

@@ -1,4 +1,4 @@
-"""Forms: check their values with the models of REST, so that both accept the same."""
+"""Forms: validation of their values with the models of REST, so that both accept the same values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WrongInputError(PenstockError):
 
 
 def check_form(model: type[_Model], values: dict[str, Any]) -> _Model:
-    """The values as a model of REST. Raises WrongInputError, which names the fields."""
+    """Return the values as a model of REST. Raises WrongInputError, which names the invalid fields."""
     try:
         return model.model_validate(values)
     except pydantic.ValidationError as e:
@@ -29,7 +29,7 @@ def check_form(model: type[_Model], values: dict[str, Any]) -> _Model:
 
 
 def _describe_error(error: dict[str, Any]) -> str:
-    """What is wrong with a field, for the user who has filled it in."""
+    """Describe the error in a field for the user who filled it in."""
     field = ".".join(map(str, error["loc"])).replace("_", " ")
     if error["type"] in ("missing", "string_too_short") or error.get("input") in ("", None):
         return f"Fill in {field}"

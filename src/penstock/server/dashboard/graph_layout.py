@@ -1,4 +1,4 @@
-"""Graph layout: the places of a job's parts, in columns along the way of records, and the lines between. Pure."""
+"""Graph layout: the parts of a job in columns along the flow of records, and the lines between them. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SWEEPS: Final = 4
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a part: its upper left corner, in pixels."""
+    """The position of the upper left corner of a part, in pixels."""
 
     x: int
     y: int
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Wire:
-    """A line from one part to another, as the path of an SVG."""
+    """A line from one part to another, as an SVG path."""
 
     source: str
     target: str
@@ -44,10 +44,10 @@ class Layout:
 
 
 def lay_out(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
-    """Lay out a graph so that each part is to the right of what it reads.
+    """Lay out a graph so that each part is to the right of the parts that it reads.
 
-    `nodes` are in an order in which each comes after what it reads, `edges` are pairs of source and target.
-    Within a column parts are ordered by the mean place of their neighbours (Sugiyama's barycentres).
+    `nodes` are in topological order: each comes after the parts that it reads. `edges` are pairs of source and target.
+    Within a column, parts are ordered by the mean position of their neighbours (Sugiyama's barycentres).
     """
     columns = _columns(nodes, edges)
     _untangle(columns, edges)
@@ -67,18 +67,18 @@ def lay_out(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Layout:
 
 
 def _columns(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """The parts by their longest way from a source; sources move close to their first reader."""
-    gives: dict[str, list[str]] = {}
-    reads: dict[str, list[str]] = {}
+    """Group the parts by the longest path from a source to them; sources move next to their first reader."""
+    readers: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
     for source, target in edges:
-        gives.setdefault(source, []).append(target)
-        reads.setdefault(target, []).append(source)
+        readers.setdefault(source, []).append(target)
+        sources.setdefault(target, []).append(source)
     depth: dict[str, int] = {}
     for node in nodes:
-        depth[node] = max((depth[source] + 1 for source in reads.get(node, [])), default=0)
+        depth[node] = max((depth[source] + 1 for source in sources.get(node, [])), default=0)
     for node in reversed(nodes):
-        if node not in reads and node in gives:
-            depth[node] = min(depth[target] for target in gives[node]) - 1
+        if node not in sources and node in readers:
+            depth[node] = min(depth[target] for target in readers[node]) - 1
     columns: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for node in nodes:
         columns[depth[node]].append(node)
@@ -86,7 +86,7 @@ def _columns(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[lis
 
 
 def _untangle(columns: list[list[str]], edges: Sequence[tuple[str, str]]) -> None:
-    """Order each column by its neighbours, forwards and backwards."""
+    """Order each column by its neighbours, alternately forwards and backwards."""
     backwards = [(target, source) for source, target in edges]
     for sweep in range(_SWEEPS):
         ahead = sweep % 2 == 0

@@ -1,4 +1,4 @@
-"""The page with the graph of a job: its streams, steps and sinks, their rates, and where records wait."""
+"""The page with the graph of a job: its streams, steps and sinks, their rates, and their backlog."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ _NO_METRICS: Final = ("", "", False)
 
 @job_tab("graph", "Graph", icon="account_tree", role=Role.VIEWER)
 def graph(visit: JobVisit) -> None:
-    """The parts of a job and their connections."""
+    """Build the page with the graph of a job."""
     _GraphPage(visit)
 
 
 def node_metrics(node: PlanNode, found: Metrics) -> tuple[str, str, bool]:
-    """The metrics of a part: records per second, what waits or is held there, and whether that is too much."""
+    """Return the metrics of a part: records per second, what waits or is stored there, and whether that is too much."""
     if node.kind in ("data stream", "control stream"):
-        stream = _named(found.streams, node.name)
+        stream = _find_named(found.streams, node.name)
         return _NO_METRICS if stream is None else _stream_metrics(stream)
     if node.kind == "step":
-        step = _named(found.steps, node.name)
+        step = _find_named(found.steps, node.name)
         return _NO_METRICS if step is None else _step_metrics(step)
     if node.kind == "sink":
-        sink = _named(found.sinks, node.name)
+        sink = _find_named(found.sinks, node.name)
         return (
             _NO_METRICS
             if sink is None
-            else (f"{amount(sink.per_second)}/s", f"{amount(sink.records)} in all", False)
+            else (f"{amount(sink.per_second)}/s", f"{amount(sink.records)} total", False)
         )
     return _NO_METRICS
 
@@ -84,12 +84,12 @@ def _step_metrics(step: StepMetrics) -> tuple[str, str, bool]:
 
 
 def about_node(node: PlanNode) -> list[dict[str, str]]:
-    """The details of a part, as rows."""
+    """Return the details of a part as rows of the table."""
     rows: dict[str, str] = {"kind": node.kind}
     if node.binding is not None:
         rows["bound to"] = node.binding.uri
         if node.binding.limits:
-            rows["in a micro-batch at most"] = limits_text(node.binding.limits)
+            rows["limits per micro-batch"] = limits_text(node.binding.limits)
     if node.function:
         rows["function"] = node.function
     if node.key:
@@ -103,7 +103,7 @@ def about_node(node: PlanNode) -> list[dict[str, str]]:
         rows["watermarks"] = node.watermarks.by + ("" if bound is None else f", {bound} ms behind")
     for state in node.states:
         rows[f"state {state.name}"] = f"{state.kind} of {state.type}" + (
-            "" if state.keyed else ", once for the step"
+            "" if state.keyed else ", one for the step"
         )
     for name, value in node.settings.items():
         rows[f"setting {name}"] = json.dumps(value)
@@ -123,7 +123,7 @@ class _GraphPage:
         self._tiles = components.Tiles(
             busy="Busy",
             batch="Mean micro-batch",
-            phase="Longest part of the last one",
+            phase="Longest phase (newest)",
             letters="Dead letters",
         )
         with components.card("Graph", about="Click a part for its details. Rates cover the last minute."):
@@ -138,7 +138,7 @@ class _GraphPage:
                 page_rows=0,
             )
         self._chosen.set_visibility(False)
-        components.same(cli_equivalents.show_job(visit.job_id))
+        components.cli_equivalent(cli_equivalents.show_job(visit.job_id))
         reader = visit.service.reader
         visit.poll(lambda: reader.plan(visit.job_id), self._draw, key=("plan", visit.job_id), every_s=10.0)
         visit.poll(lambda: reader.metrics(visit.job_id, 1), self._show, key=("metrics", visit.job_id))
@@ -192,7 +192,7 @@ class _ShownNode:
             self._more = components.text("", "span").classes("p-node-more")
 
     def show(self, found: Metrics) -> None:
-        """Show its current metrics."""
+        """Show the current metrics of the part."""
         rate, more, too_much = node_metrics(self._node, found)
         components.set_text(self._rate, rate)
         components.set_text(self._more, more)
@@ -208,5 +208,5 @@ def _draw_wires(layout: Layout, plan: Plan) -> None:
             ui.element("path").classes(f"p-wire p-wire-{kind}").props(f'd="{wire.path}"')
 
 
-def _named(found: tuple[Any, ...], name: str) -> Any:
+def _find_named(found: tuple[Any, ...], name: str) -> Any:
     return next((one for one in found if one.name == name), None)

@@ -1,4 +1,4 @@
-"""Health: how a job is doing, in a word that needs no knowledge of statuses. Pure."""
+"""Health of a job, in a word that requires no knowledge of statuses. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.server.service.job_resources import Job
 __all__ = ["ATTENTION", "Health", "Level", "health_of", "lag_of", "throughput_of"]
 
 BEHIND_S: Final = 60.0
-"""A job is behind when the oldest input has been waiting for this long, in seconds."""
+"""A job is behind when its oldest input has been waiting for longer than this, in seconds."""
 
 _RECENT_MS: Final = 10 * 60_000
 
@@ -42,7 +42,7 @@ ICONS: Final[Mapping[Level, str]] = {
 
 @dataclass(frozen=True)
 class Health:
-    """The health of a job: a level, a word for it, and the reason in a sentence."""
+    """The health of a job: a level, a word, and the reason as a sentence."""
 
     level: Level
     word: str
@@ -57,7 +57,7 @@ class Health:
 
 
 def health_of(job: Job, now_ms: int) -> Health:
-    """The health of a job, from its status and progress."""
+    """Derive the health of a job from its status and progress."""
     status = job.status
     if status is JobStatus.FAILED:
         return Health(Level.BAD, "Failed", job.reason)
@@ -77,20 +77,20 @@ def health_of(job: Job, now_ms: int) -> Health:
         return Health(
             Level.WARNING, "Dead letters", f"{letters:,} records could not be processed in this run."
         )
-    return Health(Level.GOOD, "Healthy", "It runs, and keeps up with what arrives.")
+    return Health(Level.GOOD, "Healthy", "It runs and keeps up with its input.")
 
 
 def throughput_of(job: Job) -> float | None:
-    """Records in per second over the last seconds; None without a driver that reports them."""
+    """Return the records read per second over the last seconds; None without a driver that reports them."""
     if job.status not in WITH_DRIVER or job.progress is None:
         return None
     return float(job.progress.get("rows_per_s", 0.0))
 
 
 def lag_of(job: Job) -> tuple[str, float] | None:
-    """What waits in all sources: a unit and an amount; None where no source knows.
+    """Return the lag of all sources as a unit and an amount; None if no source reports any.
 
-    In records where sources know them, else in files, bytes or seconds.
+    The unit is records if a source reports them, and otherwise files, bytes or seconds.
     """
     if job.status not in WITH_DRIVER:
         return None

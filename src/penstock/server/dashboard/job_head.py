@@ -1,4 +1,4 @@
-"""The head of a job: its name, status and health, and the buttons that steer it."""
+"""The head of a job: its name, status and health, and the buttons that control it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_TASKS = 32768
 
 
 def show(visit: JobVisit, job: Job) -> None:
-    """Show the head of a job, and keep it up to date."""
+    """Show the head of a job, and refresh it."""
     head = _Head(visit, job)
     head.update(job)
     visit.poll(lambda: visit.service.get(visit.job_id), head.update, key=("job", visit.job_id))
@@ -92,12 +92,12 @@ class _Head:
             if self._buttons[name].visible != shown:
                 self._buttons[name].set_visibility(shown)
 
-    # The actions of the buttons, each with the equivalent command.
+    # The actions of the buttons, each with its equivalent command
 
     async def _pause(self) -> None:
         await self._ask_and_do(
             "Pause this job?",
-            "It processes nothing until it is resumed; then it continues where it was.",
+            "It processes nothing until resumed, then continues where it stopped.",
             command=cli_equivalents.pause_job(self._visit.job_id),
             confirm="Pause",
             doing="Pausing",
@@ -146,7 +146,7 @@ class _Head:
         do: Callable[[str, str], Operation],
         danger: bool = False,
     ) -> None:
-        """Ask for confirmation, and then act: `do` takes the id of the job and the user."""
+        """Ask for confirmation, then call `do` with the id of the job and the name of the user."""
         job = self._visit.job_id
         target = f"{self._name} ({job})"
         if await components.ask(title, about, command=command, confirm=confirm, target=target, danger=danger):
@@ -160,7 +160,7 @@ class _Head:
             components.name_target(f"{self._name} ({job})")
             savepoint = ui.checkbox("Take a savepoint", value=running)
             drain = ui.checkbox("Drain: first process everything that has arrived, and close all windows")
-            line = components.same("")
+            line = components.cli_equivalent("")
 
             def update() -> None:
                 line.set_text(cli_equivalents.stop_job(job, savepoint=savepoint.value, drain=drain.value))
@@ -182,14 +182,14 @@ class _Head:
         job = self._visit.job_id
         tasks_now = int(self._seen.settings.get("parallelism") or 1)
         with components.form_dialog("Rescale this job?") as dialog:
-            ui.label(
-                "It is interrupted for some seconds, and continues with another number of tasks."
-            ).classes("p-dialog-text")
+            ui.label("It pauses for some seconds, then continues with another number of tasks.").classes(
+                "p-dialog-text"
+            )
             components.name_target(f"{self._name} ({job})")
             tasks = ui.number(
                 "Parallelism", value=tasks_now, min=1, max=_MOST_TASKS, step=1, precision=0
             ).props("outlined dense autofocus")
-            line = components.same(cli_equivalents.rescale_job(job, tasks_now))
+            line = components.cli_equivalent(cli_equivalents.rescale_job(job, tasks_now))
             tasks.on_value_change(
                 lambda: line.set_text(cli_equivalents.rescale_job(job, int(tasks.value or 1)))
             )

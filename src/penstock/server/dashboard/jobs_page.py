@@ -1,4 +1,4 @@
-"""The page with all jobs: their health, a filter, and a form to submit another one."""
+"""The page with all jobs: their health, a filter, and a form to submit another job."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _NAME_SLOT: Final = f"""
 
 @page("/jobs", "Jobs", icon="dns", role=Role.VIEWER)
 def jobs(visit: Visit) -> None:
-    """The jobs."""
+    """Build the page with all jobs."""
     _JobsPage(visit)
 
 
 def read_jobs(service: JobService) -> list[Job]:
-    """All jobs, newest first; those with a driver with their progress."""
+    """Return all jobs, newest first. Those with a driver have their progress."""
     return [
         service.get(job.id) if job.status in WITH_DRIVER else job for job in service.list_jobs(limit=1000)
     ]
 
 
 def job_row(job: Job, now_ms: int) -> dict[str, Any]:
-    """A job as a row of the table."""
+    """Return a job as a row of the table."""
     health = health_of(job, now_ms)
     throughput, lag = throughput_of(job), lag_of(job)
     return {
@@ -73,12 +73,12 @@ def job_row(job: Job, now_ms: int) -> dict[str, Any]:
 
 
 def _groups(job: Job, level: Level) -> list[str]:
-    """The groups of a job, the most pressing first: a job that is behind is running, and needs attention."""
+    """Return the groups of a job, the most urgent first: a job that is behind needs attention, and is running."""
     if job.status in ENDED:
-        stands = "ended"
+        group = "ended"
     else:
-        stands = "paused" if level is Level.IDLE or job.status is JobStatus.RESTARTING else "running"
-    return ["attention", stands] if level in ATTENTION else [stands]
+        group = "paused" if level is Level.IDLE or job.status is JobStatus.RESTARTING else "running"
+    return ["attention", group] if level in ATTENTION else [group]
 
 
 class _JobsPage:
@@ -127,13 +127,13 @@ class _JobsPage:
                 key="id",
                 nothing="No jobs. Submit one, or start penstock serve with --jobs FOLDER.",
             )
-        components.same(cli_equivalents.list_jobs())
+        components.cli_equivalent(cli_equivalents.list_jobs())
         visit.poll(lambda: read_jobs(visit.service), self._update, key="jobs")
 
     def _update(self, found: list[Job]) -> None:
         now_ms = int(time.time() * 1000)
         rows = [job_row(job, now_ms) for job in found]
-        # Those that need attention come first, those that are over last; within a group the newest first.
+        # Jobs that need attention come first, ended jobs last; within a group, the newest comes first.
         self._rows = sorted(rows, key=lambda row: _ORDER.index(row["groups"][0]))
         counts = Counter(group for row in self._rows for group in row["groups"])
         counts["all"] = len(self._rows)
@@ -174,7 +174,7 @@ class _JobsPage:
                 one.props("outlined dense")
             for problem in definitions.problems:
                 ui.label(f"{problem.path}: {problem.problem}").classes("p-problem")
-            line = components.same("")
+            line = components.cli_equivalent("")
 
             def changes() -> dict[str, Any]:
                 given = {"name": name.value or None, "parallelism": int(tasks.value) if tasks.value else None}

@@ -1,4 +1,4 @@
-"""Live charts: lines of a job's metrics that grow while a page is open."""
+"""Live charts: charts of the metrics of a job that grow while a page is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.server.dashboard.series import Chart, Unit, charts
 __all__ = ["FORMATS", "WINDOWS", "MetricsTail", "show_charts"]
 
 WINDOWS: Final = {120: "2 min", 600: "10 min", 3600: "1 h"}
-"""How far back charts may go, in seconds, and the label for it."""
+"""The time windows of charts, in seconds, and their labels."""
 
 _MOST_KEPT: Final = 7200
 _COLOURS: Final = ["#3b82f6", "#10b981", "#f59e0b", "#a855f7", "#ef4444", "#06b6d4", "#84cc16", "#ec4899"]
@@ -32,11 +32,11 @@ FORMATS: Final[dict[Unit, str]] = {
     "s": "(value) => window.penstock.seconds(value)",
     "%": "(value) => window.penstock.amount(value) + ' %'",
 }
-"""How to format numbers of each unit, by a function of dashboard.js."""
+"""The functions that format numbers of each unit, by those of dashboard.js."""
 
 
 class MetricsTail:
-    """The metrics of a job over the last hour. Each is read once."""
+    """The metrics of a job over the last hour. Those of each micro-batch are read once."""
 
     def __init__(self, checkpoint: Path) -> None:
         since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=max(WINDOWS))
@@ -44,14 +44,14 @@ class MetricsTail:
         self._kept: Final = collections.deque(read_batch_metrics(checkpoint, since), _MOST_KEPT)
 
     def read(self) -> list[BatchMetrics]:
-        """All of them, oldest first."""
+        """Return the metrics, oldest first."""
         newest = self._kept[-1].ended if self._kept else None
         self._kept.extend(found for found in self._new.read() if newest is None or found.ended > newest)
         return list(self._kept)
 
 
 def show_charts(visit: JobVisit, window_s: Callable[[], float], names: Collection[str] | None = None) -> None:
-    """Charts of a job over a window that ends now: those with some names, or all."""
+    """Show charts of a job over a window that ends now: those with the given names, or all."""
     shown: dict[str, _ShownChart] = {}
     with ui.element("div").classes("p-charts"):
         for chart in charts([], dt.datetime.now(dt.UTC), window_s()):
@@ -76,7 +76,7 @@ class _ShownChart:
     def __init__(self, chart: Chart) -> None:
         with components.card(chart.title) as card:
             card.props(f'aria-label="{chart.title}"').mark(f"chart-{chart.name}")
-            self._nothing = ui.label("Nothing to show yet").classes("p-muted p-chart-nothing")
+            self._nothing = ui.label("No data yet").classes("p-muted p-chart-nothing")
             self._chart = (
                 ui.echart(_options(chart))
                 .classes("p-chart")
@@ -84,7 +84,7 @@ class _ShownChart:
             )
 
     def show(self, chart: Chart, now: dt.datetime, window_s: float) -> None:
-        """Show other values."""
+        """Show the values of a chart."""
         end_ms = now.timestamp() * 1000
         self._nothing.set_visibility(not chart.lines)
         self._chart.options["series"] = [_line(line.name, line.points) for line in chart.lines]

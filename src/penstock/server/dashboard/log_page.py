@@ -1,4 +1,4 @@
-"""The page with what the runs of a job have printed."""
+"""The page with the output of the runs of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES: Final = 65536
 
 @job_tab("log", "Log", icon="notes", role=Role.OPERATOR)
 def log(visit: JobVisit) -> None:
-    """What a run has printed."""
+    """Build the page with the output of a run."""
     _LogPage(visit)
 
 
@@ -30,34 +30,34 @@ class _LogPage:
         self._shown: str | None = None
         self._seen: int | None = None
         with (
-            components.card("What was printed", about=f"the last {_MOST_BYTES >> 10} KiB"),
+            components.card("Output", about=f"the last {_MOST_BYTES >> 10} KiB"),
             ui.element("div").classes("p-body"),
         ):
             with ui.element("div").classes("p-toolbar"):
-                self._run = ui.select({}, label="Run", on_change=self._say_same)
+                self._run = ui.select({}, label="Run", on_change=self._update_cli)
                 self._run.props("outlined dense").classes("p-filter")
-                self._follow = ui.switch("Follow", value=True, on_change=self._say_same)
+                self._follow = ui.switch("Follow", value=True, on_change=self._update_cli)
             with ui.scroll_area().classes("p-log").props('tabindex=0 aria-label="Log"') as self._area:
                 self._text = components.text("", "pre").classes("p-log-text")
-            self._same = components.same("")
-        self._say_same()
+            self._cli = components.cli_equivalent("")
+        self._update_cli()
         visit.poll(lambda: visit.service.runs(visit.job_id), self._show_runs, key=("runs", visit.job_id))
         visit.poll(self._read, self._show)
 
-    def _say_same(self) -> None:
+    def _update_cli(self) -> None:
         run = self._run.value or None
-        self._same.set_text(
+        self._cli.set_text(
             cli_state_equivalents.follow_log(self._visit.job_id, run, follow=bool(self._follow.value))
         )
 
     def _show_runs(self, found: list[Run]) -> None:
-        options = {0: "The newest run"}
+        options = {0: "Newest run"}
         options |= {run.run: f"Run {run.run}, begun {clock_time(run.created_ms)}" for run in found}
         if options != self._run.options:
             self._run.set_options(options, value=self._run.value or 0)
 
     def _read(self) -> str | None:
-        """The text to show; None when it has not changed."""
+        """Return the text to show; None if it has not changed."""
         run = self._run.value or None
         if self._shown is not None and not self._follow.value and run == self._seen:
             return None
@@ -65,7 +65,7 @@ class _LogPage:
         found = self._visit.service.log(self._visit.job_id, run, _MOST_BYTES)
         if found.run == 0:
             return "The job has not started yet."
-        return found.text or "It has printed nothing."
+        return found.text or "No output yet."
 
     def _show(self, text: str | None) -> None:
         if text is None or text == self._shown:

@@ -51,7 +51,7 @@ _configured = False
 
 
 class DashboardMount(DeclaringMount):
-    """The dashboard as one route of the app, which lists its pages and their roles."""
+    """The dashboard as one route of the app, with its pages and their roles."""
 
     def __init__(self, context: Context) -> None:
         _configure()
@@ -61,18 +61,18 @@ class DashboardMount(DeclaringMount):
             f"/assets/{path.name}": (path.read_bytes(), _TYPES[path.suffix]) for path in _ASSETS.iterdir()
         }
         self._pages: Final = [
-            (route, role) for route in nicegui.app.routes if (role := _declared(route)) is not None
+            (route, role) for route in nicegui.app.routes if (role := _declared_role(route)) is not None
         ]
         super().__init__(DASHBOARD, app=self._answer)
 
     def page_roles(self) -> dict[str, Role]:
-        """The roles that its pages need, by their full paths."""
+        """Return the roles that the pages require, by full path."""
         return {f"{DASHBOARD}{getattr(route, 'path', '')}": role for route, role in self._pages}
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(DASHBOARD)
         inner = {**scope, "state": {**scope["state"], "context": self._context, "readings": self._readings}}
-        # Any client can forge the headers of proxies.
+        # Any client can forge proxy headers.
         inner["headers"] = [pair for pair in scope["headers"] if not pair[0].startswith(b"x-forwarded")]
         if scope["type"] == "websocket":
             if scope["path"] == SOCKET_PATH:
@@ -91,7 +91,7 @@ class DashboardMount(DeclaringMount):
         inner["state"]["nonce"] = nonce = secrets.token_urlsafe(16)
         is_file = _FILES.fullmatch(path) is not None
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {b"cache-control": _CACHED if is_file else b"no-store"}
                 if not is_file:
@@ -100,14 +100,12 @@ class DashboardMount(DeclaringMount):
                 message["headers"] = [*kept, *own.items()]
             await send(message)
 
-        await nicegui.app(inner, receive, sending)
+        await nicegui.app(inner, receive, send_with_headers)
 
     def _refusal(self, scope: Scope, path: str) -> Response | None:
-        """The refusal of a request without the role for a page, or for neither page nor file; else None."""
+        """Return the refusal of a request without the role for a page, or for no known page or file; None otherwise."""
         if scope["method"] not in ("GET", "HEAD"):
-            return problem(
-                405, "method-not-allowed", "Pages can only be read.", headers={"Allow": "GET, HEAD"}
-            )
+            return problem(405, "method-not-allowed", "Pages are read-only.", headers={"Allow": "GET, HEAD"})
         if path in self._assets or _FILES.fullmatch(path):
             return None
         for route, role in self._pages:
@@ -125,19 +123,19 @@ class DashboardMount(DeclaringMount):
 
 @contextlib.asynccontextmanager
 async def dashboard_lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """What NiceGUI needs while the server runs."""
+    """Run the lifespan of NiceGUI while the server runs."""
     async with nicegui.app.router.lifespan_context(nicegui.app):
         yield
 
 
-def _declared(route: BaseRoute) -> Role | None:
+def _declared_role(route: BaseRoute) -> Role | None:
     declared = (getattr(route, "openapi_extra", None) or {}).get(ROLE_FIELD)
     return None if declared is None else Role(declared)
 
 
 def _configure() -> None:
-    """Set NiceGUI up, once for the process. Raises UndeclaredRouteError for a route that is not one of its own."""
-    global _configured  # NiceGUI is one for the process as well
+    """Configure NiceGUI once per process. Raises UndeclaredRouteError for a page without a role."""
+    global _configured  # NiceGUI, too, exists once per process
     if _configured:
         return
     nicegui.app.config.add_run_config(
@@ -170,15 +168,15 @@ def _configure() -> None:
 
 
 def check_pages(routes: Iterable[BaseRoute]) -> None:
-    """Raise UndeclaredRouteError unless each route is a page with a declared role, or one of the framework."""
+    """Check that each route declares a role or belongs to the framework. Raises UndeclaredRouteError if not."""
     for route in routes:
         path = getattr(route, "path", "")
-        if _declared(route) is None and not path.startswith(("/_nicegui/", "/_nicegui_ws")):
+        if _declared_role(route) is None and not path.startswith(("/_nicegui/", "/_nicegui_ws")):
             raise UndeclaredRouteError(f"The page {path} does not declare a role.")
 
 
 class _WithNonces(BaseLoader):
-    """Templates whose scripts have the nonce of the response, so that no other script runs."""
+    """A loader of templates that adds the nonce of the response to their scripts, so that no other script runs."""
 
     def __init__(self, loader: BaseLoader) -> None:
         self._loader: Final = loader
@@ -189,7 +187,7 @@ class _WithNonces(BaseLoader):
 
 
 def _without_messages(record: logging.LogRecord) -> bool:
-    """Log the place of an error without its text, which may hold a secret."""
+    """Keep the place of an error in a log record, but not its text, which may contain a secret."""
     if record.exc_info and record.exc_info[0] is not None:
         kind, _, trace = record.exc_info
         last = trace
@@ -202,7 +200,7 @@ def _without_messages(record: logging.LogRecord) -> bool:
 
 
 def _guard_sockets() -> None:
-    """Let a socket speak only for the pages of its own session, and only while that lasts."""
+    """Restrict a socket to the pages of its own session, and only while the session lasts."""
     sio = core.sio
     known = sio.handlers["/"]
     connect = known["connect"]
@@ -210,11 +208,11 @@ def _guard_sockets() -> None:
     async def guarded_connect(sid: str, environ: MutableMapping[str, Any], auth: Any = None) -> None:
         asked = urllib.parse.parse_qs(environ.get("QUERY_STRING", "")).get("client_id", [""])
         page = Client.instances.get(asked[0])
-        if page is not None and not _speaks_for(sid, page):
+        if page is not None and not _has_session_of(sid, page):
             raise SocketRefused("The session has ended.")
         await connect(sid, environ, auth)
 
-    def guarded(event: str) -> Any:
+    def guard(event: str) -> Any:
         handle = known[event]
 
         async def answer(sid: str, said: Any = None, *_: Any) -> Any:
@@ -224,29 +222,29 @@ def _guard_sockets() -> None:
                 result = handle(sid, said)
                 return await result if inspect.isawaitable(result) else result
             except (KeyError, TypeError, ValueError, AttributeError) as e:
-                _log.warning("A browser has sent a %s that cannot be read (%s).", event, type(e).__name__)
+                _log.warning("A browser sent an unreadable message of type %s (%s).", event, type(e).__name__)
                 return False
 
         return answer
 
     def log_message(sid: str, said: Any = None, *_: Any) -> None:
         if _is_own(sid, said):
-            _log.warning("A browser says: %r", str(said.get("message"))[:_MOST_SAID])
+            _log.warning("A browser logged: %r", str(said.get("message"))[:_MOST_SAID])
 
     sio.on("connect", guarded_connect)
     for event in _EVENTS:
-        sio.on(event, guarded(event))
+        sio.on(event, guard(event))
     sio.on("log", log_message)
 
 
 def _is_own(sid: str, said: Any) -> bool:
-    """Whether a message of a socket is about a page of its own session."""
+    """Return whether a message of a socket is about a page of its own session."""
     page = Client.instances.get(str(said.get("client_id"))) if isinstance(said, dict) else None
-    return page is not None and _speaks_for(sid, page)
+    return page is not None and _has_session_of(sid, page)
 
 
-def _speaks_for(sid: str, page: Client) -> bool:
-    """Whether a socket has the session of a page. Ends a page whose session has ended."""
+def _has_session_of(sid: str, page: Client) -> bool:
+    """Return whether a socket has the session of a page. Ends the page if its session has ended."""
     socket = core.sio.get_environ(sid)["asgi.scope"]
     if _session_keys(socket) != _session_keys(page.request.scope):
         return False
@@ -257,6 +255,6 @@ def _speaks_for(sid: str, page: Client) -> bool:
 
 
 def _session_keys(scope: Scope) -> tuple[list[tuple[str, str]], list[str]]:
-    """What identifies a session."""
+    """Return the cookies and credentials that identify a session."""
     headers = headers_of(scope)
     return cookies_in(headers), headers.get("authorization", [])

@@ -1,4 +1,4 @@
-"""The first page on a job: its current numbers, and its set-up."""
+"""The first page on a job: its current numbers and its configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["overview", "setting_rows"]
 
 @job_tab("", "Overview", icon="space_dashboard", role=Role.VIEWER)
 def overview(visit: JobVisit) -> None:
-    """Show a job in numbers."""
+    """Build the page with the current numbers and the configuration of a job."""
     tiles = components.Tiles(
         records="Records in",
         batch="Last micro-batch",
@@ -30,7 +30,7 @@ def overview(visit: JobVisit) -> None:
         restarts="Restarts",
     )
     show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
-    with components.card("Set-up", about="settings that differ from their defaults, and limits"):
+    with components.card("Setup", about="non-default settings, and limits"):
         table = components.Table(
             [components.Column("name", "Setting"), components.Column("value", "Value")],
             key="name",
@@ -50,7 +50,7 @@ def overview(visit: JobVisit) -> None:
         key=("set-up", visit.job_id),
         every_s=5.0,
     )
-    components.same(cli_equivalents.show_job(visit.job_id))
+    components.cli_equivalent(cli_equivalents.show_job(visit.job_id))
 
 
 def _numbers(job: Job) -> dict[str, str]:
@@ -67,13 +67,13 @@ def _numbers(job: Job) -> dict[str, str]:
 
 
 def setting_rows(job: Job, config: JobConfig) -> list[dict[str, Any]]:
-    """The set-up of a job: settings that differ from their defaults, and limits for a micro-batch."""
+    """Return the configuration of a job as rows: non-default settings, and limits per micro-batch."""
     rows = {
         "definition": job.definition,
         "submitted": f"{clock_time(job.created_ms)} UTC by {job.created_by}",
         "run": str(job.run),
         **{f"binding {name}": uri for name, uri in job.bindings.items()},
         **{one.name: str(one.value) for one in config.settings if not one.is_default},
-        **{f"most of {name} in a micro-batch": limits_text(most) for name, most in config.limits.items()},
+        **{f"limit of {name} per micro-batch": limits_text(most) for name, most in config.limits.items()},
     }
     return [{"name": name, "value": value} for name, value in rows.items()]

@@ -1,4 +1,4 @@
-"""Page sessions: an open page, its user, what it polls, and what its buttons may do."""
+"""Page sessions: an open page, its user, its polls, and its actions."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class SessionOverError(PenstockError):
 
 
 class RoleTooLowError(PenstockError):
-    """The user's role does not allow this."""
+    """The role of the user does not allow an action."""
 
 
 def principal_of(scope: Scope) -> Principal | None:
-    """The current user of a request or socket; None when the session has ended."""
+    """Return the current user of a request or socket; None if the session has ended."""
     context: Context = scope["state"]["context"]
     return context.door.who(headers_of(scope))
 
 
 def end_page(client: Client) -> None:
-    """Replace a page whose session has ended with the login."""
-    # Sent once, since a second time would make the browser start over.
+    """Replace a page whose session has ended with the login page."""
+    # Sent only once, because a second time would make the browser restart the navigation.
     if client not in _ended:
         _ended.add(client)
         client.run_javascript("window.location.replace('/login')")
@@ -66,14 +66,14 @@ class _Reading:
 
 
 class Readings:
-    """What open pages read. Pages that show the same share one read, and nothing is read without a page."""
+    """The reads of open pages. Pages that show the same content share one read. Without a page, nothing is read."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s: Final = clock_s
         self._known: dict[Hashable, _Reading] = {}
 
     async def get(self, key: Hashable, read: Callable[[], _T]) -> _T:
-        """The result of `read`, called in a thread, or a recent one under the same key."""
+        """Return the result of `read`, called in a thread, or a recent result with the same key."""
         self._forget()
         reading = self._known.setdefault(key, _Reading())
         reading.used_s = self._clock_s()
@@ -85,7 +85,7 @@ class Readings:
             return value
 
     def keep(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The object that `make` has made under a key. It is kept while pages ask for it."""
+        """Return the object that `make` created for a key. It is kept as long as pages ask for it."""
         reading = self._known.get(key)
         if reading is None:
             reading = self._known[key] = _Reading(value=make())
@@ -105,7 +105,7 @@ class Visit:
     """An open page.
 
     Args:
-        request: the request that opened it, which the guard has admitted.
+        request: the request that opened it, which the guard admitted.
 
     """
 
@@ -125,15 +125,15 @@ class Visit:
         """The user of the page. Raises SessionOverError when the session has ended."""
         found = principal_of(self.request.scope)
         if found is None:
-            raise SessionOverError("The session has ended. Open the URL that penstock serve has printed.")
+            raise SessionOverError("The session has ended. Open the URL that penstock serve printed.")
         return found
 
     def may(self, role: Role) -> bool:
-        """Whether the user of the page has a role."""
+        """Return whether the user of the page has a role."""
         return self.principal.role.covers(role)
 
     def show_problems_in(self, label: ui.label) -> None:
-        """The place for the error when the page's data cannot be read."""
+        """Set the label that shows an error when the data of the page cannot be read."""
         self._problem = label
 
     def poll(
@@ -144,35 +144,35 @@ class Visit:
         key: Hashable = None,
         every_s: float = POLL_S,
     ) -> ui.timer:
-        """Read and show, now and repeatedly while the page is open.
+        """Read and show data, now and repeatedly while the page is open.
 
-        `read` is called in a thread. All open pages with the same `key` share its result. A PenstockError is shown, and
-        the previous content stays.
+        `read` is called in a thread. All open pages with the same `key` share its result. If it raises a PenstockError,
+        the error is shown and the previous content stays.
         """
 
-        async def look() -> None:
+        async def refresh() -> None:
             if principal_of(self.request.scope) is None:
                 end_page(ui.context.client)
                 return
             try:
                 found = await (run_in_threadpool(read) if key is None else self.readings.get(key, read))
             except PenstockError as e:
-                self._tell(str(e))
+                self._show_problem(str(e))
                 return
-            self._tell("")
+            self._show_problem("")
             show(found)
 
-        return ui.timer(every_s, look)
+        return ui.timer(every_s, refresh)
 
-    def _tell(self, problem: str) -> None:
+    def _show_problem(self, problem: str) -> None:
         if self._problem is not None and self._problem.text != problem:
             self._problem.set_text(problem)
             self._problem.set_visibility(bool(problem))
 
     async def act(self, role: Role, do: Callable[[str], _T]) -> _T | None:
-        """Do something for the user of the page, in a thread, if the role allows it now; `do` gets the user's name.
+        """Run `do` with the name of the page's user, in a thread, if the user still has the role.
 
-        A PenstockError is shown, and the result is None.
+        If it raises a PenstockError, the error is shown and the result is None.
         """
         client = ui.context.client
         try:
@@ -192,7 +192,7 @@ class Visit:
         return done
 
     async def follow(self, operation: Operation, doing: str) -> Operation | None:
-        """Show an operation until it has ended. Returns None when it takes too long, or the page is closed."""
+        """Show an operation until it ends or takes too long, and return it. Returns None if the page is closed."""
         shown = ui.notification(f"{doing} ...", spinner=True, timeout=None, close_button="Hide")
         ends_s = time.monotonic() + _MOST_WAIT_S
         client = ui.context.client
@@ -200,7 +200,7 @@ class Visit:
             await asyncio.sleep(0.3)
             if client.is_deleted:
                 return None
-            with contextlib.suppress(PenstockError):  # a busy store answers the next time
+            with contextlib.suppress(PenstockError):  # a busy store will answer the next time
                 operation = await run_in_threadpool(self.service.operation, operation.id)
         shown.spinner = False
         shown.timeout = 10
@@ -209,11 +209,11 @@ class Visit:
         elif operation.state == "FAILED":
             shown.type, shown.message = "negative", f"{doing} failed: {operation.error}"
         else:
-            shown.type, shown.message = "warning", f"{doing} goes on."
+            shown.type, shown.message = "warning", f"{doing} continues."
         return operation
 
     async def carry_out(self, role: Role, doing: str, ask: Callable[[str], Operation]) -> Operation | None:
-        """Request an operation as `act` does, and follow it."""
+        """Request an operation, as `act` does, and follow it."""
         operation = await self.act(role, ask)
         return None if operation is None else await self.follow(operation, doing)
 

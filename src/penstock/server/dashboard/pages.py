@@ -1,4 +1,4 @@
-"""All pages of the dashboard, in the order of the navigation and the tabs, and their routes."""
+"""All pages of the dashboard and their routes, in the order of the navigation and the tabs."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ MODULES: Final = (
     runs_page,
     events_page,
 )
-"""The modules with pages, in the order of the navigation and the tabs; each registers its pages."""
+"""The modules with pages, in the order of the navigation and the tabs. Each registers its own pages."""
 
 
 def install() -> None:
-    """Give each registered page its route, in the order of the modules."""
+    """Create the routes of all registered pages, in the order of the modules."""
     order = [module.__name__ for module in MODULES]
     PAGES.sort(key=lambda page: order.index(page.build.__module__))
     JOB_TABS.sort(key=lambda tab: order.index(tab.build.__module__))
@@ -75,6 +75,6 @@ def _install_tab(tab: JobTab) -> None:
 
 
 def _route(path: str, show: Callable[..., object], role: Role) -> None:
-    # The framework resolves the names of types in its own module.
+    # The framework would resolve the names of types in its own module.
     show.__signature__ = inspect.signature(show, eval_str=True)  # type: ignore[attr-defined]
     ui.page(path, openapi_extra=needs(role))(show)

@@ -1,4 +1,4 @@
-"""The registry of pages: each declares its path, its title and its role, as the routes of REST do."""
+"""The registry of pages. Each page declares its path, its title and its role, as REST routes do."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["JOB_TABS", "PAGES", "JobTab", "Page", "job_tab", "page"]
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the dashboard, in the navigation.
+    """A page in the navigation of the dashboard.
 
     Args:
-        path: below the dashboard's own path.
-        title: for the navigation and the window.
+        path: its path below that of the dashboard.
+        title: its title in the navigation and the window.
         icon: the name of a Material icon.
-        role: who may see it.
+        role: the role that it requires.
         build: builds its content.
 
     """
@@ -34,7 +34,7 @@ class Page:
 
 @dataclass(frozen=True)
 class JobTab:
-    """A page on one job; `name` is the end of its path, and empty for the first one."""
+    """A page on one job. `name` is the last part of its path, and empty for the first page."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ JOB_TABS: Final[list[JobTab]] = []
 def page(
     path: str, title: str, *, icon: str, role: Role
 ) -> Callable[[Callable[[Visit], None]], Callable[[Visit], None]]:
-    """Register a page, for the navigation."""
+    """Register a page for the navigation."""
 
     def register(build: Callable[[Visit], None]) -> Callable[[Visit], None]:
         PAGES.append(Page(path, title, icon, role, build))
@@ -65,7 +65,7 @@ def page(
 def job_tab(
     name: str, title: str, *, icon: str, role: Role
 ) -> Callable[[Callable[[JobVisit], None]], Callable[[JobVisit], None]]:
-    """Register a page on one job, for its tabs."""
+    """Register a page on one job for its tabs."""
 
     def register(build: Callable[[JobVisit], None]) -> Callable[[JobVisit], None]:
         JOB_TABS.append(JobTab(name, title, icon, role, build))

@@ -21,20 +21,20 @@ _ICONS = {Level.GOOD: "check_circle", Level.BUSY: "play_circle", Level.BAD: "err
 
 @job_tab("runs", "Runs", icon="replay", role=Role.VIEWER)
 def runs(visit: JobVisit) -> None:
-    """The runs of a job."""
+    """Build the page with the runs of a job."""
     with components.card("", about=""):
         table = components.Table(
             [
                 components.Column("run", "Run", number=True),
                 components.Column("health", "End", slot=components.HEALTH_SLOT, sort="health"),
-                components.Column("begun", "Begun (UTC)"),
+                components.Column("begun", "Start (UTC)"),
                 components.Column("lasted", "Lasted"),
                 components.Column("host", "Host"),
                 components.Column("process", "Process", number=True),
                 components.Column("why", "Why", slot=components.WRAP_SLOT),
             ],
             key="run",
-            nothing="It has not started yet",
+            nothing="Not started yet",
         )
 
     def show(found: list[Run]) -> None:
@@ -42,11 +42,11 @@ def runs(visit: JobVisit) -> None:
         table.show([run_row(run, now_ms) for run in found])
 
     visit.poll(lambda: visit.service.runs(visit.job_id), show, key=("runs", visit.job_id))
-    components.same(cli_equivalents.show_job(visit.job_id))
+    components.cli_equivalent(cli_equivalents.show_job(visit.job_id))
 
 
 def run_row(run: Run, now_ms: int) -> dict[str, Any]:
-    """A run as a row of the table."""
+    """Return a run as a row of the table."""
     if run.ended_ms is None:
         level, word = Level.BUSY, "Running"
     else:

@@ -1,4 +1,4 @@
-"""The page with savepoints: their content, new jobs that begin with one, and their deletion."""
+"""The page with savepoints: their content, and buttons to start a job from one or to delete it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["savepoint_row", "savepoints"]
 
 @page("/savepoints", "Savepoints", icon="bookmarks", role=Role.VIEWER)
 def savepoints(visit: Visit) -> None:
-    """The savepoints of all jobs."""
+    """Build the page with the savepoints of all jobs."""
     _SavepointsPage(visit)
 
 
 def savepoint_row(found: Savepoint) -> dict[str, Any]:
-    """A savepoint as a row of the table."""
+    """Return a savepoint as a row of the table."""
     taken = (found.created_at or "").replace("T", " ").removesuffix("+00:00")
     return {"id": found.id, "job": found.job_name, "batch": found.batch, "taken": taken}
 
@@ -47,12 +47,12 @@ class _SavepointsPage:
                 nothing="No savepoints. Take one on the page of a job.",
             )
             self._table.on_choose(self._choose)
-        with components.card("Contents", about="of the savepoint that was chosen above") as self._card:
+        with components.card("Contents", about="of the savepoint chosen above") as self._card:
             with ui.element("div").classes("p-body"):
                 self._about = ui.label("").classes("p-muted")
                 with ui.element("div").classes("p-actions"):
                     components.action_button(
-                        visit, "Begin a job with it", "play_arrow", Role.OPERATOR, self._submit, primary=True
+                        visit, "Start a job from it", "play_arrow", Role.OPERATOR, self._submit, primary=True
                     )
                     components.action_button(visit, "Delete", "delete", Role.ADMIN, self._delete, danger=True)
             self._tables = components.Table(
@@ -65,10 +65,10 @@ class _SavepointsPage:
                 ],
                 key="row",
                 page_rows=0,
-                nothing="It holds no state",
+                nothing="It has no state",
             )
         self._card.set_visibility(False)
-        components.same(cli_state_equivalents.list_savepoints("JOB"))
+        components.cli_equivalent(cli_state_equivalents.list_savepoints("JOB"))
         visit.poll(visit.service.savepoints, self._show, key="savepoints", every_s=2.0)
 
     def _show(self, found: list[Savepoint]) -> None:
@@ -84,7 +84,7 @@ class _SavepointsPage:
         if found is None:
             return
         self._seen = found
-        used = f" The job {found.used_by[0]} began with it." if found.used_by else ""
+        used = f" Job {found.used_by[0]} started from it." if found.used_by else ""
         self._about.set_text(
             f"{found.id}: the state of {found.job_name} after micro-batch {found.batch}, {amount(found.rows)} rows, "
             f"{bytes_text(found.bytes)}.{used}"
@@ -110,7 +110,7 @@ class _SavepointsPage:
             return
         if await components.ask(
             "Delete this savepoint?",
-            "This cannot be undone: no job can begin with it any more.",
+            "This cannot be undone. No job can start from it anymore.",
             command=cli_state_equivalents.delete_savepoint("JOB", seen.id),
             confirm="Delete the savepoint",
             target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
@@ -124,14 +124,14 @@ class _SavepointsPage:
             return
         ids = [one.id for one in known.items]
         like = next((one.id for one in known.items if seen.job_name in (one.id, one.name)), None)
-        with components.form_dialog("Begin a job with this savepoint?") as dialog:
+        with components.form_dialog("Start a job from this savepoint?") as dialog:
             ui.label("A new job continues from the savepoint, with its own checkpoint.").classes(
                 "p-dialog-text"
             )
             components.name_target(f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})")
             chosen = ui.select(ids, label="Definition", value=like or next(iter(ids), None))
             chosen.props("outlined dense")
-            line = components.same("")
+            line = components.cli_equivalent("")
 
             def update() -> None:
                 line.set_text(

@@ -1,4 +1,4 @@
-"""Series: what charts show of a job's metrics. Pure."""
+"""Series: the lines of charts, from the metrics of a job. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["POINTS", "Chart", "Line", "Unit", "charts"]
 Unit: TypeAlias = Literal["records/s", "s", "records", "files", "bytes", "%"]
 
 POINTS: Final = 100
-"""How many points a line has at most."""
+"""The maximum number of points of a line."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: values at times in milliseconds since 1970."""
+    """A line of a chart: times, in milliseconds since 1970, with values."""
 
     name: str
     points: list[tuple[int, float]]
@@ -37,11 +37,11 @@ class Chart:
 
 
 class _Buckets:
-    """Intervals of one length, at multiples of it, so that points do not move as time goes on."""
+    """Intervals of one length, at multiples of it, so that points do not move as time passes."""
 
     def __init__(self, now: dt.datetime, window_s: float) -> None:
         self.width_s: Final = window_s / POINTS
-        # The last interval is not over, and would show too little.
+        # The current interval is not complete, and would show too little.
         self.last: Final = math.floor(now.timestamp() / self.width_s) - 1
         self.first: Final = self.last - POINTS + 1
 
@@ -60,11 +60,11 @@ class _Buckets:
 
 
 def charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> list[Chart]:
-    """All charts of a job over a window that ends now, from metrics in the order in which they were written."""
+    """Return all charts of a job over a window that ends now, from metrics in the order in which they were written."""
     buckets = _Buckets(now, window_s)
     since_s = now.timestamp() - window_s - buckets.width_s
     first = next((place for place, f in enumerate(found) if f.ended.timestamp() > since_s), len(found))
-    # With the one before, whose end is the earliest start of the first one.
+    # Include the metrics before the window, whose end is the earliest start of the first ones in it.
     inside = found[max(0, first - 1) :]
     lag_unit = _lag_unit(inside)
     return [
@@ -79,9 +79,9 @@ def charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> 
                 inside, buckets, lambda metrics: {f"{name} out": n for name, n in metrics.records_out.items()}
             ),
         ),
-        Chart("batch", "Time of micro-batches", "s", _durations(inside, buckets)),
+        Chart("batch", "Micro-batch duration", "s", _durations(inside, buckets)),
         Chart("lag", "Lag", lag_unit, _last(inside, buckets, lambda metrics: _lags(metrics, lag_unit))),
-        Chart("watermark", "Watermark behind the clock", "s", _last(inside, buckets, _delays)),
+        Chart("watermark", "Watermark delay", "s", _last(inside, buckets, _delays)),
         Chart(
             "state",
             "State",
@@ -92,7 +92,7 @@ def charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> 
             "busy",
             "Busy",
             "%",
-            _spread(inside, buckets, lambda metrics: {"at work": metrics.busy_s * 100.0}),
+            _spread(inside, buckets, lambda metrics: {"busy": metrics.busy_s * 100.0}),
         ),
     ]
 
@@ -100,7 +100,7 @@ def charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> 
 def _spread(
     found: Iterable[BatchMetrics], buckets: _Buckets, amounts: Callable[[BatchMetrics], Mapping[str, float]]
 ) -> list[Line]:
-    """Amounts per second; those of a micro-batch are spread over the time since the one before it."""
+    """Return lines of amounts per second. Those of a micro-batch are spread over the time since the previous one."""
     lines: dict[str, dict[int, float]] = {}
     before: BatchMetrics | None = None
     for metrics in found:
@@ -121,7 +121,7 @@ def _spread(
 
 
 def _shares(buckets: _Buckets, begun_s: float, ended_s: float) -> Iterable[tuple[int, float]]:
-    """The part of a time that falls into each interval of the window."""
+    """Yield each interval of the window that overlaps a period, and its share of the period."""
     first = max(math.floor(begun_s / buckets.width_s), buckets.first)
     for number in range(first, min(math.floor(ended_s / buckets.width_s), buckets.last) + 1):
         inside_s = min(ended_s, (number + 1) * buckets.width_s) - max(begun_s, number * buckets.width_s)
@@ -131,7 +131,7 @@ def _shares(buckets: _Buckets, begun_s: float, ended_s: float) -> Iterable[tuple
 def _last(
     found: Iterable[BatchMetrics], buckets: _Buckets, amounts: Callable[[BatchMetrics], Mapping[str, float]]
 ) -> list[Line]:
-    """The last value in each interval."""
+    """Return lines of the last value in each interval."""
     lines: dict[str, dict[int, float]] = {}
     for metrics in found:
         number = buckets.of(metrics.ended)
@@ -159,7 +159,7 @@ def _lines(lines: Mapping[str, Mapping[int, float]], buckets: _Buckets) -> list[
 
 
 def _lag_unit(found: Sequence[BatchMetrics]) -> Unit:
-    """The unit in which most sources report their lag."""
+    """Return the unit for lag: the first of records, files and bytes that a source reports, or seconds."""
     units: tuple[Literal["records", "files", "bytes"], ...] = ("records", "files", "bytes")
     for metrics in reversed(found):
         for unit in units:

@@ -19,14 +19,14 @@ __all__ = ["show_job_tab", "show_page"]
 
 
 def show_page(page: Page, visit: Visit) -> None:
-    """A page of the navigation."""
+    """Show a page of the navigation."""
     ui.page_title(f"{page.title} - penstock")
     with _frame(visit, page.path):
         page.build(visit)
 
 
 async def show_job_tab(tab: JobTab, visit: JobVisit) -> None:
-    """A page on a job, or a message for an unknown one."""
+    """Show a page on a job, or a message if the job is unknown."""
     try:
         job = await run_in_threadpool(visit.service.get, visit.job_id)
     except PenstockError as e:

@@ -1,4 +1,4 @@
-"""The page with the state of a job: what its steps hold, key by key, and dumps to download."""
+"""The page with the state of a job: its states, their values by key, and dumps to download."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FORMATS: Final = {"csv": "CSV", "jsonl": "JSON Lines", "parquet": "Parquet"}
 
 @job_tab("state", "State", icon="table_view", role=Role.VIEWER)
 def state(visit: JobVisit) -> None:
-    """What a job holds."""
-    with components.card("States", about="of each step, as its newest run has declared them"):
+    """Build the page with the state of a job."""
+    with components.card("States", about="of each step, as declared by its newest run"):
         table = components.Table(
             [
                 components.Column("step", "Step"),
@@ -49,12 +49,12 @@ def state(visit: JobVisit) -> None:
             ],
             key="row",
             page_rows=0,
-            nothing="No step holds a state",
+            nothing="No step has state",
         )
-    components.same(cli_state_equivalents.list_states(visit.job_id))
+    components.cli_equivalent(cli_state_equivalents.list_states(visit.job_id))
     browser = _Keys(visit) if visit.may(Role.OPERATOR) else None
     if browser is None:
-        components.empty("lock", "The content of states needs the role operator.")
+        components.empty("lock", "Values of states need the role operator.")
 
     _Dumps(visit)
 
@@ -90,14 +90,14 @@ def _state_rows(found: list[StateStep]) -> list[dict[str, Any]]:
 
 
 def list_state_names(found: tuple[StoredKey, ...]) -> list[str]:
-    """List the names of what keys hold, in one order: states, then timers and windows where there are any."""
+    """List the names of the states of keys, in one order, and then timers and windows if there are any."""
     names = dict.fromkeys(name for one in found for name in one.values or {})
     hidden = [name for name in ("timers", "windows") if any(getattr(one, name) is not None for one in found)]
     return [*names, *hidden]
 
 
 def key_rows(found: tuple[StoredKey, ...], names: list[str]) -> list[dict[str, Any]]:
-    """Keys as rows of the table; what they hold is in the fields s0, s1 and so on, in the order of the names."""
+    """Return keys as rows of the table. Their states are in the fields s0, s1 and so on, in the order of the names."""
     return [
         {
             "key": _format_value(one.key),
@@ -111,7 +111,7 @@ def key_rows(found: tuple[StoredKey, ...], names: list[str]) -> list[dict[str, A
 
 def _cell(one: StoredKey, name: str) -> str:
     if one.values is None:
-        return "too much to show"
+        return "too large"
     value = one.values[name] if name in one.values else getattr(one, name, None)
     text = "" if value is None else _format_value(value)
     return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]} ..."
@@ -130,47 +130,49 @@ class _Keys:
         self._names: list[str] | None = None
         self._shown_step = ""
         self._chosen = ""
-        with components.card("Keys", about="after the newest micro-batch that is committed"):
+        with components.card("Keys", about="after the newest committed micro-batch"):
             with ui.element("div").classes("p-body"):
                 with ui.element("form").classes("p-row p-keys") as form:
                     form.on("submit.prevent", self._find)
                     self._step = ui.select([], label="Step")
-                    self._key = ui.input("Key", placeholder="one key, or nothing for all")
-                    self._contains = ui.input("Contains", placeholder="a part of the key")
+                    self._key = ui.input("Key", placeholder="a key, or empty for all")
+                    self._contains = ui.input("Contains", placeholder="part of the key")
                     for field in (self._step, self._key, self._contains):
-                        field.props("outlined dense").on_value_change(self._say_same)
+                        field.props("outlined dense").on_value_change(self._update_cli)
                     self._button = components.action_button(
                         visit, "Find", "search", Role.OPERATOR, None, primary=True
                     )
                     self._button.props("type=submit")
-                self._status = ui.label("Find shows the keys in the order of their key groups.")
+                self._status = ui.label("Find lists the keys by key group.")
                 self._status.classes("p-muted").props("role=status")
             self._place = ui.element("div")
             with ui.element("div").classes("p-body p-pager"):
-                self._next = ui.button("Next page", icon="navigate_next", on_click=self._go_on, color=None)
+                self._next = ui.button(
+                    "Next page", icon="navigate_next", on_click=self._show_next, color=None
+                )
                 self._next.props("no-caps unelevated").classes("p-button p-plain")
                 self._next.set_visibility(False)
                 self._whole = components.text("", "pre").classes("p-detail p-whole")
                 self._whole.set_visibility(False)
-                self._same = components.same("")
-        self._say_same()
+                self._cli = components.cli_equivalent("")
+        self._update_cli()
 
     def update(self, found: list[StateStep]) -> None:
-        """The steps are known, or have changed."""
+        """Offer the steps of the job, which may have changed."""
         steps = [step.step for step in found]
         if steps != self._step.options:
             self._step.set_options(steps, value=self._step.value or next(iter(steps), None))
 
-    def _say_same(self) -> None:
+    def _update_cli(self) -> None:
         key = self._key.value or self._chosen or "KEY"
-        self._same.set_text(
+        self._cli.set_text(
             cli_state_equivalents.show_key(self._visit.job_id, self._step.value or "STEP", key)
         )
 
     async def _find(self) -> None:
         await self._show_page(None)
 
-    async def _go_on(self) -> None:
+    async def _show_next(self) -> None:
         if self._found is not None:
             await self._show_page(self._found.next)
 
@@ -185,30 +187,30 @@ class _Keys:
             after=after,
         )
         if self._shown_step != wanted.step:
-            self._forget(wanted.step)
-        self._status.set_text("Reading the state. The first time takes some seconds ...")
+            self._clear(wanted.step)
+        self._status.set_text("Reading the state. It takes seconds the first time ...")
         for button in (self._button, self._next):
             button.disable()
         found = await self._read(wanted)
         for button in (self._button, self._next):
             button.enable()
         if found is None:
-            self._status.set_text("The state cannot be shown now. Try again, or take a dump.")
+            self._status.set_text("Cannot show the state now. Try again, or take a dump.")
             return
         self._found = found
         self._show(found)
 
-    def _forget(self, step: str) -> None:
-        """Clear what is shown of another step."""
+    def _clear(self, step: str) -> None:
+        """Clear the content of the step shown before."""
         self._shown_step = step
         self._names, self._chosen = None, ""
         self._place.clear()
         self._whole.set_visibility(False)
         self._next.set_visibility(False)
-        self._say_same()
+        self._update_cli()
 
     async def _read(self, wanted: KeysWanted) -> KeyPage | None:
-        """The keys. Asks again while they are being read."""
+        """Return a page of keys. Asks again while they are being read."""
 
         def read(_: str) -> KeyPage | ExternalSystemError:
             try:
@@ -247,12 +249,12 @@ class _Keys:
         self._table.show(key_rows(found.items, names))
         self._whole.set_visibility(False)
         self._next.set_visibility(found.next is not None)
-        more = ", and there are more" if found.next is not None else ""
+        more = ", and more" if found.next is not None else ""
         keys = "1 key" if len(found.items) == 1 else f"{len(found.items)} keys"
         self._status.set_text(f"{keys} after micro-batch {found.batch}{more}.")
 
     def _choose(self, key: str) -> None:
-        """Show all that a key holds."""
+        """Show all states of a key."""
         assert self._found is not None
         for one in self._found.items:
             if _format_value(one.key) == key:
@@ -261,15 +263,15 @@ class _Keys:
                 self._whole.set_text(f"{key}\n{json.dumps(known, indent=2, ensure_ascii=False)}")
                 self._whole.set_visibility(True)
                 self._chosen = key
-                self._say_same()
+                self._update_cli()
 
 
 class _Dumps:
-    """The dumps of a job, and a button that takes one."""
+    """The dumps of a job, and a button to take one."""
 
     def __init__(self, visit: JobVisit) -> None:
         self._visit = visit
-        with components.card("Dumps", about="all states as files, which people and programs can read"):
+        with components.card("Dumps", about="all states as files for people and programs"):
             with ui.element("div").classes("p-body"), ui.element("div").classes("p-toolbar"):
                 self._format = ui.select(_FORMATS, value="csv", label="Format").props("outlined dense")
                 self._format.classes("p-format")
@@ -279,7 +281,7 @@ class _Dumps:
             self._table = components.Table(
                 [
                     components.Column("id", "Dump"),
-                    components.Column("at", "Asked for (UTC)"),
+                    components.Column("at", "Requested (UTC)"),
                     components.Column("who", "By"),
                     components.Column("batch", "Micro-batch", number=True),
                     components.Column("format", "Format"),
@@ -296,17 +298,17 @@ class _Dumps:
                 ],
                 key="id",
                 page_rows=0,
-                nothing="No dump was taken yet",
+                nothing="No dumps yet",
             )
             self._table.on_choose(self._delete)
             with ui.element("div").classes("p-body"):
-                self._same = components.same("")
-        self._format.on_value_change(self._say_same)
-        self._say_same()
+                self._cli = components.cli_equivalent("")
+        self._format.on_value_change(self._update_cli)
+        self._update_cli()
         visit.poll(visit.service.dumps, self._show, key="dumps")
 
-    def _say_same(self) -> None:
-        self._same.set_text(cli_state_equivalents.dump_state(self._visit.job_id, self._format.value))
+    def _update_cli(self) -> None:
+        self._cli.set_text(cli_state_equivalents.dump_state(self._visit.job_id, self._format.value))
 
     def _show(self, found: list[Dump]) -> None:
         mine = [dump for dump in found if dump.job == self._visit.job_id]
@@ -336,7 +338,7 @@ class _Dumps:
     async def _delete(self, dump_id: str) -> None:
         if await components.ask(
             "Delete this dump?",
-            "Its files will be gone. The job and its state do not change.",
+            "Its files are deleted. The job and its state do not change.",
             command=cli_state_equivalents.delete_dump(self._visit.context.config.url, dump_id),
             confirm="Delete the dump",
             target=dump_id,

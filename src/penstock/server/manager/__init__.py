@@ -1,1 +1,1 @@
-"""Manager: looks at jobs and their drivers, decides, records, acts."""
+"""Manager: polls jobs and their drivers, decides, records and acts."""

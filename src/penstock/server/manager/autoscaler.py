@@ -1,6 +1,6 @@
-"""The autoscaler: looks at the metrics of jobs with a scaling policy, decides, and requests rescales.
+"""Autoscaler: reads the metrics of jobs with a scaling policy, decides, and requests rescales.
 
-It reads past decisions from the store each time, so that the next manager continues where one was killed.
+It reads past decisions from the store each time, so that the next manager can continue after one is killed.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from penstock.server.store.store import Store
 __all__ = ["Autoscaler"]
 
 _log: Final = logging.getLogger(__name__)
-# Metrics are kept for longer than a policy looks back, so that an earlier rescale shows.
+# Metrics are kept for longer than a policy looks back, so that an earlier rescale is visible.
 _MARGIN_S: Final = 600.0
 _MOST_KEPT: Final = 20_000
 
 
 class Autoscaler:
-    """Carries out the scaling policies of jobs.
+    """The component that applies the scaling policies of jobs.
 
-    It runs beside the manager's loop, since metrics are on the disks of checkpoints, which may be slow.
+    It runs next to the manager's loop because metrics are on the disks of checkpoints, which may be slow.
 
     Args:
-        store: where jobs and their rescales are.
+        store: the store of jobs and their rescales.
         home: the folder of the manager.
         now_ms: the clock.
 
@@ -68,29 +68,29 @@ class Autoscaler:
         self._seen: dict[str, _Seen] = {}
 
     def look(self, leader: int) -> bool:
-        """Look at all jobs once; returns whether it has requested a rescale.
+        """Check all jobs once and return whether a rescale was requested.
 
         Raises StoreError, and LeadershipLostError when another manager leads.
         """
         jobs = [job for job in self._store.live_jobs() if job.settings.get("scaling") is not None]
         for job_id in self._seen.keys() - {job.id for job in jobs}:
             del self._seen[job_id]
-        # All of them, even if the first fails.
-        asked = [self._look_at(leader, job) for job in jobs]
+        # A list, so that every job is checked even after the first rescale.
+        asked = [self._check(leader, job) for job in jobs]
         return any(asked)
 
-    def _look_at(self, leader: int, job: JobRow) -> bool:
+    def _check(self, leader: int, job: JobRow) -> bool:
         if not is_scalable(job, self._store.unfinished_of(job.id)):
             return False
         try:
             return self._scale(leader, job)
         except (JobChangedError, UnknownIdError):
-            # A user has changed the desired status since.
+            # A user has changed the desired status in the meantime.
             return False
         except (LeadershipLostError, StoreError):
             raise
         except (PenstockError, OSError) as e:
-            _log.warning("The metrics of the job %s cannot be read: %s", job.id, e)
+            _log.warning("Cannot read the metrics of the job %s: %s", job.id, e)
         return False
 
     def _scale(self, leader: int, job: JobRow) -> bool:
@@ -98,7 +98,7 @@ class Autoscaler:
         assert policy is not None
         now_ms = self._now_ms()
         seen = self._seen_of(job, policy, now_ms)
-        # A run that died has left metrics too.
+        # Metrics of an earlier run, which died, do not count.
         if not seen.metrics or seen.metrics[-1].ended.timestamp() * 1000 < job.since_ms:
             return False
         events = self._store.events_by(job.id, AUTOSCALER)
@@ -113,7 +113,7 @@ class Autoscaler:
             _log.info("%s: from %d to %d tasks: %s", job.id, decision.before, decision.tasks, decision.reason)
         elif (what := event_of(decision, events)) is not None:
             self._store.add_event_of_leader(leader, job.id, AUTOSCALER, what, arguments_of(decision))
-        self._tell(job, ScalingDecision(now_ms, decision))
+        self._write_decision(job, ScalingDecision(now_ms, decision))
         return asked
 
     def _seen_of(self, job: JobRow, policy: ScalingPolicy, now_ms: int) -> _Seen:
@@ -123,15 +123,15 @@ class Autoscaler:
         seen.look(now_ms / 1000 - policy.window_s - policy.scale_in_after_s - _MARGIN_S)
         return seen
 
-    def _tell(self, job: JobRow, made: ScalingDecision) -> None:
-        """Write the decision down for those who look at the job."""
+    def _write_decision(self, job: JobRow, made: ScalingDecision) -> None:
+        """Write the decision to a file, for the API and the dashboard."""
         path = self._home.scaling(job.id)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, msgspec.json.encode(made), durable=False)
 
 
 class _Seen:
-    """The metrics read of a job, and its bounds."""
+    """The metrics read so far for a job, and its bounds."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint: Final = checkpoint
@@ -140,15 +140,15 @@ class _Seen:
         self.metrics: list[BatchMetrics] = []
 
     def look(self, since_s: float) -> None:
-        """Read new metrics, and forget those that ended before a time."""
+        """Read new metrics, and drop those that ended before a time."""
         found = [*self.metrics, *self._new.read()][-_MOST_KEPT:]
         since = dt.datetime.fromtimestamp(since_s, dt.UTC)
         self.metrics = [metrics for metrics in found if metrics.ended > since]
 
     @property
     def bounds(self) -> Bounds:
-        """The key groups, which are fixed for a checkpoint, and the cores of the newest micro-batch."""
+        """The key groups, which are fixed for a checkpoint, and the cores in the newest micro-batch."""
         if self._key_groups is None:
             self._key_groups = Checkpoint(self._checkpoint).known_lineage().key_groups
-        # Metrics have 0 where Spark does not say.
+        # Metrics have 0 if Spark does not report the cores.
         return Bounds(self._key_groups, self.metrics[-1].cores or None)

@@ -1,4 +1,4 @@
-"""The manager: looks at jobs and their drivers, decides, records, acts. One of several leads at a time."""
+"""The manager: polls jobs and their drivers, decides, records and acts. One of several leads at a time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = ["Manager", "ManagerSettings"]
 
 _log: Final = logging.getLogger(__name__)
 _DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.runs.driver")
-# A job takes a few steps until it has to wait.
+# A job takes a few steps before it has to wait.
 _MOST_STEPS: Final = 8
 _KEEP_S: Final = 10.0
 _ALL: Final = "The manager cannot finish its work"
@@ -63,12 +63,12 @@ _ALL: Final = "The manager cannot finish its work"
 
 @dataclass(frozen=True)
 class ManagerSettings:
-    """How a manager works.
+    """The settings of a manager.
 
-    `poll_s` is how often it looks at the jobs, `scaling_s` how often at the metrics of those with a scaling policy. It
-    leads for `lease_s`, and renews that in time; after its death another manager waits that long. A run on another
-    machine is dead after `run_lease_s` of silence. `kept` bounds what is left of runs and operations. `job_umask` is
-    the umask of jobs, whose outputs are for others too; -1 means that of the manager.
+    It polls the jobs every `poll_s` seconds, and the metrics of jobs with a scaling policy every `scaling_s`. It leads
+    for `lease_s` and renews the lease in time; after its death another manager waits that long. A run on another
+    machine counts as dead after `run_lease_s` of silence. `kept` limits what is kept of runs and operations.
+    `job_umask` is the umask of jobs, since others may read their outputs; -1 means the umask of the manager.
     """
 
     poll_s: float = 0.5
@@ -80,16 +80,16 @@ class ManagerSettings:
 
 
 class Manager:
-    """Brings about what users want of jobs.
+    """The control loop that brings jobs to the status that users desire.
 
     Args:
-        store: what users want, and what was decided.
+        store: the store of what users desire and what was decided.
         catalog: the definitions of jobs.
         home: the folder of this manager. Managers on one machine that share it find each other's drivers by locks,
-            others by leases beside the checkpoints.
+            others by leases next to the checkpoints.
         settings: see `ManagerSettings`.
         now_ms: the clock.
-        on_lead: called when it becomes the leader.
+        on_lead: called when this manager becomes the leader.
         host: the name of this machine.
 
     """
@@ -113,17 +113,17 @@ class Manager:
         self._host: Final = host or os.uname().nodename
         self.name: Final = f"{self._host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self._leases: Final = LeaseWatch(settings.run_lease_s)
-        # The runs that this machine has started from this folder.
+        # Whether this machine started a run from this folder, by job and run.
         self._here: dict[tuple[str, int], bool] = {}
         self._processes: Final = Processes(settings.job_umask)
         self._operator: Final = OperationWorker(store, home, Processes(settings.job_umask))
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
         self._failures: Final = RecurringFailures(_log)
-        # What one manager need not do twice, though it would be harmless.
+        # What this manager has done and need not repeat, though a repetition would be harmless.
         self._noted: set[tuple[str, int]] = set()
         self._asked: set[str] = set()
-        # Jobs, and their last run, that do not start while their checkpoint is unavailable.
+        # Jobs and their last runs that do not start because their checkpoint is unavailable.
         self._waiting: set[tuple[str, int]] = set()
         self._leader: int | None = None
         self._lead_again_s = 0.0
@@ -132,15 +132,15 @@ class Manager:
 
     @property
     def leads(self) -> bool:
-        """Whether this manager was the leader at its last look."""
+        """Whether this manager led at its last poll."""
         return self._leader is not None
 
     def wake(self) -> None:
-        """Look at once: a user has requested something."""
+        """Poll immediately, because a user has requested something."""
         self._wakes.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set. Jobs go on; the next manager finds them."""
+        """Run until `stop` is set. Jobs continue, and the next manager finds them."""
         scaling = threading.Thread(target=self._scale, args=(stop,), name="penstock-autoscaler", daemon=True)
         scaling.start()
         try:
@@ -153,12 +153,12 @@ class Manager:
                 try:
                     self._store.resign(self.name)
                 except StoreError as e:
-                    _log.warning("The leadership cannot be released: %s", e)
+                    _log.warning("Cannot release the leadership: %s", e)
 
     def end_job(self, job_id: str, stop: threading.Event, timeout_s: float) -> None:
-        """Look after one job alone until it is over, `stop` is set, or the time is up.
+        """Manage a single job until it ends, `stop` is set, or the timeout expires.
 
-        If another manager leads in the meantime, that one does it.
+        If another manager leads in the meantime, it manages the job.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -170,7 +170,7 @@ class Manager:
                 self._store.resign(self.name)
 
     def _scale(self, stop: threading.Event) -> None:
-        """Scale jobs until `stop` is set, in a thread of its own: metrics are on disks that may be slow."""
+        """Scale jobs until `stop` is set. Runs in its own thread because metrics may be on slow disks."""
         while not stop.wait(self._settings.scaling_s):
             leader = self._leader
             if leader is None:
@@ -179,13 +179,13 @@ class Manager:
                 if self._autoscaler.look(leader):
                     self.wake()
             except (LeadershipLostError, StoreError) as e:
-                _log.warning("Jobs are not scaled now: %s", e)
+                _log.warning("Jobs are not being scaled: %s", e)
             except Exception:
-                # Jobs go on as they are.
-                _log.exception("Jobs cannot be scaled")
+                # Jobs continue as they are.
+                _log.exception("Cannot scale jobs")
 
     def look(self) -> float:
-        """Look at all jobs once; returns the seconds until the next look, at the latest."""
+        """Poll all jobs once and return the most seconds until the next poll."""
         try:
             if not self._leading():
                 return self._settings.poll_s
@@ -193,24 +193,24 @@ class Manager:
             self._reap()
             waits = [self._look_at(job) for job in self._store.live_jobs()]
             self._operator.work(self._leader)
-            self._keep()
+            self._apply_retention()
         except LeadershipLostError as e:
             _log.warning("%s", e)
             self._leader = None
             return self._settings.poll_s
         except StoreError as e:
-            # Without the store nothing is decided; jobs go on by themselves.
-            self._failures.failed(_ALL, e)
+            # Without the store nothing is decided; jobs continue without the manager.
+            self._failures.log_failure(_ALL, e)
             return self._settings.poll_s
         except Exception as e:
             # A full disk, for example: try again, and keep accepting requests.
-            self._failures.failed(_ALL, e)
+            self._failures.log_failure(_ALL, e)
             return self._settings.poll_s
-        self._failures.succeeded(_ALL)
+        self._failures.log_success(_ALL)
         return min([self._settings.poll_s, *waits])
 
-    def _keep(self) -> None:
-        """Now and then, make sure that jobs do not fill the disk."""
+    def _apply_retention(self) -> None:
+        """Delete old files from time to time, so that jobs do not fill the disk."""
         now_s = time.monotonic()
         if now_s >= self._keep_again_s:
             self._keep_again_s = now_s + _KEEP_S
@@ -228,16 +228,16 @@ class Manager:
                 )
 
     def _leading(self) -> bool:
-        """Whether this manager leads. It renews the lease after a third of it."""
+        """Return whether this manager leads. The lease is renewed after a third of its time."""
         now_s = time.monotonic()
         if self._leader is None or now_s >= self._lead_again_s:
             leader = self._store.lead(self.name, int(self._settings.lease_s * 1000))
             if leader is not None and leader != self._leader:
-                # It acts only once that is recorded; else it requests the same lease again.
+                # It acts only after this is recorded; otherwise it requests the same lease again.
                 self._store.add_event(None, "a manager leads", {"manager": self.name, "epoch": leader})
                 self._on_lead()
             if leader is None and self._leader is not None:
-                _log.warning("Another manager leads; this one leads again when the other ends.")
+                _log.warning("Another manager leads. This one may lead again when the other ends.")
             self._leader = leader
             self._lead_again_s = now_s + self._settings.lease_s / 3
         return self._leader is not None
@@ -245,31 +245,31 @@ class Manager:
     # One job
 
     def _look_at(self, job: JobRow) -> float:
-        """Take a job as far as possible now; returns the seconds until the next look, at the latest."""
-        what = f"The job {job.id} cannot be looked after"
+        """Advance a job as far as possible and return the most seconds until the next poll."""
+        what = f"The job {job.id} cannot be managed"
         try:
             for _ in range(_MOST_STEPS):
                 after, wait_s = self._step(job)
                 if after is None:
-                    self._failures.succeeded(what)
+                    self._failures.log_success(what)
                     return wait_s
                 job = after
         except (JobChangedError, UnknownIdError):
-            # A user wants something else since.
+            # A user has requested something else in the meantime.
             return 0.0
         except CheckpointMissingError as e:
             self._wait_for_checkpoint(job, e)
         except (LeadershipLostError, StoreError):
             raise
         except Exception as e:
-            # Other jobs must not wait for it.
-            self._failures.failed(what, e)
+            # This job must not hold up other jobs.
+            self._failures.log_failure(what, e)
             return self._settings.poll_s
-        self._failures.succeeded(what)
+        self._failures.log_success(what)
         return self._settings.poll_s
 
     def _wait_for_checkpoint(self, job: JobRow, error: CheckpointMissingError) -> None:
-        """Record once that a job does not start because its checkpoint is unavailable; it starts when that is back."""
+        """Record once that a job waits for its unavailable checkpoint. It starts when the checkpoint is back."""
         if (job.id, job.epoch) not in self._waiting:
             self._waiting.add((job.id, job.epoch))
             assert self._leader is not None
@@ -278,7 +278,7 @@ class Manager:
             self._store.add_event_of_leader(self._leader, job.id, MANAGER, "waits for its checkpoint", detail)
 
     def _step(self, job: JobRow) -> tuple[JobRow | None, float]:
-        """Look, decide, record, act. Returns the job when it has changed, and how long to wait otherwise."""
+        """Observe, decide, record and act. Returns the job if its status changed, and the seconds to wait if not."""
         folder = self._home.run(job.id, job.epoch)
         driver = self._driver(job, folder)
         decision = decide(job.facts, driver, self._now_ms())
@@ -289,7 +289,7 @@ class Manager:
         return (after if decision.status is not None else None), wait_s
 
     def _driver(self, job: JobRow, folder: Path) -> Driver:
-        """Observe a job's newest run."""
+        """Observe the newest run of a job."""
         if job.epoch == 0:
             return Driver(DriverState.NONE)
         is_here = self._is_here(job, folder)
@@ -310,7 +310,7 @@ class Manager:
         return dataclasses.replace(driver, end=end)
 
     def _is_here(self, job: JobRow, folder: Path) -> bool:
-        """Whether this machine, from this folder, has started the newest run of a job."""
+        """Return whether this machine started the newest run of a job from this folder."""
         run = (job.id, job.epoch)
         if run not in self._here:
             lease = lease_of(Path(job.checkpoint), *run)
@@ -320,19 +320,19 @@ class Manager:
         return self._here[run]
 
     def _look_elsewhere(self, job: JobRow) -> Driver:
-        """Observe a run that another machine has started."""
+        """Observe a run that another machine started."""
         driver = self._leases.look(Path(job.checkpoint), job.id, job.epoch)
         if driver.state is DriverState.UNKNOWN and (job.id, job.epoch) not in self._noted:
             self._noted.add((job.id, job.epoch))
             _log.warning(
                 "Run %s of the job %s was started on another machine, and its checkpoint %s is not shared with "
-                "this one; only a manager there can look after it.",
+                "this one. Only a manager on that machine can manage it.",
                 *(job.epoch, job.id, job.checkpoint),
             )
         return driver
 
     def _prepare_run(self, job: JobRow) -> None:
-        """Prepare the next run of a job before it is recorded: its folder and its lease show whose it is."""
+        """Prepare the next run of a job before it is recorded. Its folder and its lease show who owns it."""
         if self._store.has_run(job.checkpoint):
             Checkpoint(Path(job.checkpoint)).check_there()
         self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -356,7 +356,7 @@ class Manager:
         return after
 
     def _act(self, effect: Effect, job: JobRow, folder: Path) -> None:
-        # This process may have been suspended since it looked.
+        # This process may have been suspended since it observed the job.
         assert self._leader is not None
         self._store.check_leader(self._leader)
         if effect is Effect.LAUNCH:
@@ -391,7 +391,7 @@ class Manager:
             entry_point=definition.entry_point,
             settings=settings,
         )
-        # With a full disk or too many processes, the next look tries again.
+        # With a full disk or too many processes, the next poll tries again.
         self._processes.launch(
             folder, (*_DRIVER, str(folder)), msgspec.json.encode(launch), Path(definition.folder)
         )
@@ -404,7 +404,7 @@ class Manager:
 
 
 def _stop_request(job: JobRow) -> Request:
-    """The request to the newest run of a stopping job. Each run gets its own id and savepoint."""
+    """Return the stop request to the newest run of a job. Each run gets its own id and savepoint."""
     stop = job.stop
     if stop is None:
         return Request(id=f"pause-{job.epoch}", action="stop", run=job.epoch)

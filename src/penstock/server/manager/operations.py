@@ -1,4 +1,4 @@
-"""Operations: savepoints, dumps and rescaling, step by step while the jobs go on."""
+"""Operations: savepoints, dumps and rescales, step by step while the jobs run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.errors import LeadershipLostError, StoreError
 from penstock.jobs.requests import Request, answer_to, post
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.recurring_failures import RecurringFailures
-from penstock.server.manager.scaling_state import outdone_by_users
+from penstock.server.manager.scaling_state import reason_to_yield
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.runs.dumps import note_dump
 from penstock.server.runs.processes import OUTPUT_FILE, Processes, is_alive
@@ -29,10 +29,10 @@ _LAST_BYTES: Final = 65536
 
 
 class OperationWorker:
-    """Works on what users requested, one step at each look, so that another manager can continue.
+    """The worker on operations that users requested. It takes one step per poll, so that another manager can continue.
 
-    Tasks do what needs Spark: commands of the command line in their own process, one at a time, since the jobs come
-    first.
+    What needs Spark runs as a task: a CLI command in its own process. Tasks run one at a time because jobs have
+    priority.
     """
 
     def __init__(self, store: Store, home: ServerDirectory, processes: Processes | None = None) -> None:
@@ -43,7 +43,7 @@ class OperationWorker:
         self._asked: set[str] = set()
 
     def work(self, leader: int) -> None:
-        """Take each operation as far as possible now."""
+        """Advance each operation as far as possible."""
         self._processes.reap()
         pending = self._store.unfinished_operations(["savepoint", "rescale", "dump"])
         busy = any(is_alive(self._home.operation(operation.id)) for operation in pending)
@@ -56,14 +56,14 @@ class OperationWorker:
             except (LeadershipLostError, StoreError):
                 raise
             except Exception as e:
-                # Other operations must not wait for it.
-                self._failures.failed(f"The operation {operation.id} cannot go on", e)
+                # This operation must not hold up others.
+                self._failures.log_failure(f"The operation {operation.id} cannot continue", e)
 
     def _step(self, leader: int, operation: OperationRow, *, busy: bool) -> bool:
-        """Take an operation as far as possible now; returns whether a task is at work."""
+        """Advance an operation as far as possible and return whether a task is running."""
         job = self._store.job(operation.job_id)
         if self._home.operation(operation.id).exists():
-            self._look_at_task(leader, operation)
+            self._check_task(leader, operation)
         elif operation.kind == "rescale" and job.status is not JobStatus.PAUSED:
             self._ask_driver(leader, operation, job)
         elif not busy:
@@ -72,13 +72,14 @@ class OperationWorker:
         return busy
 
     def _has_turn(self, leader: int, operation: OperationRow, rescaled: set[str]) -> bool:
-        """Whether a rescale may go on: one per job at a time, in the order of the requests.
+        """Return whether a rescale may continue: one per job at a time, in the order of the requests.
 
-        One by the autoscaler ends when a user has requested something else since, unless the driver may be at it.
+        A rescale by the autoscaler ends if a user has since requested something else, unless the driver may already be
+        working on it.
         """
         job = self._store.job(operation.job_id)
         if operation.state != "RUNNING" or job.status is not JobStatus.RUNNING:
-            why = outdone_by_users(operation, job, self._store.unfinished_of(job.id))
+            why = reason_to_yield(operation, job, self._store.unfinished_of(job.id))
             if why is not None:
                 self._store.end_operation(leader, operation, error=why)
                 return False
@@ -87,7 +88,7 @@ class OperationWorker:
         return has_turn
 
     def _ask_driver(self, leader: int, operation: OperationRow, job: JobRow) -> None:
-        """Ask the driver, once it takes requests. When a run ends without an answer, the next one is asked."""
+        """Send the request to the driver once it accepts requests. If a run ends without an answer, ask the next."""
         request = Request(
             id=f"{operation.id}-{job.epoch}",
             action="rescale",
@@ -111,7 +112,10 @@ class OperationWorker:
         if operation.kind == "savepoint":
             command = ["savepoint", job.checkpoint, "--to", str(self._home.savepoints)]
         elif operation.kind == "dump":
-            command = ["state", *_dump(job.checkpoint, self._home.dumps / operation.id, operation.arguments)]
+            command = [
+                "state",
+                *_dump_arguments(job.checkpoint, self._home.dumps / operation.id, operation.arguments),
+            ]
         else:
             command = ["rescale", job.checkpoint, "--parallelism", str(operation.arguments["parallelism"])]
         folder = self._home.operation(operation.id)
@@ -119,10 +123,10 @@ class OperationWorker:
             self._processes.launch(folder, [*_CLI, *command, "-o", "json"], b"")
         except OSError as e:
             self._store.end_operation(
-                leader, operation, error=f"Its process cannot be started: {e}. Try again."
+                leader, operation, error=f"Cannot start the process of the operation: {e}. Try again."
             )
 
-    def _look_at_task(self, leader: int, operation: OperationRow) -> None:
+    def _check_task(self, leader: int, operation: OperationRow) -> None:
         folder = self._home.operation(operation.id)
         if is_alive(folder):
             return
@@ -141,13 +145,13 @@ class OperationWorker:
             self._store.end_operation(leader, operation, error=error)
 
 
-def _dump(checkpoint: str, place: Path, arguments: dict[str, Any]) -> list[str]:
+def _dump_arguments(checkpoint: str, place: Path, arguments: dict[str, Any]) -> list[str]:
     batch = [] if arguments.get("batch") is None else ["--batch", str(arguments["batch"])]
     return ["dump", checkpoint, "--to", str(place), "--format", arguments["format"], *batch]
 
 
 def _outcome(output: Path) -> tuple[dict[str, Any] | None, str]:
-    """The last line that a task has printed: its result, or its error."""
+    """Return the result or the error of a task from the last such line of its output."""
     try:
         lines = output.read_bytes()[-_LAST_BYTES:].decode(errors="replace").splitlines()
     except FileNotFoundError:
@@ -160,4 +164,7 @@ def _outcome(output: Path) -> tuple[dict[str, Any] | None, str]:
                 continue
         if line.startswith("Error: "):
             return None, line.removeprefix("Error: ")
-    return None, "Its process ended without a result; it was killed, or the machine was restarted. Ask again."
+    return (
+        None,
+        "Its process ended without a result: it was killed, or the machine restarted. Request it again.",
+    )

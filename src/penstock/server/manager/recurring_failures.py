@@ -1,4 +1,4 @@
-"""Recurring failures: log what fails at every look once, until the failure changes or ends."""
+"""Recurring failures: log what fails at every poll once, until the failure changes or ends."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["RecurringFailures"]
 
 
 class RecurringFailures:
-    """Failures by their subject. Errors of the system are logged as a sentence, any other with its traceback."""
+    """Failures by subject. System errors are logged as a sentence, all others with their traceback."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log: Final = log
         self._logged: Final[dict[str, str]] = {}
 
-    def failed(self, what: str, error: Exception) -> None:
-        """Log that something has failed, such as "The job x cannot be looked after", and will be tried again."""
+    def log_failure(self, what: str, error: Exception) -> None:
+        """Log that something failed, such as "The job x cannot be managed", and will be retried."""
         reason = f"{type(error).__name__}: {error}"
         if self._logged.get(what) == reason:
             return
@@ -28,7 +28,7 @@ class RecurringFailures:
         else:
             self._log.error("%s. It is retried.", what, exc_info=error)
 
-    def succeeded(self, what: str) -> None:
-        """Log that what failed before has succeeded."""
+    def log_success(self, what: str) -> None:
+        """Log that what failed before has succeeded; do nothing if it had not failed."""
         if self._logged and self._logged.pop(what, None) is not None:
-            self._log.info("What failed before is done: %s.", what)
+            self._log.info("Resolved: %s.", what)

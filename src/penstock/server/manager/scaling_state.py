@@ -1,4 +1,4 @@
-"""Scaling of managed jobs: their policies, past rescales, and which decisions are new. Pure."""
+"""Scaling of managed jobs: their policies, past rescales, and new decisions. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ __all__ = [
     "arguments_of",
     "event_of",
     "is_scalable",
-    "outdone_by_users",
     "past_rescales",
     "policy_for",
+    "reason_to_yield",
 ]
 
 AUTOSCALER: Final = "autoscaler"
 """The user name under which policies rescale jobs."""
 
 REFUSED: Final = "no rescale"
-"""The event of a decision against what the load requires."""
+"""The event of a decision not to rescale though the load requires it."""
 WOULD_RESCALE: Final = "would rescale"
-"""The event of a decision of a dry run."""
+"""The event of a decision to rescale in a dry run."""
 
 _SECOND: Final = dt.timedelta(seconds=1)
-# From the end of an operation to the next micro-batch, whose metrics show the same rescale.
+# The most time from the end of an operation to the next micro-batch, whose metrics show the same rescale.
 _SAME_RESCALE: Final = 120 * _SECOND
 
 
 class ScalingDecision(msgspec.Struct, frozen=True):
-    """The last decision on a job, and when it was made, in milliseconds since 1970."""
+    """The last decision on a job, and its time in milliseconds since 1970."""
 
     at_ms: int
     decision: Decision
 
 
 def policy_for(settings: Mapping[str, Any]) -> ScalingPolicy | None:
-    """The scaling policy in the settings of a job; None without one."""
+    """Return the scaling policy in the settings of a job; None if they have none."""
     scaling = settings.get("scaling")
     return None if scaling is None else policy_of(scaling)
 
 
 def is_scalable(job: JobRow, unfinished: Sequence[OperationRow]) -> bool:
-    """Whether a policy may rescale a job now: it runs, should keep running, and has no pending operation."""
+    """Return whether a policy may rescale a job now: it runs, should keep running, and has no pending operation."""
     return job.status is JobStatus.RUNNING and job.desired is Desired.RUNNING and not unfinished
 
 
-def outdone_by_users(operation: OperationRow, job: JobRow, unfinished: Sequence[OperationRow]) -> str | None:
-    """Why a rescale by the autoscaler must give way to a user; None when it need not."""
+def reason_to_yield(operation: OperationRow, job: JobRow, unfinished: Sequence[OperationRow]) -> str | None:
+    """Return why a rescale by the autoscaler must yield to a request by a user; None if it need not."""
     if operation.created_by != AUTOSCALER:
         return None
     if job.desired is not Desired.RUNNING:
@@ -70,11 +70,11 @@ def outdone_by_users(operation: OperationRow, job: JobRow, unfinished: Sequence[
 def past_rescales(
     operations: Sequence[OperationRow], events: Sequence[Event], seen: Sequence[Rescale]
 ) -> list[Rescale]:
-    """The rescales of a job, oldest first, from what is on record.
+    """Return the recorded rescales of a job, oldest first.
 
     Args:
-        operations: its rescales, whoever requested them. A failed one changed nothing, but counts.
-        events: those of the autoscaler; what a dry run would have done counts as done.
+        operations: its rescales, by any user. A failed one changed nothing, but counts.
+        events: the events of the autoscaler. What a dry run would have done counts as done.
         seen: the rescales in its metrics. Those without an operation were done without the manager.
 
     """
@@ -103,7 +103,7 @@ def past_rescales(
 
 
 def arguments_of(decision: Decision) -> dict[str, Any]:
-    """A decision as the arguments of an operation or the detail of an event, from which `past_rescales` reads."""
+    """Return a decision as the arguments of an operation or the detail of an event, as `past_rescales` reads them."""
     arguments = {
         "parallelism": decision.tasks,
         "before": decision.before,
@@ -115,11 +115,11 @@ def arguments_of(decision: Decision) -> dict[str, Any]:
 
 
 def event_of(decision: Decision, events: Sequence[Event]) -> str | None:
-    """The event for a decision that changes nothing; None when it is not new.
+    """Return the event for a decision that changes nothing; None if there is nothing new to record.
 
     Args:
-        decision: what was decided.
-        events: those of the autoscaler on the job, oldest first.
+        decision: the decision.
+        events: the events of the autoscaler on the job, oldest first.
 
     """
     if decision.action == "rescale" and decision.dry_run:
@@ -136,11 +136,11 @@ def event_of(decision: Decision, events: Sequence[Event]) -> str | None:
 
 
 def _of_operation(operation: OperationRow) -> Rescale | None:
-    """An ended operation as a rescale; None while it lasts, and when it found nothing to do."""
+    """Return an ended operation as a rescale; None if it has not ended or had nothing to do."""
     if operation.ended_ms is None:
         return None
     result = operation.result or {}
-    # A manager that died after the answer asks again, and then hears that nothing was to be done.
+    # If a manager died after the answer, the next one asks again, and the answer is that there is nothing to do.
     before = operation.arguments.get("before", result.get("before"))
     if before is None:
         return None

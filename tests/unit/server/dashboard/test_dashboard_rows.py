@@ -40,7 +40,7 @@ def test_keys_show_what_they_hold() -> None:
         "y" * 160 + " ...",
         "",
     )
-    assert third["s0"] == "too much to show"
+    assert third["s0"] == "too large"
     assert list_state_names(()) == []
 
 

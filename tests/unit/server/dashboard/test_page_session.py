@@ -66,7 +66,7 @@ def test_an_action_after_the_session_ends_the_page(place: RestPlace, told: list[
     place.door.sessions._known.clear()
     assert asyncio.run(visit.act(Role.VIEWER, lambda who: who)) is None
     assert told == ["the end"]
-    with pytest.raises(SessionOverError, match="penstock serve has printed"):
+    with pytest.raises(SessionOverError, match="penstock serve printed"):
         visit.may(Role.VIEWER)
 
 

@@ -538,7 +538,7 @@ def test_what_fails_at_every_look_is_told_once(
         place.manager.look()
     told = [record for record in caplog.records if job_id in record.getMessage()]
     assert [record.exc_info for record in told] == [None]
-    assert "cannot be looked after now ([Errno 28] No space left on device)" in told[0].getMessage()
+    assert "cannot be managed now ([Errno 28] No space left on device)" in told[0].getMessage()
     monkeypatch.setattr(manager_module, "offer", offer)
     place.until(job_id, JobStatus.RUNNING)
 

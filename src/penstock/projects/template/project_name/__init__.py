@@ -1,1 +1,1 @@
-"""The step of the job project-name, and what its streams carry."""
+"""The step of the job project-name, and the records of its streams."""

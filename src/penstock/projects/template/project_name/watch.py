@@ -1,4 +1,4 @@
-"""What the streams carry, and what the job does with it."""
+"""The records of the streams, and how the job processes them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import penstock as ps
 
 @dataclass
 class Reading:
-    """What a sensor has measured."""
+    """A measurement of a sensor."""
 
     sensor: str
     value: float
@@ -16,7 +16,7 @@ class Reading:
 
 @dataclass
 class Limit:
-    """The highest value that is in order for a sensor."""
+    """The highest acceptable value of a sensor."""
 
     sensor: str
     highest: float
@@ -24,7 +24,7 @@ class Limit:
 
 @dataclass
 class Alert:
-    """A sensor was above its limit, so many times in a row."""
+    """A sensor was above its limit this many times in a row."""
 
     sensor: str
     value: float
@@ -32,21 +32,21 @@ class Alert:
 
 
 class Watch(ps.ConnectedProcessFunction):
-    """Emits an alert for each reading above the limit, when there were enough of them in a row."""
+    """A step that emits an alert for each reading above the limit, once there are enough of them in a row."""
 
-    # State: a value for each sensor. It is kept through failures, restarts and savepoints.
+    # State: one value per sensor. It survives failures and restarts, and is part of savepoints.
     limit = ps.ValueState(float)
     times_above = ps.ValueState(int)
 
-    # A setting: a value for the whole step. A command changes it while the job runs; see README.md.
+    # A setting: one value for the whole step. A command can change it while the job runs; see README.md.
     patience = ps.Setting(int, 2)
 
     def process_control(self, limit: Limit, ctx: ps.Context) -> None:
-        """Take a limit. In a micro-batch all of them come before the first reading."""
+        """Store a limit. In a micro-batch all limits come before the first reading."""
         self.limit.set(limit.highest)
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Alert]:
-        """Judge a reading by the limit of its sensor."""
+        """Compare a reading with the limit of its sensor."""
         limit = self.limit.get()
         if limit is None:
             return

@@ -1,4 +1,4 @@
-"""The whole job, on Spark, with the sample: what README.md shows is what comes out."""
+"""Test of the whole job on Spark with the sample: the output is the one in README.md."""
 
 import json
 import re
@@ -11,8 +11,8 @@ PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
 
 
-def test_the_sample_gives_the_alerts_that_the_readme_shows(tmp_path):
-    """The command is README.md's own, with another folder for what comes out."""
+def test_the_sample_produces_the_alerts_in_the_readme(tmp_path):
+    """Run the command in README.md with another output folder."""
     command = re.search(r"^penstock (run .*--bounded .*)$", README, re.MULTILINE).group(1)
     arguments = [part.replace("out/alerts", str(tmp_path)) for part in shlex.split(command)]
     subprocess.run([sys.executable, "-m", "penstock.cli", *arguments], cwd=PROJECT, check=True)

@@ -1,4 +1,4 @@
-// What the dashboard does in the browser by itself: light or dark, copying, signing out, and leaving when the session is over.
+// The parts of the dashboard that run in the browser: light or dark mode, copying, signing out, and leaving when the session ends.
 (() => {
   const KEY = "penstock-dark";
   const isDark = () => document.body.classList.contains("body--dark");
@@ -23,7 +23,7 @@
   };
 
   window.penstock = {
-    // How charts write numbers.
+    // Formats of numbers in charts.
     amount: (value) => (value == null ? "" : scaled(value, 1000, ["", "k", "M", "G"])),
     size: (value) => (value == null ? "" : scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"])),
     seconds(value) {
@@ -49,7 +49,7 @@
 
   whenReady(() => {
     apply();
-    // A server that has started again knows no session of before, and refuses the socket.
+    // A restarted server does not know earlier sessions, and refuses the socket.
     window.socket.io.on("reconnect_error", async () => {
       if (await isOver().catch(() => false)) window.location.replace("/login");
     });
