@@ -1,0 +1,157 @@
+"""Ranges of a Kafka topic are read exactly, whatever was read before, on a real broker."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.errors import RecordsLostError
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.sources import topic_reader
+from penstock.sources.topic_reader import TopicReader
+
+PARTITIONS = 2
+Rows = dict[int, dict[int, tuple[bytes | None, bytes | None]]]
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    name = f"ranges-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, PARTITIONS)
+    return name
+
+
+@pytest.fixture
+def binding(kafka: KafkaBroker, topic: str) -> KafkaBinding:
+    found = parse_binding("numbers", f"kafka://{kafka.bootstrap}/{topic}?start=earliest", "data")
+    assert isinstance(found, KafkaBinding)
+    return found
+
+
+@pytest.fixture
+def reader(binding: KafkaBinding) -> Iterator[TopicReader]:
+    found = TopicReader(binding, {}, wants_keys=True)
+    yield found
+    found.close()
+
+
+def write(
+    kafka: KafkaBroker, topic: str, transactions: list[tuple[int, bool]]
+) -> tuple[Rows, dict[int, int]]:
+    """Write transactions of so many records for each partition, committed or aborted; return what counts, and ends."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    rows: Rows = {number: {} for number in range(PARTITIONS)}
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    for number, (count, commits) in enumerate(transactions):
+        producer.begin_transaction()
+        for row in range(count):
+            for partition in range(PARTITIONS):
+                value = None if row % 5 == 4 else b"%d/%d/%d" % (number, row, partition)
+                key = b"%d" % row if row % 3 else None
+                producer.produce(topic, value, key, partition=partition)
+                if commits:
+                    rows[partition][ends[partition] + row] = (value, key)
+        producer.flush()
+        (producer.commit_transaction if commits else producer.abort_transaction)()
+        # The mark at the end of a transaction takes an offset.
+        ends = {partition: end + count + 1 for partition, end in ends.items()}
+    return rows, ends
+
+
+def read(reader: TopicReader, ranges: Mapping[int, tuple[int, int]]) -> Rows:
+    found: Rows = {number: {} for number in ranges}
+    for chunk in reader.read(ranges):
+        assert chunk.raw is not None
+        assert chunk.keys is not None
+        for offset, value, key in zip(
+            chunk.offsets.to_pylist(), chunk.raw.to_pylist(), chunk.keys.to_pylist(), strict=True
+        ):
+            assert offset not in found[int(chunk.partition)]
+            found[int(chunk.partition)][offset] = (value, key)
+    return found
+
+
+def within(rows: Rows, ranges: Mapping[int, tuple[int, int]]) -> Rows:
+    return {
+        number: {offset: row for offset, row in rows[number].items() if start <= offset < end}
+        for number, (start, end) in ranges.items()
+    }
+
+
+def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: KafkaBinding) -> None:
+    """By two workers in turn, ahead, back, and cut through transactions, aborted ones and their marks."""
+    chance = random.Random(7)
+    rows, ends = write(kafka, topic, [(chance.randint(1, 9), chance.random() < 0.6) for _ in range(30)])
+    readers = [TopicReader(binding, {}, wants_keys=True) for _ in range(2)]
+    at = dict.fromkeys(range(PARTITIONS), 0)
+    for _ in range(60):
+        if all(at[number] >= end for number, end in ends.items()) or chance.random() < 0.1:
+            at = {number: chance.randint(0, end) for number, end in ends.items()}
+        ranges = {}
+        for number in chance.sample(range(PARTITIONS), chance.randint(1, PARTITIONS)):
+            end = min(ends[number], at[number] + chance.randint(1, 20))
+            if end > at[number]:
+                ranges[number] = (at[number], end)
+                at[number] = end
+        assert read(chance.choice(readers), ranges) == within(rows, ranges), ranges
+    for one in readers:
+        one.close()
+
+
+def test_a_task_that_ends_early_costs_the_next_one_nothing(
+    kafka: KafkaBroker, topic: str, reader: TopicReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken for a range that was not read to its end is read again."""
+    monkeypatch.setattr(topic_reader, "_CHUNK_RECORDS", 10)
+    rows, ends = write(kafka, topic, [(100, True)])
+    ranges = {number: (0, end) for number, end in ends.items()}
+    for taken in (1, 5, 12):
+        chunks = reader.read(ranges)
+        for _ in range(taken):
+            next(chunks)
+        chunks.close()  # type: ignore[attr-defined]
+        assert read(reader, ranges) == rows
+
+
+def test_chunks_do_not_depend_on_how_records_come(
+    kafka: KafkaBroker, topic: str, binding: KafkaBinding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay gives the same chunks, cut by records or bytes."""
+    _, ends = write(kafka, topic, [(70, True), (30, True)])
+    ranges = {number: (3, end) for number, end in ends.items()}
+
+    def cut(taken_at_once: int) -> list[tuple[str, pa.Array]]:
+        monkeypatch.setattr(topic_reader, "_TAKEN_AT_ONCE", taken_at_once)
+        one = TopicReader(binding, {}, wants_keys=False)
+        found = [(chunk.partition, chunk.offsets.to_pylist()) for chunk in one.read(ranges)]
+        one.close()
+        return found
+
+    monkeypatch.setattr(topic_reader, "_CHUNK_RECORDS", 13)
+    by_records = cut(1)
+    assert {len(offsets) for _, offsets in by_records[:-1]} >= {13}
+    assert by_records == cut(7) == cut(1000)
+    monkeypatch.setattr(topic_reader, "_CHUNK_BYTES", 40)
+    by_bytes = cut(1)
+    assert len(by_bytes) > len(by_records)
+    assert by_bytes == cut(7) == cut(1000)
+
+
+def test_records_that_were_deleted_are_no_gap(kafka: KafkaBroker, topic: str, reader: TopicReader) -> None:
+    """The error names the topic and the partition."""
+    _, ends = write(kafka, topic, [(20, True)])
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, 1, 10)]).values():
+        answer.result(30)
+    with pytest.raises(RecordsLostError, match=f"{topic}.* has deleted records of partition 1"):
+        read(reader, {number: (0, end) for number, end in ends.items()})
+    assert read(reader, {1: (10, ends[1])})

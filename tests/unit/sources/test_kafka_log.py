@@ -1,0 +1,72 @@
+"""Positions of a Kafka topic: limits, splits and their form as JSON. What brokers tell is given."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from penstock.bindings.types import KafkaBinding
+from penstock.sources.kafka_log import KafkaLog
+
+ends = st.dictionaries(
+    st.integers(0, 20), st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1
+)
+
+
+def log(limit: int | None = None) -> KafkaLog:
+    return KafkaLog(KafkaBinding("numbers", "kafka://h:1/t", "h:1", "t"), {}, limit)
+
+
+@examples(100)
+@given(ends, st.integers(1, 10**6))
+def test_a_limited_position_is_on_the_way(found: dict[int, tuple[int, int]], limit: int) -> None:
+    """No partition goes back, each that has something to read moves, and steps lead to the end."""
+    start = {number: at for number, (at, _) in found.items()}
+    end = {number: at + more for number, (at, more) in found.items()}
+    one = log(limit)
+    frozen = log(limit)
+    frozen._frozen = end
+    reached = frozen.latest(start, limited=True)
+    for number in start:
+        assert start[number] <= reached[number] <= end[number]
+        assert reached[number] > start[number] or end[number] == start[number]
+    total = sum(reached.values()) - sum(start.values())
+    assert total <= limit + len(start)
+    assert frozen.latest(start, limited=False) == end
+    assert one.decode(one.encode(reached)) == reached
+
+
+@examples(100)
+@given(ends, st.integers(1, 8))
+def test_splits_tile_what_lies_between(found: dict[int, tuple[int, int]], parallelism: int) -> None:
+    """In order, without gap or overlap, and about as many as there are tasks."""
+    start = {number: at for number, (at, _) in found.items()}
+    end = {number: at + more for number, (at, more) in found.items()}
+    splits = log().splits(start, end, parallelism)
+    assert [split.partition for split in splits] == sorted(split.partition for split in splits)
+    for name, parts in itertools.groupby(splits, lambda split: split.partition):
+        tiles = list(parts)
+        assert (tiles[0].start, tiles[-1].end) == (start[int(name)], end[int(name)])
+        assert all(before.end == after.start for before, after in itertools.pairwise(tiles))
+        assert all(tile.start < tile.end for tile in tiles)
+    assert len(splits) <= parallelism + len(found)
+
+
+def test_a_partition_that_went_back_is_not_read() -> None:
+    """What becomes of a topic that has lost records is for the check of its identity."""
+    one = log()
+    one._frozen = {0: 5}
+    assert one.latest({0: 8}, limited=False) == {0: 8}
+    assert one.splits({0: 8}, {0: 8}, 2) == []
+
+
+def test_a_log_travels_without_its_clients() -> None:
+    """Spark's planner and the workers get copies."""
+    one = log(9)
+    one._frozen = {0: 5}
+    copy = pickle.loads(pickle.dumps(one))
+    assert (copy.limit, copy._frozen, copy._look) == (9, {0: 5}, None)
