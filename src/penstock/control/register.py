@@ -61,7 +61,7 @@ class Register:
         stored: the result of an earlier `dump`, or None.
         later: the results of `settle` since then, in order.
         ids_kept: the number of ids to remember, the newest.
-        keys_kept: the number of keys whose versions are remembered, those with the latest versions.
+        keys_kept: the number of keys whose versions are remembered, those with the most recently noted ones.
 
     """
 

@@ -18,7 +18,7 @@ _MOST_BYTES: Final = 32 << 20
 
 
 class GatheredEntries(Mapping[str, Content]):
-    """A mapping of names to bytes, in the order of addition. Values on disk are views of a file, read when used."""
+    """A mapping of names to bytes, filled by `add`. Values on disk are views of a file, read only when used."""
 
     def __init__(self) -> None:
         self._held: Final[dict[str, bytes]] = {}

@@ -226,7 +226,7 @@ class JobPlan:
         for node, number in self.graph.consumers(port):
             if isinstance(node, ProcessNode) and node.edges[number].time == EVENT_TIME:
                 return True
-            # A transform with a time field sets the event times anew from it.
+            # A transform with a time field sets new event times from it.
             passes = isinstance(node, UnionNode) or (isinstance(node, TransformNode) and node.time is None)
             if passes and self.wants_times(Port(node.id)):
                 return True

@@ -67,7 +67,7 @@ class LevelProcessor(StatefulProcessor):
         yield from self._run(slot, packed, first.now)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
-        """Run a slot without rows. Spark calls this when a timer has expired and rows have not come first."""
+        """Run a slot without rows. Spark calls this when a timer has expired and no rows have come before it."""
         (slot,) = key
         yield from self._run(slot, [], timerValues.getCurrentProcessingTimeInMs())
 

@@ -148,7 +148,7 @@ def _running_session() -> SparkSession | None:
 
 
 def _jvm_has_ended(session: SparkSession) -> bool:
-    """Return whether the JVM has ended. Waits briefly, since it closes its connections just before it ends."""
+    """Return whether the JVM has ended. Waits up to 2 s, since it closes its connections before it ends."""
     try:
         # PySpark's gateway has this attribute if it started the JVM itself.
         session.sparkContext._gateway.proc.wait(2)  # type: ignore[union-attr]  # noqa: SLF001

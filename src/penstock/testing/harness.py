@@ -337,10 +337,10 @@ class JobHarness:
         self._waiting.updates.append(WatermarkUpdate(node.id, dict.fromkeys(names, at_ms)))
 
     def crash(self) -> BatchOutcome | None:
-        """Crash: lose everything that is not stored and repeat the last micro-batch. Return its outcome, if any.
+        """Crash the job: lose everything that is not stored, and repeat the last micro-batch.
 
-        In the repetition, records arrive in another order. The method checks that the outcome is the same to the byte.
-        Returns None if there is no micro-batch to repeat.
+        In the repetition, records arrive in another order. The method checks that the outcome is the same to the byte,
+        and returns it, or None if there is no micro-batch to repeat.
 
         >>> run.crash() == run.outcomes[-1]
         True
