@@ -105,7 +105,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
 
 
 def _compile(spark: SparkSession, query: Query) -> DataFrame:
-    rows = functools.reduce(DataFrame.union, [_read(spark, source, query) for source in query.sources])
+    rows = functools.reduce(DataFrame.union, [_packed_rows(spark, source, query) for source in query.sources])
     levels = query.plan.levels()
     for number, level in enumerate(levels):
         rows = keyed_level(rows, query.plan, level)
@@ -120,7 +120,7 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
     return rows.mapInArrow(_write(query, last, sorts=must_shuffle), REPORT_DDL)
 
 
-def _read(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
+def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
     holds = query.holds_data and not source.node.is_control
     if not isinstance(source.input, KafkaBinding):
         log = HeldLog(source.input) if holds else source.input
