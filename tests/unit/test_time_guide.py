@@ -23,7 +23,7 @@ from penstock.state.slot_tables import SlotTables
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import NOW, BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 GUIDE = Path(__file__).parents[2] / "docs" / "time.md"
 GUARANTEES = GUIDE.with_name("guarantees.md")
@@ -471,7 +471,7 @@ def test_open_windows_are_rescaled(guide: dict[str, Any]) -> None:
     pages = [f"page {number}" for number in range(20)]
     for shop in (straight, moved):
         shop.run(*((number, page, number * 5, 61.0) for number, page in enumerate(pages)))
-    moved.job = rescaled(moved.job, 3)
+    moved.job = rescale_runner(moved.job, 3)
     for seconds in (100, 140, 300):
         found = [shop.run((1, "tea", seconds)) for shop in (straight, moved)]
         for sink in ("views", "firings", "longest", "busiest", "late-visits"):

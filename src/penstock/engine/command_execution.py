@@ -126,11 +126,11 @@ class CommandExecution:
             self._set_all(admitted, now)
             return
         if isinstance(admitted, CommandIdNotice):
-            self._register.seen(admitted.id)
+            self._register.mark_seen(admitted.id)
             return
         command = admitted.command
         if admitted.refusal:
-            if not self._register.seen(command.id) and self._first:
+            if not self._register.mark_seen(command.id) and self._first:
                 self.reports.append(report_of(admitted, "refused", admitted.refusal, alone=True))
             return
         refusal = self._register.admit(command, now)
@@ -175,7 +175,9 @@ class CommandExecution:
             for admitted in sets.separate():
                 self.command(admitted, now)
             return
-        seen = self._register.seen_all([one if isinstance(one, str) else one.id for one in sets.commands])
+        seen = self._register.mark_all_seen(
+            [one if isinstance(one, str) else one.id for one in sets.commands]
+        )
         own = [
             one
             for one, was_seen in zip(sets.commands, seen, strict=True)

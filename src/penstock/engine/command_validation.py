@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.admitted_commands import AdmittedCommand
-from penstock.control.commands import Command, CommandError, DumpRequest, in_short
+from penstock.control.commands import Command, CommandError, DumpRequest, short_reason
 from penstock.control.receipts import RecordPosition
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
 from penstock.state.history import TemporalState
@@ -156,7 +156,7 @@ class Accepting:
         except CommandError as e:
             return str(e)
         except Exception as e:  # the class of a payload is the user's and may raise anything
-            return f"the payload does not fit: {in_short(e)}"
+            return f"the payload does not fit: {short_reason(e)}"
         return ""
 
     def _sets_plainly(self, command: Command) -> bool:

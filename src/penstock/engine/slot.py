@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.control.admitted_commands import AdmittedCommand
 from penstock.control.receipts import Outcome, Report
-from penstock.control.register import Register, merged_registers
+from penstock.control.register import Register, merge_registers
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import Progress, merged_progress
@@ -166,7 +166,7 @@ def merged(headers: Sequence[Header]) -> Header:
     registers = [header.register for header in headers if header.register is not None]
     return msgspec.structs.replace(
         headers[0],
-        register=merged_registers(registers) if registers else None,
+        register=merge_registers(registers) if registers else None,
         cache_generation=max(header.cache_generation for header in headers),
         unions=None,
         held_bytes=0,

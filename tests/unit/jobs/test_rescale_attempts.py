@@ -172,7 +172,7 @@ def test_an_answer_that_a_full_disk_does_not_take_comes_later(
         (
             "Job aborted due to stage failure: java.io.IOException: No space left on device\n at",
             CheckpointError,
-            "cannot be read: No space left on device. See to that",
+            "cannot be read: No space left on device. Fix the cause",
         ),
         (
             "[STATE_STORE] the version 7 is not there\n at",

@@ -127,7 +127,7 @@ def test_a_dead_letter_that_is_too_large_itself_is_cut() -> None:
 def test_a_place_that_does_not_even_take_a_cut_dead_letter_is_an_error() -> None:
     """With what has to be changed."""
     with pytest.raises(
-        ExternalSystemError, match=r"though it was cut: .*Bind dead-letters to a place that takes more"
+        ExternalSystemError, match=r"although it was cut: .*Bind dead-letters to a place that takes more"
     ):
         write(["x" * 600], letters_most=250)
 

@@ -140,7 +140,7 @@ def test_the_register_is_stored_whole_when_much_was_added(monkeypatch: pytest.Mo
     for stored in job.states.values():
         header = header_of(SlotTables(job.plan.core(node).state_schema, MemoryEntries(stored)))
         register = Register(header.register)
-        assert all(register.seen(name) for name in ["c0", "c9", *(f"n{n}" for n in range(30))])
+        assert all(register.mark_seen(name) for name in ["c0", "c9", *(f"n{n}" for n in range(30))])
 
 
 def test_what_is_kept_once_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

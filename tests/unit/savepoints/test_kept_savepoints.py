@@ -122,8 +122,8 @@ def test_a_kept_savepoint_is_sound_and_gives_what_was_put_into_it(
     for header in found.headers["step 0"]:
         assert (header.standing, header.paused, header.cache_generation) == (b"", False, 2)
         register = Register(header.register)
-        assert register.seen("first")
-        assert not register.seen("second")
+        assert register.mark_seen("first")
+        assert not register.mark_seen("second")
         older = Command(id="third", kind="set", target=Target(step="rooms", all=True), version=2)
         refusal = register.admit(older, AT)
         assert refusal is not None

@@ -21,7 +21,7 @@ from penstock.snapshots.table_formats import decode, encode
 from penstock.state.slot_tables import SlotTables
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
-from penstock.testing.saved_states import begin_from, rescaled, take_savepoint
+from penstock.testing.saved_states import begin_from, rescale_runner, take_savepoint
 
 
 @dataclass
@@ -200,7 +200,7 @@ def test_open_windows_are_rescaled(windows: Windows) -> None:
     straight, moved = (BatchRunner(described(windows, 0.1), parallelism=2) for _ in range(2))
     for job in (straight, moved):
         run(job, *visits_of(range(0, 2_000, 2)))
-    moved = rescaled(moved, 3)
+    moved = rescale_runner(moved, 3)
     rest = visits_of(range(0, 2_000, 3))
     assert run(straight, *rest) == run(moved, *rest)
     found = run(straight, ends=True)
