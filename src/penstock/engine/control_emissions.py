@@ -12,7 +12,7 @@ from penstock.base.instants import milliseconds_of
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.step import MAIN, Emission
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import unfit
+from penstock.operators.error_reasons import misfit_reason
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import VERSION_FIELD
 from penstock.records.types import RecordType
@@ -97,6 +97,6 @@ def _fits(one: Emitted, output_type: RecordType, letters: list[DeadLetter]) -> b
     try:
         output_type.batch([one.record])
     except SchemaError as e:
-        letters.append(one.origin(unfit(one.record, output_type, e)))
+        letters.append(one.origin(misfit_reason(one.record, output_type, e)))
         return False
     return True

@@ -23,7 +23,7 @@ from penstock.engine.group_emissions import (
 )
 from penstock.engine.step import MAIN, Emission, StepResult
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import reason_of, unfit
+from penstock.operators.error_reasons import misfit_reason, reason_of
 from penstock.operators.event_times import (
     BEFORE_ALL,
     EVENT_TIME,
@@ -420,7 +420,7 @@ class GroupRun:
                 output_type.batch([record])
                 kept.append((record, row))
             except SchemaError as e:
-                self._dead_letter(block, row, unfit(record, output_type, e))
+                self._dead_letter(block, row, misfit_reason(record, output_type, e))
         return [record for record, _ in kept], [row for _, row in kept]
 
     def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:

@@ -14,7 +14,7 @@ from penstock.control.receipts import Outcome, Report
 from penstock.control.register import Register, merged_registers
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.record_blocks import DeadLetter
-from penstock.operators.watermarks import Progress, merged_progress
+from penstock.operators.watermarks import Progress, merge_progress
 from penstock.state.slot_tables import SlotTables
 
 __all__ = [
@@ -171,7 +171,7 @@ def merged(headers: Sequence[Header]) -> Header:
         unions=None,
         held_bytes=0,
         held_parts=0,
-        progress=merged_progress([header.progress for header in headers]),
+        progress=merge_progress([header.progress for header in headers]),
     )
 
 

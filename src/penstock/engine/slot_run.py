@@ -196,7 +196,7 @@ class SlotRun:
                 self.header.progress or Progress(),
                 self._moment.updates,
                 clock.now_ms,
-                stands=self.header.paused,
+                paused=self.header.paused,
             )
             if self._moment.watermark_rules:
                 self.header.progress = self.event_clock.progress

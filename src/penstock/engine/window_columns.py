@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.step import MAIN, Emission
 from penstock.engine.window_run import WindowRun
-from penstock.operators.event_times import are_beyond
+from penstock.operators.event_times import are_out_of_range
 from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block
 from penstock.operators.watermarks import END_MS
@@ -213,7 +213,7 @@ class WindowColumnsRun(WindowRun):
         assert clock.after_ms is not None
         if self._by_event and clock.after_ms != clock.watermark_ms:
             panes = self._panes()
-            if (are_beyond(panes.starts) | are_beyond(panes.ends)).any():
+            if (are_out_of_range(panes.starts) | are_out_of_range(panes.ends)).any():
                 # Results with such bounds become dead letters.
                 super()._materialise()
                 super()._fire_by_event(self._state.keys)

@@ -14,8 +14,14 @@ from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.group_run import GroupRun
 from penstock.engine.step import MAIN, Emission
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import reason_of, unfit
-from penstock.operators.event_times import EVENT_TIME, are_beyond, beyond, times_ms, untimed
+from penstock.operators.error_reasons import misfit_reason, reason_of
+from penstock.operators.event_times import (
+    EVENT_TIME,
+    are_out_of_range,
+    no_time_reason,
+    out_of_range_reason,
+    times_ms,
+)
 from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import END_MS, INGESTION_TIME
@@ -70,7 +76,7 @@ class WindowRun(GroupRun):
         for row in sorted(untimely):
             assert source.time is not None
             is_missing = not block.batch.column(source.time)[row].is_valid
-            reason = untimed(source.time) if is_missing else beyond(int(times[row]))
+            reason = no_time_reason(source.time) if is_missing else out_of_range_reason(int(times[row]))
             self._dead_letter(block, row, reason)
         row = -1
         while True:
@@ -105,7 +111,7 @@ class WindowRun(GroupRun):
                 np.where(is_missing, self._binding.clock.now_ms, times),
                 np.zeros(len(times), bool),
             )
-        return times, is_missing | are_beyond(times)
+        return times, is_missing | are_out_of_range(times)
 
     # -- timers --
 
@@ -200,7 +206,9 @@ class WindowRun(GroupRun):
                     self._step.output.batch([one], self._core.key_type)
                     kept.append(one)
                 except SchemaError as e:
-                    self._window_letter(one.key, one.window, unfit(result, self._step.output.record_type, e))
+                    self._window_letter(
+                        one.key, one.window, misfit_reason(result, self._step.output.record_type, e)
+                    )
         return kept
 
     def _emit_aside(self, name: str, found: list[SideRecord]) -> None:
@@ -220,7 +228,7 @@ class WindowRun(GroupRun):
         try:
             kind.batch([one.record])
         except SchemaError as e:
-            self._window_letter(one.key, one.window, unfit(one.record, kind, e))
+            self._window_letter(one.key, one.window, misfit_reason(one.record, kind, e))
             return False
         return True
 

@@ -228,6 +228,6 @@ def test_a_time_that_no_stream_has_is_refused() -> None:
     job.data_stream("others", schema=SCHEMA).sink_to("other-out")
     with pytest.raises(
         JobDefinitionError,
-        match="none of its data streams has that field. Their fields are at, id, sent, value",
+        match=r"none of its data streams has that field\. Their fields are at, id, sent, value",
     ):
         job.check()
