@@ -138,7 +138,7 @@ class TransformNode:
 
 @dataclass(frozen=True)
 class EventTimeNode:
-    """A new event time for records: downstream it is in the field `time`. Records in which it is null are dropped."""
+    """A new event time of records: downstream it is in the field `time`. If that is null, they are dead letters."""
 
     id: str
     upstream: Port
