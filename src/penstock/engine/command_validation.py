@@ -43,7 +43,7 @@ _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "dump-state": ("job",),
 }
 _HANDLER_SCOPES: Final = {"key": ("key", "keys", "all"), "step": ("step", "job")}
-# The errors of converting an invalid key to a column.
+# Errors raised when an invalid key is converted to a column.
 _NOT_A_KEY: Final = (
     ValueError,
     TypeError,

@@ -631,7 +631,7 @@ def test_where_records_have_no_time_nothing_behind_has() -> None:
     job = ps.Job("j")
     found = words(job.data_stream("visits", schema=Visit))
     assert found.origin.time is None
-    with pytest.raises(JobDefinitionError, match=r"'words' have none. Declare it"):
+    with pytest.raises(JobDefinitionError, match=r"'words' have no event time. Declare it"):
         found.key_by("key").window(ps.TumblingWindows("1s")).count("counts")
 
 
