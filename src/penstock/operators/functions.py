@@ -67,7 +67,7 @@ class Context:
 
     @property
     def watermark(self) -> dt.datetime | None:
-        """The watermark. The end of time is the latest datetime that exists."""
+        """The watermark. At the end of time it is the latest possible datetime."""
         at_ms = self._cursor.watermark_ms
         return None if at_ms is None else nearest_instant(at_ms)
 

@@ -206,7 +206,7 @@ class JobDescription:
         effective_at: str | None = None,
         version: str | None = None,
     ) -> DataStream[RecordT]:
-        """Declare a stream of records that steer the job. In a micro-batch, all of them take effect before any data.
+        """Declare a stream of records that steer the job. They take effect before any data of the same micro-batch.
 
         Args:
             name: as for `data_stream`.

@@ -84,7 +84,7 @@ class DataStream(DescribedStream, Generic[RecordT]):
     def flat_map(
         self, function: Callable[[RecordT], Iterable[Any] | None], *, output: Any = None, name: str = ""
     ) -> DataStream[Any]:
-        """Replace each record by the records that the function yields or returns, any number of them."""
+        """Replace each record by any number of records, which the function yields or returns."""
         return DataStream(add_transform(self, "flat_map", function, output, name))
 
     def with_event_time(self, field: str) -> DataStream[RecordT]:
@@ -210,7 +210,7 @@ class BroadcastStream(StepInput, Generic[RecordT]):
 
 
 class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
-    """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, the key of fields is `Any`."""
+    """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, a key taken from fields is `Any`."""
 
     def __init__(self, stream: DataStream[RecordT], key: KeySelector) -> None:
         super().__init__(stream, key)
