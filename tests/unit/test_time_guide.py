@@ -423,7 +423,7 @@ def test_a_global_window_fires_when_time_ends(guide: dict[str, Any]) -> None:
         assert (found[-1].window_start, found[-1].window_end, found[-1].value) == (None, None, 1)
     _, without = described(guide, event_time="at")
     windows = without.window(ps.GlobalWindows())
-    with pytest.raises(JobDefinitionError, match="the stream 'visits' no watermarks"):
+    with pytest.raises(JobDefinitionError, match="the stream 'visits' has no watermarks"):
         windows.trigger(ps.ContinuousEventTimeTrigger("1h")).aggregate("views", guide["Views"]())
     windows.trigger(ps.EventTimeTrigger()).aggregate("views", guide["Views"]())
 
@@ -521,10 +521,10 @@ class WithHandler(Refused):
     [
         (
             WithSetting(),
-            "Step 'views': WithSetting declares 'limit', a Setting, and a window function has keyed",
+            "Step 'views': WithSetting declares 'limit', a Setting, but a window function can only",
         ),
         (WithCache(), "WithCache declares 'cache', a TransientField"),
-        (WithHandler(), "WithHandler has a handler of commands, and a window function takes none"),
+        (WithHandler(), "WithHandler has a command handler, but a window function takes no commands"),
     ],
 )
 def test_what_a_window_function_cannot_have_is_refused(

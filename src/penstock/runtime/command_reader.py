@@ -75,17 +75,17 @@ class CommandReader:
             try:
                 command = self._decode(raw)
             except CommandError as e:
-                refused.append(accepting.malformed(e, place))
+                refused.append(accepting.refuse_malformed(e, place))
                 shown = raw[:_SHOWN_BYTES]
                 letters.append(DeadLetter(str(e), COMMANDS, "", place.partition, place.offset, shown))
                 continue
             try:
                 commands.append((place, self._with_content(command, place)))
             except CommandError as e:
-                refused.append(accepting.refused(place, command, str(e)))
+                refused.append(accepting.refuse(place, command, str(e)))
         for bad in chunk.bad:
             place = RecordPosition(COMMANDS, bad.partition, bad.offset)
-            refused.append(accepting.malformed(CommandError(bad.reason), place))
+            refused.append(accepting.refuse_malformed(CommandError(bad.reason), place))
             letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
         admitted = accepting.admit(commands)
         return (

@@ -237,7 +237,7 @@ class _StepRunner:
         if time is None or clock is None:
             return
         yield time_row(self.node.step, first, time)
-        update = clock.tell(self.node.id, f"{first:05d}") if self._sends_watermarks else None
+        update = clock.next_update(self.node.id, f"{first:05d}") if self._sends_watermarks else None
         if update is not None:
             yield from watermark_rows(update, self._plan.first_key_groups)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import StrictModeError
 from penstock.operators.error_reasons import reason_of
-from penstock.operators.event_times import EVENT_TIME, times_column, untimed
+from penstock.operators.event_times import EVENT_TIME, no_time_reason, times_column
 from penstock.operators.keys import KeySelector
 from penstock.operators.record_blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
 from penstock.operators.transforms import apply_transform
@@ -130,7 +130,7 @@ class _Timed:
         node = self._node
         is_missing = records.batch.column(node.time).is_null().to_numpy(zero_copy_only=False)
         if is_missing.any():
-            reason, rows = untimed(node.time), np.flatnonzero(is_missing)
+            reason, rows = no_time_reason(node.time), np.flatnonzero(is_missing)
             letters = [records.dead_letter(int(row), reason, node.record_type, node.id) for row in rows]
             yield from dead_letter_rows(letters, self._plan)
             records = records.take(np.flatnonzero(~is_missing))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.instants import instant_of
-from penstock.operators.event_times import are_beyond, beyond, times_ms, untimed
+from penstock.operators.event_times import are_out_of_range, no_time_reason, out_of_range_reason, times_ms
 from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.streams.graph import SourceNode
 from penstock.streams.watermark_strategies import WatermarkTracker
@@ -35,11 +35,15 @@ class Timing:
     def take(self, records: Records) -> tuple[Records, list[DeadLetter]]:
         """Track the times of records. Return the records with a valid time, and the dead letters of the others."""
         times, is_missing = times_ms(records.batch.column(self._field))
-        reasons: dict[int, str] = {int(row): untimed(self._field) for row in np.flatnonzero(is_missing)}
-        reasons |= {int(row): beyond(int(times[row])) for row in np.flatnonzero(are_beyond(times))}
+        reasons: dict[int, str] = {
+            int(row): no_time_reason(self._field) for row in np.flatnonzero(is_missing)
+        }
+        reasons |= {
+            int(row): out_of_range_reason(int(times[row])) for row in np.flatnonzero(are_out_of_range(times))
+        }
         bound_ms = self._strategy.max_ahead_ms
         if bound_ms is not None and self._now_ms is not None:
-            ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing & ~are_beyond(times))
+            ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing & ~are_out_of_range(times))
             reasons |= {int(row): self._ahead(int(times[row]), self._now_ms) for row in ahead}
         letters = []
         if reasons:

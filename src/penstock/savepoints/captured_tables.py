@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedState, DescribedStep, JobState
-from penstock.engine.slot import Header, header_of, held_name, merged
+from penstock.engine.slot import Header, header_of, held_name, merge_headers
 from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.seed import SlotReader
 from penstock.snapshots.manifest import Manifest
@@ -163,7 +163,7 @@ def _together(
         tables += keyed_tables(name, step)
         parts += [result.part for result in results if result.part is not None]
         headers = [Header.of(result.header) for result in results if result.header is not None]
-        header = merged(headers)
+        header = merge_headers(headers)
         for info, rows in [
             *_shared_tables(name, step, header.shared),
             (

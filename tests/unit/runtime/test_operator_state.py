@@ -287,7 +287,7 @@ def misused(use: str) -> BatchOutcome:
         ("put", "'waiting' is a single list, not a column. Use get, add"),
         (
             "state",
-            "'waiting' belongs to single parts, and this code runs for the whole step. Use it inside of a loop",
+            "'waiting' belongs to single parts, but this code runs for the whole step. Use it inside a loop",
         ),
         ("keys", "ctx.keys() is for steps with a key; this one has parts, see ctx.parts()"),
     ],

@@ -20,7 +20,7 @@ from penstock.checkpoints.checkpoint import Checkpoint, Origin
 from penstock.checkpoints.evolution import plan_changes
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
-from penstock.engine.slot import Header, merged
+from penstock.engine.slot import Header, merge_headers
 from penstock.errors import CheckpointError
 from penstock.jobs.restore import declared_state
 from penstock.savepoints import snapshot_capture, source_files
@@ -103,7 +103,7 @@ def test_versions_of_single_keys_never_go_back() -> None:
         return found.dump()
 
     for versions in ([3, 7, 3], [7, 3, 3], [3, 3, 7]):
-        together = merged([Header(register=register(version)) for version in versions])
+        together = merge_headers([Header(register=register(version)) for version in versions])
         assert Register(together.register).dump() == register(7)
 
 

@@ -276,7 +276,7 @@ def test_what_cannot_be_counted_is_refused() -> None:
     job = ps.Job("j")
     baskets = job.data_stream("baskets", schema=Basket, event_time="at", watermarks=ps.Watermarks.none())
     windowed = tumbling(baskets.key_by("page"))
-    with pytest.raises(JobDefinitionError, match=r"Step 'step': the field 'items' is list<.*Name one of"):
+    with pytest.raises(JobDefinitionError, match=r"Step 'step': the field 'items' is list<.*Name a field of"):
         windowed.approx_count_distinct("step", "items")
     with pytest.raises(JobDefinitionError, match=r"Step 'step': The accuracy of a distinct count is 2"):
         windowed.approx_count_distinct("step", "page", accuracy=2)
