@@ -163,7 +163,7 @@ def test_a_job_whose_checkpoint_is_away_waits_for_it(place: Place) -> None:
         event.detail for event in place.service.events(job_id) if event.what == "waits for its checkpoint"
     ]
     assert len(told) == 1
-    assert "the folder is not there: it would begin from nothing" in told[0]["reason"]
+    assert "the folder does not exist: it would begin from nothing" in told[0]["reason"]
     assert not any(path.exists() for path in mounted)
     checkpoint.mkdir()
     place.manager.look()
