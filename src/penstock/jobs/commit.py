@@ -208,7 +208,8 @@ class BatchCommitter:
 
         Raises JobFailedError while the job is stopping, and FencedError when another run owns the checkpoint. A
         micro-batch that is refused here has no effect, so its plan can be taken back. Sinks that commit in tasks may
-        make output visible before `on_batch`; for these, this waits for the sync.
+        make output visible before `on_batch`; for these, this waits for the sync, and raises CheckpointError when the
+        disk fails.
         """
         if self.closing:
             raise JobFailedError(STOPPING)
@@ -232,8 +233,8 @@ class BatchCommitter:
         6. Check the ownership again. Spark commits the micro-batch only when this returns.
 
         Raises FencedError when another run owns the checkpoint. In step 1 nothing is written yet; in step 6 the error
-        keeps Spark from committing the micro-batch, which the other run repeats. Raises CheckpointError in step 1,
-        before anything is written, when a topic is not the one that the checkpoint knows.
+        keeps Spark from committing the micro-batch, which the other run repeats. Raises CheckpointError, before any
+        output is visible, when a topic is not the one that the checkpoint knows (step 1) or the disk fails (step 2).
         """
         begun_s = time.monotonic()
         self.ownership.check()

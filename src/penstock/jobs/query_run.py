@@ -182,8 +182,8 @@ class QueryRun:
     ) -> tuple[str, Request | None]:
         """Follow the query until it ends; return the status and the request that stopped it, if any.
 
-        `holds_data` says whether the query holds data back; with None that never renews the query. Raises the
-        PenstockError that ended the run when it lost its checkpoint or a receiver failed.
+        `holds_data` says whether the query holds data back; with None, the query is never renewed. Raises the
+        PenstockError that ends the run when it has lost its checkpoint or a receiver has failed.
         """
         committer = self.committer
         committer.watch(query)
