@@ -480,7 +480,7 @@ def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later
         # The request of before is refused by the run that did not get it.
         requests = place.service.checkpoint(job_id) / "requests"
         place.work(lambda: (requests / "pause-1.answer").exists(), manager=second)
-        assert b"The run 1 was asked" in (requests / "pause-1.answer").read_bytes()
+        assert b"The request is for run 1" in (requests / "pause-1.answer").read_bytes()
     for _ in range(5):
         second.look()
     assert len(place.service.events(job_id)) == seen
