@@ -148,7 +148,7 @@ class Life:
         patch(mock.patch.object(runner, "warm_up", nothing))
         patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
         patch(mock.patch.object(runner, "MemoryGauge", NoGauge))
-        patch(mock.patch.object(runner, "signals_set", contextlib.nullcontext))
+        patch(mock.patch.object(runner, "handle_signals", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))

@@ -134,7 +134,7 @@ def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_pa
     refused(run(mine), "belongs to the job 'other-job', not 'temperature-control'")
     refused(run("--parallelism=0"), "parallelism is 0", "from 1 to")
     refused(run("--batch-interval=-5"), "batch interval is -5 ms")
-    refused(run("--master=mesos://x"), "'mesos://x' is no Spark master", "spark://HOST:PORT")
+    refused(run("--master=mesos://x"), "'mesos://x' is not a Spark master", "spark://HOST:PORT")
     words = run("--parallelism=many")
     assert words.code == 2
     assert "--parallelism" in words.err

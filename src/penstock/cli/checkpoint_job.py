@@ -203,11 +203,11 @@ class CheckpointJob:
 
     def list_savepoints(self, place: str | None) -> list[dict[str, Any]]:
         """List the savepoints in a folder or at an address, by default beside the checkpoint."""
-        from penstock.savepoints.savepoints import savepoints, savepoints_folder
+        from penstock.savepoints.savepoints import list_savepoints, savepoints_folder
 
         return [
             {"id": m.id, "job": m.job, "batch": m.batch, "created_at": m.created_at, "uri": uri}
-            for uri, m in savepoints(place or str(savepoints_folder(self._folder)))
+            for uri, m in list_savepoints(place or str(savepoints_folder(self._folder)))
         ]
 
     def delete_savepoint(self, called: str) -> str:

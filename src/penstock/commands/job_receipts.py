@@ -60,19 +60,19 @@ class ReceiptWriter:
         if self.bound is not None:
             self.bound.prepare(self._lineage, str(self._checkpoint))
 
-    def write(self, batch_id: int, told: BatchReceipts) -> None:
+    def write(self, batch_id: int, receipts: BatchReceipts) -> None:
         """Write the receipts of a micro-batch; after a crash this is called again with the same ones."""
-        if not told:
+        if not receipts:
             return
         try:
-            self._segments.append(batch_id, told.lines, told.hashes)
+            self._segments.append(batch_id, receipts.lines, receipts.hashes)
         except OSError as e:
             raise CheckpointError(
                 f"The receipts of micro-batch {batch_id} cannot be written to {kept_receipts(self._checkpoint)} "
                 f"({e.strerror or e}). Free some space there, and start the job again."
             ) from e
         if self.bound is not None:
-            self._send(self.bound, batch_id, told.receipts)
+            self._send(self.bound, batch_id, receipts.receipts)
 
     def _send(self, sink: Sink, batch_id: int, receipts: Sequence[Receipt]) -> None:
         keys = pa.array([receipt.id.encode() for receipt in receipts], pa.binary())

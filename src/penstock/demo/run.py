@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from penstock.checkpoints.temporary_checkpoints import kept_to_understand
+from penstock.checkpoints.temporary_checkpoints import keep_on_failure
 from penstock.demo.check import Checker
 from penstock.demo.example import load_fold
 from penstock.demo.feeds import READINGS, SETTINGS, Feed, Record
@@ -93,7 +93,7 @@ def run_demo(
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(_interrupts())
         display = stack.enter_context(Display())
-        stack.enter_context(kept_to_understand(folder, folder / "checkpoint", display.note))
+        stack.enter_context(keep_on_failure(folder, folder / "checkpoint", display.note))
         feed = _feed(settings, folder, display, stack)
         demo = _Demo(settings, feed, folder / "checkpoint", display, interrupted, began, watch)
         summary = demo.run()

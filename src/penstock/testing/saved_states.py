@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.checkpoints.described_state import described
+from penstock.checkpoints.described_state import describe_state
 from penstock.checkpoints.evolution import check_changes, plan_changes
 from penstock.errors import AlreadyThereError
 from penstock.runtime.seed import SlotReader, seed_folder, take_over
 from penstock.runtime.slots import slot_keys
 from penstock.savepoints.captured_tables import assemble
-from penstock.savepoints.state_restore import Snapshot, described_in, write_seed
+from penstock.savepoints.state_restore import Snapshot, states_of, write_seed
 from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.snapshot_writer import Contents
 from penstock.snapshots.stores import open_store
@@ -55,7 +55,7 @@ def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
     """
     if open_store(place).exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {place} already. Choose another place.")
-    state = described(runner.job.name, runner.plan)
+    state = describe_state(runner.job.name, runner.plan)
     positions: dict[str, dict[str, Any]] = {}
     for (stream, partition), offset in runner.offsets.items():
         positions.setdefault(stream, {})[partition] = offset
@@ -91,10 +91,10 @@ def begin_from(runner: BatchRunner, place: str, *, allow_non_restored_state: boo
     Raises StateMismatchError when the state does not fit what the job declares, SnapshotError when it cannot be used.
     """
     snapshot = Snapshot.at(place)
-    declared = described(runner.job.name, runner.plan)
+    declared = describe_state(runner.job.name, runner.plan)
     changes = plan_changes(
         declared.steps,
-        described_in(snapshot.manifest).steps,
+        states_of(snapshot.manifest).steps,
         allow_non_restored_state=allow_non_restored_state,
     )
     check_changes(changes, place)

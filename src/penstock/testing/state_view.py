@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.checkpoints.described_state import DescribedStep, described
+from penstock.checkpoints.described_state import DescribedStep, describe_state
 from penstock.engine.command_validation import key_array
 from penstock.errors import StateError, UnknownIdError
 from penstock.snapshots.text_columns import json_texts
@@ -46,7 +46,7 @@ def key_of(runner: BatchRunner, step: str, key: Any) -> Any:
 
 
 def _step(runner: BatchRunner, name: str) -> DescribedStep:
-    steps = described(runner.job.name, runner.plan).steps
+    steps = describe_state(runner.job.name, runner.plan).steps
     if name not in steps:
         raise UnknownIdError(
             f"The job {runner.job.name!r} has no step {name!r}; its steps are {', '.join(steps) or 'none'}."

@@ -72,7 +72,7 @@ def test_a_job_begins_small_and_goes_on_with_what_it_knows(tmp_path: Path) -> No
     bounds.see({"hits": 256, "other": 7}, {"hits": 256 * 1024, "other": 7})
     assert bounds.are_outdated
     assert bounds.changes() == [
-        "A micro-batch of 'hits' takes at most 262,144 records from now on, since they have some 1.0 KiB each."
+        "A micro-batch of 'hits' reads at most 262,144 records from now on, since a record has about 1.0 KiB."
     ]
     assert bounds.renew() == {"hits": 262_144}
     assert not bounds.are_outdated

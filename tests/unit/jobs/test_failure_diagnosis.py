@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock.errors import CheckpointError, FencedError, JobFailedError, PenstockError, StrictModeError
-from penstock.jobs.failure_diagnosis import SparkLog, explained
+from penstock.jobs.failure_diagnosis import SparkLog, explain_failure
 
 NO_NAME = (
     "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state.\n"
@@ -22,7 +22,7 @@ def told(text: str, folder: Path, logged: str = "") -> PenstockError:
     run = SparkLog(log)
     with log.open("a") as file:
         file.write(logged)
-    return explained(PySparkException(text), run, folder, streams=2)
+    return explain_failure(PySparkException(text), run, folder, streams=2)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_wrong_place_is_told(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As is a step that there is not."""
     checkpoint, job = stored(tmp_path, monkeypatch, 1)
-    with pytest.raises(CheckpointError, match="no `next` of a page"):
+    with pytest.raises(CheckpointError, match="not the `next` of a page"):
         key_page(SESSION, checkpoint, job.state, KeysWanted(step="step 0", after=after))
     with pytest.raises(UnknownIdError, match="its steps are step 0"):
         key_page(SESSION, checkpoint, job.state, KeysWanted(step="other"))

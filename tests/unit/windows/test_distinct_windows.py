@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.base.instants import EPOCH, MILLISECOND
-from penstock.checkpoints.described_state import described as described_state
+from penstock.checkpoints.described_state import describe_state
 from penstock.checkpoints.evolution import plan_changes
 from penstock.errors import JobDefinitionError
 from penstock.snapshots.table_formats import decode, encode
@@ -227,7 +227,7 @@ def test_no_other_aggregate_takes_the_sketches_over() -> None:
         job = ps.Job("j")
         visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
         getattr(tumbling(visits.key_by("page")), aggregate)("step", "visitor").sink_to("out")
-        states.append(described_state("j", BatchRunner(job).plan).steps)
+        states.append(describe_state("j", BatchRunner(job).plan).steps)
     (change,) = (one for one in plan_changes(states[1], states[0]) if one.state == "@windows")
     assert change.outcome == "refused"
     assert "result" in change.detail

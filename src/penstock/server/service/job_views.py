@@ -20,7 +20,7 @@ from penstock.metrics.batch_metrics import BatchMetrics, last_batch_metrics, new
 from penstock.metrics.job_metrics import measure_job
 from penstock.metrics.rates import WINDOW_S
 from penstock.runtime.cuts import batch_numbers
-from penstock.savepoints.state_pages import KeyPage, KeysWanted, described_step, key_of_text
+from penstock.savepoints.state_pages import KeyPage, KeysWanted, find_step, key_of_text
 from penstock.scaling.checkpoint_advice import advice_on
 from penstock.scaling.policy import policy_of
 from penstock.server.lifecycle.statuses import JobStatus
@@ -167,7 +167,7 @@ class JobViews:
         checkpoint = CheckpointFolder(Path(self._store.job(job_id).checkpoint))
         checkpoint.known_lineage()
         # A wrong request fails here, without Spark.
-        step = described_step(read_described(checkpoint.folder), wanted.step)
+        step = find_step(read_described(checkpoint.folder), wanted.step)
         if wanted.key is not None:
             key_of_text(wanted.key, step)
             wanted = msgspec.structs.replace(wanted, most_bytes=_MOST_KEY_BYTES)

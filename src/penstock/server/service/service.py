@@ -18,7 +18,7 @@ from penstock.commands.command_catalog import CommandCatalog
 from penstock.commands.command_sender import command_binding, send_command
 from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, JobStateError, StoreError, UnknownIdError
-from penstock.savepoints.savepoints import dispose, new_id, savepoints
+from penstock.savepoints.savepoints import dispose, list_savepoints, new_id
 from penstock.server.lifecycle.restarts import parse_strategy, strategy_text
 from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus
 from penstock.server.runs.definitions import Catalog, apply_changes
@@ -161,7 +161,7 @@ class JobService:
             return []
         return [
             Savepoint(id=m.id or "", job_name=m.job, batch=m.batch, created_at=m.created_at, uri=place)
-            for place, m in savepoints(str(self._home.savepoints))
+            for place, m in list_savepoints(str(self._home.savepoints))
         ]
 
     def savepoint_details(self, savepoint_id: str) -> SavepointDetails:

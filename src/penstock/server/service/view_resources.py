@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from penstock.jobs.dead_letters import FoundLetter, readable
+from penstock.jobs.dead_letters import FoundLetter, format_record
 from penstock.server.resource import Resource
 
 __all__ = [
@@ -157,7 +157,7 @@ def dead_letters_of(found: Sequence[FoundLetter]) -> DeadLetters:
 
 def _dead_letter(found: FoundLetter) -> DeadLetter:
     letter = found.letter
-    encoding, raw = readable(letter.raw, _MOST_RAW_BYTES)
+    encoding, raw = format_record(letter.raw, _MOST_RAW_BYTES)
     return DeadLetter(
         at_ms=found.at_ms,
         batch=found.batch,

@@ -163,7 +163,7 @@ def test_a_job_whose_checkpoint_is_away_waits_for_it(place: Place) -> None:
         event.detail for event in place.service.events(job_id) if event.what == "waits for its checkpoint"
     ]
     assert len(told) == 1
-    assert "the folder is not there: it would begin from nothing" in told[0]["reason"]
+    assert "the folder does not exist: it would begin from nothing" in told[0]["reason"]
     assert not any(path.exists() for path in mounted)
     checkpoint.mkdir()
     place.manager.look()
@@ -480,7 +480,7 @@ def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later
         # The request of before is refused by the run that did not get it.
         requests = place.service.checkpoint(job_id) / "requests"
         place.work(lambda: (requests / "pause-1.answer").exists(), manager=second)
-        assert b"The run 1 was asked" in (requests / "pause-1.answer").read_bytes()
+        assert b"The request is for run 1" in (requests / "pause-1.answer").read_bytes()
     for _ in range(5):
         second.look()
     assert len(place.service.events(job_id)) == seen

@@ -62,7 +62,7 @@ def test_files_define_jobs(root: Path) -> None:
         ("job: job.py\nrestart: sometimes", "restart strategy 'sometimes' is not known"),
         ("job: job.py\nbatch_interval: 5", "batch_interval: Input should be a valid string"),
         ("job: job.py\nbatch_interval: soon", "batch_interval is 'soon'"),
-        ("job: job.py\nmaster: here", "'here' is no Spark master"),
+        ("job: job.py\nmaster: here", "'here' is not a Spark master"),
         ("job: !!python/object/apply:os.getpid []", "bad.yaml cannot be read"),
     ],
 )
