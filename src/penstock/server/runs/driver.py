@@ -40,7 +40,7 @@ from penstock.server.runs.processes import (
     process_of,
 )
 
-__all__ = ["ENTRY_POINTS", "Launch", "main", "with_variables"]
+__all__ = ["ENTRY_POINTS", "Launch", "expand_variables", "main"]
 
 ENTRY_POINTS: Final = "penstock.jobs"
 """The entry point group under which installed packages offer jobs."""
@@ -120,7 +120,7 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     output_log.addHandler(printed)
     output_log.setLevel(logging.INFO)
     settings = dict(launch.settings)
-    settings["bindings"] = with_variables(settings.get("bindings", {}), os.environ)
+    settings["bindings"] = expand_variables(settings.get("bindings", {}), os.environ)
     checked = RunSettings(**settings)
     job, code = _job(launch)
     # Spark is loaded only now, so that errors show at once.
@@ -163,10 +163,10 @@ def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
     return job, ()
 
 
-def with_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Bindings with the values of `${NAME}`. Raises BindingError, with its name, when a variable is not set.
+def expand_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return bindings with `${NAME}` replaced by its value. Raises BindingError if a variable is not set.
 
-    >>> with_variables({"hits": "kafka://${BROKER}/hits"}, {"BROKER": "127.0.0.1:9092"})
+    >>> expand_variables({"hits": "kafka://${BROKER}/hits"}, {"BROKER": "127.0.0.1:9092"})
     {'hits': 'kafka://127.0.0.1:9092/hits'}
     """
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import BindingError, JobDefinitionError, UnknownIdError
 from penstock.server.runs import driver
 from penstock.server.runs.definitions import Catalog, Changes, JobSettings, apply_changes
-from penstock.server.runs.driver import with_variables
+from penstock.server.runs.driver import expand_variables
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def test_variables_are_replaced_in_the_driver() -> None:
     assert doctest.testmod(driver).failed == 0
     bindings = {"a": "kafka://${HOST}:${PORT}/t?sasl.password=${P}", "b": "jsonl:$HOST/{x}"}
     environment = {"HOST": "h", "PORT": "1", "P": "${HOST}"}
-    assert with_variables(bindings, environment) == {
+    assert expand_variables(bindings, environment) == {
         "a": "kafka://h:1/t?sasl.password=${HOST}",
         "b": "jsonl:$HOST/{x}",
     }
     with pytest.raises(BindingError, match="the variable PORT is not set"):
-        with_variables(bindings, {"HOST": "s3cret"})
+        expand_variables(bindings, {"HOST": "s3cret"})
