@@ -87,7 +87,7 @@ def test_a_server_takes_no_code(place: ServedRest) -> None:
     file = place.root / "job.py"
     file.write_text("")
     refused(penstock(place, "submit", file), "A server takes no code")
-    refused(penstock(place, "submit", "none"), "There is no definition 'none'. There are: small")
+    refused(penstock(place, "submit", "none"), "There is no definition 'none'. Available definitions: small")
     for option in (
         "-Dhits=jsonl:x",
         "--checkpoint=x",

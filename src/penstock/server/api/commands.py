@@ -125,7 +125,7 @@ def get_command(
         return _receipts_of(history)
     if waiting is None:
         raise UnknownIdError(
-            f"The job {job_id} has no receipt of a command {command_id!r}, and no such command is waiting for it."
+            f"No command {command_id!r} has a receipt from the job {job_id}, or is waiting for it."
         )
     return CommandReceipts(
         id=waiting.id,

@@ -344,7 +344,7 @@ class JobService:
         found = {savepoint.id: savepoint for savepoint in self.savepoints()}
         if savepoint_id not in found:
             raise UnknownIdError(
-                f"There is no savepoint {savepoint_id!r}. There are: {', '.join(found) or 'none'}."
+                f"There is no savepoint {savepoint_id!r}. Available savepoints: {', '.join(found) or 'none'}."
             )
         return found[savepoint_id]
 

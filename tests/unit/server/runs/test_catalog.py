@@ -52,9 +52,9 @@ def test_files_define_jobs(root: Path) -> None:
     [
         ("job: [", "bad.yaml cannot be read"),
         ("job: missing.py", "names the job file missing.py, which does not exist"),
-        ("job: ../outside.py", "outside.py is outside of the folder"),
-        ("job: /etc/passwd", "passwd is outside of the folder"),
-        ("job: link.py", "link.py is outside of the folder"),
+        ("job: ../outside.py", "outside.py is outside the folder"),
+        ("job: /etc/passwd", "passwd is outside the folder"),
+        ("job: link.py", "link.py is outside the folder"),
         ("job: job.py\nentry_point: x", "either job or entry_point"),
         ("job: job.py\nparalellism: 2", "paralellism is not a field; perhaps you mean parallelism"),
         ("job: job.py\nparallelism: 0", "parallelism is 0; it must be from 1"),
@@ -87,7 +87,7 @@ def test_files_that_lead_out_define_nothing(root: Path) -> None:
     (root / "linked.yaml").symlink_to(root.parent / "secret.yaml")
     found, problems = Catalog([root]).definitions()
     assert found == {}
-    assert "is outside of the folder" in problems[0].problem
+    assert "is outside the folder" in problems[0].problem
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_files_that_lead_out_define_nothing(root: Path) -> None:
 def test_ids_are_looked_up_and_not_opened(root: Path, name: str) -> None:
     """What is no id of a definition is unknown, whatever it looks like."""
     write(root / "good.yaml", "job: job.py")
-    with pytest.raises(UnknownIdError, match="There are: good"):
+    with pytest.raises(UnknownIdError, match="Available definitions: good"):
         Catalog([root]).definition(name)
 
 
@@ -106,7 +106,7 @@ def test_an_id_that_two_files_have_is_nobodys(root: Path, tmp_path: Path) -> Non
     write(tmp_path / "more" / "a" / "b.yml", "entry_point: y")
     found, problems = Catalog([root, tmp_path / "more"]).definitions()
     assert found == {}
-    assert "the id 'a.b' too" in problems[0].problem
+    assert "the same id 'a.b'" in problems[0].problem
 
 
 def test_a_mounted_config_map_defines_each_job_once(root: Path) -> None:
