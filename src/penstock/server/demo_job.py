@@ -27,7 +27,7 @@ _FILE: Final = Path(penstock.demo.__file__).with_name("served") / "warm_rooms.py
 
 
 def demo_definition() -> JobDefinition:
-    """Return the definition: its input is a clock and its output is discarded, so that its disk usage stays constant."""
+    """Return the definition. Its input is a clock and its output is discarded, so its disk usage stays constant."""
     settings = JobSettings(
         bindings={"ticks": f"rate:{_RATE}", "heaters": "discard:"},
         batch_interval="500ms",
