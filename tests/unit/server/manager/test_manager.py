@@ -138,7 +138,7 @@ def test_a_driver_that_is_killed_is_started_again(place: Place) -> None:
         (place.service.checkpoint(job_id) / "at-work").unlink()
         place.work(lambda: place.service.get(job_id).status is not JobStatus.RUNNING)
     info = place.until(job_id, JobStatus.FAILED)
-    assert "started again 2 times" in info.reason
+    assert "restarted 2 times" in info.reason
     assert place.runs(job_id) == ["1", "2", "3"]
     assert [run.exit_code for run in place.service.runs(job_id)] == [-9, -9, -9]
 
