@@ -87,7 +87,7 @@ def test_a_server_takes_no_code(place: ServedRest) -> None:
     file = place.root / "job.py"
     file.write_text("")
     refused(penstock(place, "submit", file), "A server takes no code")
-    refused(penstock(place, "submit", "none"), "There is no definition 'none'. There are: small")
+    refused(penstock(place, "submit", "none"), "There is no definition 'none'. Available definitions: small")
     for option in (
         "-Dhits=jsonl:x",
         "--checkpoint=x",
@@ -326,7 +326,7 @@ def test_no_server_a_dead_one_and_a_wrong_token_are_told(place: ServedRest) -> N
     refused(penstock(place, "list", home, **nobody), "Start one with penstock serve", 3)
     refused(penstock(place, "stop", "rooms", home, **nobody), "Start one with penstock serve", 3)
     wrong = penstock(place, "list", PENSTOCK_TOKEN="a-wrong-token")
-    refused(wrong, "This token or cookie is unknown")
+    refused(wrong, "The token or cookie is missing or unknown")
     assert "a-wrong-token" not in wrong.stderr
     refused(penstock(place, "cancel", place.submit(), role=Role.VIEWER), "needs the role operator")
     place.end()

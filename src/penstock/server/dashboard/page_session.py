@@ -46,7 +46,7 @@ class RoleTooLowError(PenstockError):
 def principal_of(scope: Scope) -> Principal | None:
     """Return the current user of a request or socket; None if the session has ended."""
     context: Context = scope["state"]["context"]
-    return context.door.who(headers_of(scope))
+    return context.door.authenticate(headers_of(scope))
 
 
 def end_page(client: Client) -> None:

@@ -138,7 +138,7 @@ def test_a_driver_that_is_killed_is_started_again(place: Place) -> None:
         (place.service.checkpoint(job_id) / "at-work").unlink()
         place.work(lambda: place.service.get(job_id).status is not JobStatus.RUNNING)
     info = place.until(job_id, JobStatus.FAILED)
-    assert "started again 2 times" in info.reason
+    assert "restarted 2 times" in info.reason
     assert place.runs(job_id) == ["1", "2", "3"]
     assert [run.exit_code for run in place.service.runs(job_id)] == [-9, -9, -9]
 
@@ -365,7 +365,7 @@ def test_a_manager_that_does_not_lead_does_nothing(place: Place) -> None:
 def test_a_job_that_is_over_can_be_continued(place: Place) -> None:
     """By another with the same checkpoint; while it is not, by none."""
     first = place.submit("fails")
-    with pytest.raises(JobStateError, match="Only a job that is over can be continued"):
+    with pytest.raises(JobStateError, match="Only a job that has ended can be continued"):
         place.submit("fails", continues=first)
     place.until(first, JobStatus.FAILED)
     second = place.submit("works", continues=first, parallelism=2)

@@ -144,7 +144,7 @@ def test_a_checkpoint_that_another_job_has_is_not_deleted(place: RestPlace) -> N
     """The job that went on with it must go first."""
     first = over(place)
     second = over(place, continues=first)
-    with pytest.raises(JobStateError, match=f"The job {second} has the checkpoint too"):
+    with pytest.raises(JobStateError, match=f"The job {second} uses the checkpoint too"):
         place.service.delete(first, "ann", checkpoint=True)
     place.service.delete(first, "ann")
     assert place.service.checkpoint(second).exists()
