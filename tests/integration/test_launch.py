@@ -152,7 +152,7 @@ def test_uris_go_as_before(spark: SparkSession, tmp_path: Path) -> None:
             BindingError,
             "The data stream 'readings' has no binding, and a bounded run would end at once",
         ),
-        ({"readings": 7}, {}, BindingError, "The stream 'readings' is bound to a int"),
+        ({"readings": 7}, {}, BindingError, "The stream 'readings' is bound to 'int'"),
         ({"readings": [], "attic": []}, {}, BindingError, "'attic' is not a stream of the job 'watch'"),
         ({"readings": [], "attic": "discard:"}, {}, BindingError, "has no stream 'attic'"),
         (

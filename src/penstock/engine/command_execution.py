@@ -175,9 +175,8 @@ class CommandExecution:
             for admitted in sets.separate():
                 self.command(admitted, now)
             return
-        seen = self._register.mark_all_seen(
-            [one if isinstance(one, str) else one.id for one in sets.commands]
-        )
+        ids = [one if isinstance(one, str) else one.id for one in sets.commands]
+        seen = self._register.mark_all_seen(ids)
         own = [
             one
             for one, was_seen in zip(sets.commands, seen, strict=True)

@@ -63,10 +63,6 @@ class Emissions:
         """Return the outputs with records."""
         return list(dict.fromkeys(one.output for one in self._found))
 
-    def of(self, output: str) -> list[Emitted]:
-        """Return the records of one output."""
-        return [one for one in self._found if one.output == output]
-
     def emission(self, output: str, letters: list[DeadLetter]) -> Emission | None:
         """Return the records of one output as a batch; None if empty. Records that do not fit become dead letters."""
         core = self._binding.core

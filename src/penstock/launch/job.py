@@ -134,7 +134,7 @@ class Job(JobDescription):
                 bound.feeds.append(IteratorFeed(one, records, source.name))
             elif records is not None:
                 raise BindingError(
-                    f"The stream {source.name!r} is bound to a {type(records).__name__}. Bind it to a URI, a list of "
+                    f"The stream {source.name!r} is bound to {type(records).__name__!r}. Bind it to a URI, a list of "
                     "records, a table or an iterator."
                 )
         uris |= {name: one.uri for name, one in bound.inputs.items()}

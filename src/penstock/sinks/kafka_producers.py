@@ -28,6 +28,7 @@ __all__ = [
     "TransactionLostError",
     "TransactionalProducer",
     "committed_offset",
+    "connection_settings",
     "forget",
     "transaction_timeout_s",
 ]

@@ -142,7 +142,7 @@ def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After 
     """List the runs of a job, newest first."""
     found = service.runs(job_id)
     if after is not None:
-        number = int(after) if after.isascii() and after.isdigit() else 0
+        number = _parse_number(after)
         found = [run for run in found if run.run < number]
     return Page.of(found, limit, lambda run: str(run.run))
 
@@ -175,6 +175,12 @@ def _request_change(
     if wanted.desired is Desired.CANCELED:
         return service.cancel(job_id, who, key)
     return service.stop(job_id, who, key, savepoint=wanted.savepoint, drain=wanted.drain)
+
+
+def _parse_number(after: str) -> int:
+    if not (after.isascii() and after.isdigit() and len(after) <= _MOST_DIGITS):
+        raise JobDefinitionError(f"after={after} is not the `next` of a page of runs.")
+    return int(after)
 
 
 def _parse_place(after: str) -> tuple[int, str]:

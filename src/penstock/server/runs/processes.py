@@ -60,7 +60,7 @@ ALIVE_VARIABLE: Final = "PENSTOCK_ALIVE_FILE"
 """The environment variable with the descriptor of the file whose lock shows that the process is alive."""
 
 _LOCK_FILE: Final = "alive.lock"
-_VOID_FILE: Final = "cancel_launch"
+_CANCELED_FILE: Final = "canceled"
 _OWN_VARIABLES: Final = "PENSTOCK_SERVER_"
 _EXITS_WITHIN_S: Final = 1.0
 _SESSION_FIELD: Final = 3
@@ -117,12 +117,12 @@ def is_alive(folder: Path) -> bool:
 
 def can_launch(folder: Path) -> bool:
     """Return whether the process of a run has never started, and may still start."""
-    return not any((folder / name).exists() for name in (BEGUN_FILE, ENDED_FILE, _VOID_FILE))
+    return not any((folder / name).exists() for name in (BEGUN_FILE, ENDED_FILE, _CANCELED_FILE))
 
 
 def cancel_launch(folder: Path) -> None:
     """Make sure that the process of a run never starts, unless it has started already."""
-    _write_unless_launched(folder, _VOID_FILE, b"")
+    _write_unless_launched(folder, _CANCELED_FILE, b"")
 
 
 def refuse(folder: Path, why: str) -> None:
@@ -231,7 +231,7 @@ def observe(folder: Path) -> Driver:
     if (folder / BEGUN_FILE).exists():
         why = "Its process ended without a final status; it was killed, or the machine was restarted."
         return Driver(DriverState.ENDED, end=End(EndKind.KILLED, why))
-    if (folder / _VOID_FILE).exists():
+    if (folder / _CANCELED_FILE).exists():
         return Driver(
             DriverState.ENDED, end=End(EndKind.VOIDED, "Its process was canceled before it started.")
         )
