@@ -37,7 +37,7 @@ from penstock.spark import lazy_pickle, query
 __all__ = ["Action", "Ended", "Life", "Run", "Scenario"]
 
 ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart", "grow"]
-_MOST_TICKS = 400
+_MAX_TICKS = 400
 _SINK_PARTITIONS = 2
 _OWN_SINKS = ("dead-letters", "receipts")
 
@@ -402,7 +402,7 @@ class _Conductor(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         """A moment passes."""
         self._ticks += 1
-        if self._ticks > _MOST_TICKS:
+        if self._ticks > _MAX_TICKS:
             raise AssertionError("the run does not end")
         if self.stops:
             if not self._life.scenario.runs[self._run].bounded:

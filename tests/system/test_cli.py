@@ -159,8 +159,8 @@ def test_ctrl_c_stops_a_job_between_micro_batches(
     uris = {name: f"kafka://{kafka.bootstrap}/{topic}" for name, topic in topics.items()}
     checkpoint = tmp_path / "checkpoint"
 
-    def run(most_records: int) -> RunSettings:
-        readings = f"{uris['readings']}?start=earliest&max_records_per_batch={most_records}"
+    def run(max_records: int) -> RunSettings:
+        readings = f"{uris['readings']}?start=earliest&max_records_per_batch={max_records}"
         return RunSettings(bindings={**uris, "readings": readings}, checkpoint=str(checkpoint), parallelism=2)
 
     rooms = Rooms(5)

@@ -190,7 +190,7 @@ def test_definitions_are_accepted(place: str) -> None:
         policy = policy_for(definition.settings)
         assert policy is not None
         cores = int(spark["spark.executor.instances"]) * int(spark["spark.executor.cores"])
-        assert cores >= (policy.most_tasks or 0)
+        assert cores >= (policy.max_tasks or 0)
         assert spark["spark.dynamicAllocation.enabled"] == "false"
 
 

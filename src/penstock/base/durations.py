@@ -18,7 +18,7 @@ _FORM: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
-def milliseconds(duration: Duration, what: str, *, least_ms: int = 0) -> int:
+def milliseconds(duration: Duration, what: str, *, min_ms: int = 0) -> int:
     """Convert a duration to milliseconds. Raises JobDefinitionError, which names `what`, if it is invalid or too short.
 
     >>> milliseconds("1.5s", "the size of a window")
@@ -35,8 +35,8 @@ def milliseconds(duration: Duration, what: str, *, least_ms: int = 0) -> int:
         )
     if found != int(found):
         raise JobDefinitionError(f"{what} is {duration!r}; time is counted in whole milliseconds.")
-    if found < least_ms:
-        raise JobDefinitionError(f"{what} is {duration!r}; it must be at least {least_ms} ms.")
+    if found < min_ms:
+        raise JobDefinitionError(f"{what} is {duration!r}; it must be at least {min_ms} ms.")
     return int(found)
 
 

@@ -37,7 +37,7 @@ _MARK_FILE: Final = "begun.json"
 _MARK_BYTES: Final = 32
 _CHUNK_BYTES: Final = 1 << 20
 _LOOKS_AT_REST: Final = 3
-_MOST_LOOKS: Final = 100
+_MAX_LOOKS: Final = 100
 _BETWEEN_LOOKS_S: Final = 0.05
 
 
@@ -58,13 +58,13 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = 
     # On file systems without working locks, a run that is about to lose the checkpoint may still change it. Damage
     # counts only if nothing changes between looks.
     seen, at_rest = None, 0
-    for look in range(_MOST_LOOKS):
+    for look in range(_MAX_LOOKS):
         try:
             _check(checkpoint, lineage, retained, thorough=thorough)
         except CheckpointError:
             before, seen = seen, _newest(checkpoint)
             at_rest = at_rest + 1 if seen == before else 1
-            if at_rest == _LOOKS_AT_REST or look == _MOST_LOOKS - 1:
+            if at_rest == _LOOKS_AT_REST or look == _MAX_LOOKS - 1:
                 raise
             time.sleep(_BETWEEN_LOOKS_S)
         else:

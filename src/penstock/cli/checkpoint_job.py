@@ -186,7 +186,7 @@ class CheckpointJob:
         from penstock.spark.reading_session import reading_session
 
         self._checkpoint.known_lineage()
-        wanted = KeysWanted(step=step, key=key, batch=batch, most_bytes=sys.maxsize)
+        wanted = KeysWanted(step=step, key=key, batch=batch, max_bytes=sys.maxsize)
         # Mistakes show before Spark starts, which takes seconds.
         query = key_query(self._checkpoint, read_described(self._folder), wanted)
         with reading_session() as session:

@@ -102,7 +102,7 @@ def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
         return None
     for line in data.splitlines() if encoded in data else ():
         try:
-            command = decode_command(line, most_bytes=len(line))
+            command = decode_command(line, max_bytes=len(line))
         except CommandError:
             continue
         if command.id == command_id:

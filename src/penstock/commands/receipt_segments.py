@@ -66,7 +66,7 @@ class SegmentWriter:
     Args:
         checkpoint: the folder of the checkpoint.
         segment_bytes: a segment of this size is full.
-        most_bytes: the oldest segments are deleted when all together have more.
+        max_bytes: the oldest segments are deleted when all together have more.
 
     """
 
@@ -75,11 +75,11 @@ class SegmentWriter:
         checkpoint: Path,
         *,
         segment_bytes: int = _SEGMENT_BYTES,
-        most_bytes: int = DEFAULT_RECEIPTS_BYTES,
+        max_bytes: int = DEFAULT_RECEIPTS_BYTES,
     ) -> None:
         self._folder: Final = kept_receipts(checkpoint)
-        self._segment_bytes: Final = max(1, min(segment_bytes, most_bytes // 4))
-        self._most_bytes: Final = most_bytes
+        self._segment_bytes: Final = max(1, min(segment_bytes, max_bytes // 4))
+        self._max_bytes: Final = max_bytes
         self._number = 0
         self._size = 0
         self._newest = -1
@@ -185,7 +185,7 @@ class SegmentWriter:
         sizes = {number: _path(self._folder, number, _LINES).stat().st_size for number in numbers}
         total = sum(sizes.values()) + self._segment_bytes
         for number in numbers[:-1]:
-            if total <= self._most_bytes:
+            if total <= self._max_bytes:
                 break
             _path(self._folder, number, _LINES).unlink(missing_ok=True)
             total -= sizes.pop(number)

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from penstock.control.commands import (
-    DEFAULT_MOST_BYTES,
+    DEFAULT_MAX_BYTES,
     NOT_UNDERSTOOD,
     Command,
     CommandError,
@@ -19,7 +19,7 @@ from penstock.control.commands import (
 
 __all__ = ["check", "decode_command"]
 
-_MOST_ID_BYTES: Final = 128
+_MAX_ID_BYTES: Final = 128
 # The error for an id that is too long shows this many characters of it.
 _SHOWN: Final = 64
 _TIMES: Final = ("issued_at", "effective_at", "expires_at")
@@ -36,13 +36,11 @@ _decoder: Final = msgspec.json.Decoder(Command)
 _id_decoder: Final = msgspec.json.Decoder(_Id)
 
 
-def decode_command(
-    data: bytes, form: CommandFormat = "json", most_bytes: int = DEFAULT_MOST_BYTES
-) -> Command:
+def decode_command(data: bytes, form: CommandFormat = "json", max_bytes: int = DEFAULT_MAX_BYTES) -> Command:
     """Decode and check the command of an envelope. Raises CommandError with the reason, and with the id if known."""
-    if len(data) > most_bytes:
+    if len(data) > max_bytes:
         command_id = _id_of(data) if form == "json" else ""
-        raise CommandError(f"the command has {len(data)} bytes; at most {most_bytes} are taken", command_id)
+        raise CommandError(f"the command has {len(data)} bytes; at most {max_bytes} are taken", command_id)
     if form == "protobuf":
         from penstock.control.command_messages import command_of_message
 
@@ -73,7 +71,7 @@ def check(command: Command) -> None:
     elif _is_too_long(command.id):
         # Without an id, the receipt has the command's position. A part of the id may be the id of another command.
         raise CommandError(
-            f"the id is longer than {_MOST_ID_BYTES} bytes; it begins with {command.id[:_SHOWN]!r}"
+            f"the id is longer than {_MAX_ID_BYTES} bytes; it begins with {command.id[:_SHOWN]!r}"
         )
     elif not command.kind:
         reason = "the kind is empty"
@@ -105,6 +103,6 @@ def _check_times(command: Command) -> None:
 
 
 def _is_too_long(command_id: str) -> bool:
-    if len(command_id) > _MOST_ID_BYTES:
+    if len(command_id) > _MAX_ID_BYTES:
         return True
-    return not command_id.isascii() and len(command_id.encode()) > _MOST_ID_BYTES
+    return not command_id.isascii() and len(command_id.encode()) > _MAX_ID_BYTES

@@ -19,7 +19,7 @@ import msgspec
 
 __all__ = [
     "COMMANDS",
-    "DEFAULT_MOST_BYTES",
+    "DEFAULT_MAX_BYTES",
     "NOT_UNDERSTOOD",
     "Command",
     "CommandError",
@@ -37,7 +37,7 @@ CommandFormat = Literal["json", "protobuf"]
 COMMANDS: Final = "commands"
 """The name of the stream of commands that every job with a keyed step has."""
 
-DEFAULT_MOST_BYTES: Final = 1 << 20
+DEFAULT_MAX_BYTES: Final = 1 << 20
 """The default limit of the size of a command."""
 
 NOT_UNDERSTOOD: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)

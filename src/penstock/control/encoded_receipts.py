@@ -32,9 +32,9 @@ __all__ = [
     "receipt_columns",
 ]
 
-_MOST_REPLIES: Final = 1000
+_MAX_REPLIES: Final = 1000
 # The receipts of this many commands stay far below 2 GiB, the limit of an Arrow column.
-_MOST_AT_ONCE: Final = 50_000
+_MAX_AT_ONCE: Final = 50_000
 _encoder: Final = msgspec.json.Encoder()
 _receipts_decoder: Final = msgspec.json.Decoder(Receipt)
 _codec: Final = pa.Codec("lz4_raw")
@@ -197,7 +197,7 @@ def receipt_columns(
     columns = [
         _applied_columns(part, batch)
         for some in [*applied, *found.values()]
-        for part in some.parts(_MOST_AT_ONCE)
+        for part in some.parts(_MAX_AT_ONCE)
     ]
     return [*columns, *_columns_of(encode_receipts(others, batch))]
 
@@ -353,7 +353,7 @@ def _details(reports: list[Report], batch: Batch) -> str:
     if all(key is None for key, _ in replies):
         answers = [answer for _, answer in replies]
         return _encode(answers[0] if len(answers) == 1 else answers)
-    return _encode(sorted(([key, answer] for key, answer in replies), key=_encode)[:_MOST_REPLIES])
+    return _encode(sorted(([key, answer] for key, answer in replies), key=_encode)[:_MAX_REPLIES])
 
 
 def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:

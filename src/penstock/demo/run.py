@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DemoSettings", "DemoSummary", "run_demo"]
 
 _TICK_S: Final = 0.25
-_MOST_READINGS_PER_S: Final = 40_000
+_MAX_READINGS_PER_S: Final = 40_000
 _CHANGE_EVERY_S: Final = 4.0
 _CHECK_EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 120.0
@@ -167,7 +167,7 @@ class _Demo:
 
     def _live(self, job: JobThread) -> None:
         """Simulate the rooms, and change settings, until the time is over."""
-        tick_s = max(_TICK_S, len(self._rooms) / _MOST_READINGS_PER_S)
+        tick_s = max(_TICK_S, len(self._rooms) / _MAX_READINGS_PER_S)
         start = due = last = time.monotonic()
         next_change, next_check = start + _CHANGE_EVERY_S, start + _CHECK_EVERY_S
         with contextlib.ExitStack() as stack:

@@ -19,7 +19,7 @@ __all__ = ["Action", "StandingCommands", "action_of", "standing_applier"]
 
 Action = Callable[[CommandContext], Iterable[Any] | None]
 
-_MOST_STANDING: Final = 1000
+_MAX_STANDING: Final = 1000
 
 
 def action_of(command: Command, binding: FunctionInstance) -> Action:
@@ -128,7 +128,7 @@ class StandingCommands:
             # The newest is last, so that new keys receive commands of several kinds in the order of their cuts.
             self.commands.pop(identity, None)
             self.commands[identity] = part
-        while len(self.commands) > _MOST_STANDING:
+        while len(self.commands) > _MAX_STANDING:
             del self.commands[next(iter(self.commands))]
         return True
 

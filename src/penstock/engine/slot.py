@@ -46,7 +46,7 @@ UNIONS: Final = "unions"
 
 # The register is rewritten when the pieces added exceed half of it and this size, or reach this number.
 _SMALL_BYTES: Final = 64 << 10
-_MOST_PIECES: Final = 256
+_MAX_PIECES: Final = 256
 
 
 class SlotHeader(msgspec.Struct):
@@ -138,7 +138,7 @@ def store_register(tables: SlotTables, register: Register) -> None:
     if noted is None:
         return
     whole, *pieces = tables.parts.sizes(REGISTER) or [0]
-    if not whole or len(pieces) >= _MOST_PIECES or sum(pieces) + len(noted) > max(whole // 2, _SMALL_BYTES):
+    if not whole or len(pieces) >= _MAX_PIECES or sum(pieces) + len(noted) > max(whole // 2, _SMALL_BYTES):
         register.shrink()
         tables.parts.put(REGISTER, register.dump())
     else:

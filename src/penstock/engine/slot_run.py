@@ -51,7 +51,7 @@ from penstock.state.values import BoundValueState, CheckedValueState
 __all__ = ["BatchTime", "SlotRun"]
 
 
-_MOST_SETTING_BYTES: Final = 4096
+_MAX_SETTING_BYTES: Final = 4096
 ApplyStanding: TypeAlias = Callable[[int], None]
 
 
@@ -335,7 +335,7 @@ class SlotRun:
             if isinstance(self._core.shared.get(name), BroadcastState):
                 continue
             size = len(msgspec.json.encode(value))
-            found[name] = value if size <= _MOST_SETTING_BYTES else f"{size:,} bytes of JSON"
+            found[name] = value if size <= _MAX_SETTING_BYTES else f"{size:,} bytes of JSON"
         return found
 
     @property

@@ -32,8 +32,8 @@ _TOLERANCE: Final = 2
 class TopicBounds(NamedTuple):
     """The maximum that a micro-batch reads of a topic."""
 
-    most_records: int
-    most_bytes: int
+    max_records: int
+    max_bytes: int
 
 
 @dataclass
@@ -63,7 +63,7 @@ def next_limit(bounds: TopicBounds, mean_bytes: float | None, limit: int = 0, re
     262144
     """
     largest = _LARGEST_RECORD_BYTES if mean_bytes is None else mean_bytes
-    wanted = max(1, min(bounds.most_records, int(bounds.most_bytes / max(largest, 1.0))))
+    wanted = max(1, min(bounds.max_records, int(bounds.max_bytes / max(largest, 1.0))))
     if not limit or wanted * _TOLERANCE < limit:
         return wanted
     # A higher limit changes nothing if fewer records arrive than it allows. Spark rounds down for each partition.

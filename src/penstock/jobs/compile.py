@@ -375,9 +375,9 @@ def _command_source(
         raise BindingError(
             f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
         )
-    most_bytes = settings.max_command_bytes
-    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes, settings.allowed)
-    reader = CommandReader(place.plan, known[form], most_bytes, fetched)
+    max_bytes = settings.max_command_bytes
+    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
+    reader = CommandReader(place.plan, known[form], max_bytes, fetched)
     return BoundSource(COMMAND_NODE, source.input, reader)
 
 

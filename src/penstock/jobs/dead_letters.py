@@ -46,19 +46,19 @@ class FoundLetter(msgspec.Struct, frozen=True):
     batch: int | None = None
 
 
-def format_record(raw: bytes, most_bytes: int) -> tuple[Literal["text", "base64"], str]:
+def format_record(raw: bytes, max_bytes: int) -> tuple[Literal["text", "base64"], str]:
     """Format the beginning of a record for people: as text if it is UTF-8, else in base64.
 
     >>> format_record(b"abc", 2), format_record(bytes([255, 0]), 10)
     (('text', 'ab'), ('base64', '/wA='))
     """
     try:
-        return "text", raw[:most_bytes].decode()
+        return "text", raw[:max_bytes].decode()
     except UnicodeDecodeError as e:
         # The limit may have cut the last character.
-        if most_bytes < len(raw) and e.start >= most_bytes - _CHARACTER_BYTES and e.end == most_bytes:
+        if max_bytes < len(raw) and e.start >= max_bytes - _CHARACTER_BYTES and e.end == max_bytes:
             return "text", raw[: e.start].decode()
-        return "base64", base64.b64encode(raw[:most_bytes]).decode()
+        return "base64", base64.b64encode(raw[:max_bytes]).decode()
 
 
 _decoder: Final = msgspec.json.Decoder(DeadLetter)

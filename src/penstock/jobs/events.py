@@ -76,7 +76,7 @@ EventKind: TypeAlias = Literal[
 _ENDS: Final = ("stopped", "finished", "failed")
 _POLL_S: Final = 0.2
 # About 30,000 events; a job has a few in each run.
-_MOST_BYTES: Final = 8 << 20
+_MAX_BYTES: Final = 8 << 20
 _SECRET_SETTING: Final = re.compile(
     r"(?i)secret|password|token|credential|jaas|access[.-]?key|account[.-]?key"
 )
@@ -148,7 +148,7 @@ def record_event(checkpoint: Path, event: Event) -> None:
                 os.ftruncate(file, end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as the system raises it
             os.fsync(file)
-            if end + len(line) > _MOST_BYTES:
+            if end + len(line) > _MAX_BYTES:
                 path.rename(checkpoint / OLDER_EVENTS_FILE)
                 path.touch()
                 is_new = True

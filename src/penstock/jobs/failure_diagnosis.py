@@ -15,7 +15,7 @@ from penstock.spark.types import PySparkException
 
 __all__ = ["SparkLog", "explain_failure"]
 
-_MOST_LOG_BYTES: Final = 1 << 20
+_MAX_LOG_BYTES: Final = 1 << 20
 
 # How Spark and Hadoop report a damaged file.
 _DAMAGED_FILES: Final = (
@@ -50,7 +50,7 @@ class SparkLog:
                 size = file.seek(0, 2)
                 # A log that was too large has restarted.
                 start = self._start if size >= self._start else 0
-                file.seek(max(start, size - _MOST_LOG_BYTES))
+                file.seek(max(start, size - _MAX_LOG_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""

@@ -13,14 +13,14 @@ from penstock.errors import ExternalSystemError, system_error_of
 
 __all__ = ["check_room", "convert_system_errors", "describe_system_error"]
 
-_LEAST_BYTES: Final = 1 << 20
+_MIN_BYTES: Final = 1 << 20
 
 
 def check_room(folder: Path) -> None:
     """Raise ExternalSystemError when the disk of a checkpoint is full, before anything costly starts in vain."""
     found = os.statvfs(folder)
     left = found.f_bavail * found.f_frsize
-    if left < _LEAST_BYTES:
+    if left < _MIN_BYTES:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         raise ExternalSystemError(
             f"The disk of the checkpoint {folder} is full: {left} bytes are left. Free some space there, and start the "

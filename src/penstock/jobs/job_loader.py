@@ -16,7 +16,7 @@ from penstock.streams.job_description import JobDescription
 
 __all__ = ["LoadedJob", "is_module_taken", "load_job"]
 
-_MOST_MODULES: Final = 500
+_MAX_MODULES: Final = 500
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def _list_modules(path: Path) -> tuple[Path, ...]:
     # The job file is a module of its own, even if its folder is a package.
     beside = [one for one in sorted(path.parent.glob("*.py")) if one.name != "__init__.py"]
     modules = [*beside, *(m for p in packages for m in sorted(p.rglob("*.py")))]
-    if len(modules) > _MOST_MODULES:
+    if len(modules) > _MAX_MODULES:
         raise JobDefinitionError(
             f"There are {len(modules)} Python files in and under {path.parent}, and all would go to the workers; the "
-            f"limit is {_MOST_MODULES}. Give the job file a folder of its own."
+            f"limit is {_MAX_MODULES}. Give the job file a folder of its own."
         )
     return tuple(modules)
 

@@ -165,7 +165,7 @@ class JobRunner:
         if take_back_plan(bound, checkpoint, settings.bindings, settings.replan):
             events.add("replanned", {}, batch=settings.replan)
             hooks.on_note(f"Micro-batch {settings.replan} is planned again; no output had a part of it.")
-        kept = BatchMetricsWriter(checkpoint.folder, most_bytes=settings.metrics_mb << 20)
+        kept = BatchMetricsWriter(checkpoint.folder, max_bytes=settings.metrics_mb << 20)
         writer = stack.enter_context(contextlib.closing(kept))
         recorder = MetricsRecorder(writer, bound, self.job_id, settings.batch_interval_ms)
         stack.enter_context(serve_metrics(settings, recorder, hooks.on_note))

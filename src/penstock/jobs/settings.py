@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
-from penstock.control.commands import DEFAULT_MOST_BYTES
+from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.errors import JobDefinitionError
 from penstock.metrics.addresses import metrics_address
 from penstock.metrics.batch_metrics import DEFAULT_METRICS_BYTES
@@ -69,7 +69,7 @@ class RunSettings:
     batch_interval_ms: int = 0
     master: str = "local[*]"
     strict: bool = False
-    max_command_bytes: int = DEFAULT_MOST_BYTES
+    max_command_bytes: int = DEFAULT_MAX_BYTES
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     receipts_mb: int = DEFAULT_RECEIPTS_BYTES >> 20

@@ -19,21 +19,21 @@ output_log: Final = logging.getLogger(f"{job_log.name}.output")
 
 _POLL_S: Final = 0.5
 # Limits for the log at each look; the file has all lines in full.
-_MOST_LINES: Final = 50
-_MOST_CHARACTERS: Final = 2000
+_MAX_LINES: Final = 50
+_MAX_CHARACTERS: Final = 2000
 _READ_BYTES: Final = 1 << 20
 
 
 class WorkerOutput:
     """Follows a file that other processes append to; a context manager.
 
-    Logs new lines one by one, at most 100 per second. When the file is larger than `most_bytes`, this copies it to
+    Logs new lines one by one, at most 100 per second. When the file is larger than `max_bytes`, this copies it to
     `NAME.1` next to it, over an earlier copy, and empties it.
     """
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
+    def __init__(self, path: Path, max_bytes: int) -> None:
         self._path: Final = path
-        self._most_bytes: Final = most_bytes
+        self._max_bytes: Final = max_bytes
         self._position = path.stat().st_size if path.exists() else 0
         self._rest = b""
         self._ends: Final = threading.Event()
@@ -62,7 +62,7 @@ class WorkerOutput:
             *lines, self._rest = found.split(b"\n")
             self._rest = self._rest[-_READ_BYTES:]
             self._log(lines, is_part=skipped)
-            if self._position > self._most_bytes:
+            if self._position > self._max_bytes:
                 self._empty_file()
         except FileNotFoundError:
             # If another session runs the job, its output goes elsewhere.
@@ -78,9 +78,9 @@ class WorkerOutput:
 
     def _log(self, lines: list[bytes], *, is_part: bool) -> None:
         texts = [text for line in lines if (text := line.decode(errors="backslashreplace").rstrip())]
-        for text in texts[:_MOST_LINES]:
-            output_log.info("%s", text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ...")
-        left = len(texts) - _MOST_LINES
+        for text in texts[:_MAX_LINES]:
+            output_log.info("%s", text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} ...")
+        left = len(texts) - _MAX_LINES
         if left > 0 or is_part:
             count = f"{left:,} more lines" if left > 0 and not is_part else "More lines"
             output_log.info("%s were printed within a moment; they are in %s.", count, self._path)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Bound", "JobRun", "RunResult"]
 
 _POLL_S: Final = 0.02
-_MOST_RECEIPTS: Final = 1 << 31
+_MAX_RECEIPTS: Final = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class JobRun:
         if command_id is not None:
             found = find_history(self.checkpoint, command_id)
             return [] if found is None else list(found.receipts)
-        histories = find_newest_histories(self.checkpoint, lambda _: True, _MOST_RECEIPTS)
+        histories = find_newest_histories(self.checkpoint, lambda _: True, _MAX_RECEIPTS)
         return [receipt for history in histories for receipt in history.receipts]
 
     def state(self, step: str, key: Any = None) -> dict[Any, Any]:
@@ -291,7 +291,7 @@ class JobRun:
         found: dict[Any, Any] = {}
         after: str | None = None
         while True:
-            wanted = KeysWanted(step=step, key=text, after=after, most_bytes=1 << 30)
+            wanted = KeysWanted(step=step, key=text, after=after, max_bytes=1 << 30)
             page = key_page(self._session, checkpoint, described, wanted)
             for one in page.items:
                 found[tuple(one.key) if isinstance(one.key, list) else one.key] = one.values

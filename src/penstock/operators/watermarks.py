@@ -195,8 +195,8 @@ def merge_progress(found: Sequence[Progress | None]) -> Progress | None:
             mine = partitions.setdefault(origin, {})
             for name, (watermark_ms, moved_ms) in entries.items():
                 other_ms, other_moved_ms = mine.get(name, (watermark_ms, moved_ms))
-                least_ms = None if None in (watermark_ms, other_ms) else min(watermark_ms or 0, other_ms or 0)
-                mine[name] = least_ms, _later(moved_ms, other_moved_ms)
+                min_ms = None if None in (watermark_ms, other_ms) else min(watermark_ms or 0, other_ms or 0)
+                mine[name] = min_ms, _later(moved_ms, other_moved_ms)
     watermarks = [progress.watermark_ms for progress in known]
     return Progress(
         partitions, None if None in watermarks else min(at for at in watermarks if at is not None)

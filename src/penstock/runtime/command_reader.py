@@ -43,7 +43,7 @@ class CommandReader:
 
     plan: JobPlan
     format: CommandFormat
-    most_bytes: int
+    max_bytes: int
     fetched: FetchedFiles
     node: SourceNode = COMMAND_NODE
 
@@ -98,7 +98,7 @@ class CommandReader:
             yield RecordPosition(COMMANDS, chunk.partition, offset), raw or b""
 
     def _decode(self, raw: bytes) -> Command:
-        return decode_command(raw, self.format, self.most_bytes)
+        return decode_command(raw, self.format, self.max_bytes)
 
     def _with_content(self, command: Command, place: RecordPosition) -> Command:
         """Return a reload-config with the content of its file, and any other command unchanged.

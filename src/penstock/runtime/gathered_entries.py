@@ -14,7 +14,7 @@ from penstock.state.stored_blocks import Content
 __all__ = ["GatheredEntries"]
 
 # At most this much of a slot is in memory.
-_MOST_BYTES: Final = 32 << 20
+_MAX_BYTES: Final = 32 << 20
 
 
 class GatheredEntries(Mapping[str, Content]):
@@ -31,7 +31,7 @@ class GatheredEntries(Mapping[str, Content]):
 
     def add(self, name: str, content: pa.Buffer) -> None:
         """Add the bytes of a name."""
-        if self._held_bytes + content.size <= _MOST_BYTES:
+        if self._held_bytes + content.size <= _MAX_BYTES:
             self._held[name] = content.to_pybytes()
             self._held_bytes += content.size
             return

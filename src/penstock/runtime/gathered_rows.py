@@ -15,7 +15,7 @@ from penstock.runtime.packed_rows import PackedRow
 __all__ = ["GatheredRows", "in_memory", "pieces_of_groups"]
 
 # At most this many bytes of a slot's bodies are in memory.
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 
 
 class GatheredRows:
@@ -54,7 +54,7 @@ class GatheredRows:
     def _keep(self, row: PackedRow) -> PackedRow:
         """Return the row with its body in memory or, above the limit, on disk."""
         size = len(row.body)
-        if self._held_bytes + size <= _MOST_BYTES:
+        if self._held_bytes + size <= _MAX_BYTES:
             self._held_bytes += size
             return row
         if self._file is None:
@@ -99,12 +99,12 @@ def in_memory(row: PackedRow) -> PackedRow:
     return row if isinstance(row.body, bytes) else row._replace(body=bytes(row.body))
 
 
-def pieces_of_groups(rows: Iterable[PackedRow], most_bytes: int) -> Iterator[list[PackedRow]]:
-    """Split sorted rows into lists of whole key groups. A list is full once it has `most_bytes`."""
+def pieces_of_groups(rows: Iterable[PackedRow], max_bytes: int) -> Iterator[list[PackedRow]]:
+    """Split sorted rows into lists of whole key groups. A list is full once it has `max_bytes`."""
     piece: list[PackedRow] = []
     size = 0
     for _, group in itertools.groupby(rows, key=operator.attrgetter("key_group")):
-        if size >= most_bytes:
+        if size >= max_bytes:
             yield piece
             piece, size = [], 0
         found = list(group)

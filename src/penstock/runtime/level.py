@@ -66,7 +66,7 @@ class Level:
 
     def __init__(self, plan: JobPlan, step_ids: Sequence[str], cache: SlotCache = kept_slots) -> None:
         levels = [[node.id for node in level] for level in plan.levels()]
-        cache.most_bytes = plan.state_memory_bytes
+        cache.max_bytes = plan.state_memory_bytes
         number = levels.index(list(step_ids))
         self._is_last: Final = number == len(levels) - 1
         self._runners: Final = {step_id: _StepRunner(plan, step_id, number, cache) for step_id in step_ids}

@@ -48,7 +48,7 @@ def write_cut(task: RejectingTask, rejections: Sequence[Rejection]) -> None:
 
 
 def _cut(letter: DeadLetter, rejection: Rejection) -> DeadLetter:
-    most = rejection.most_bytes
+    most = rejection.max_bytes
     reason = letter.reason[: most // _REASON_SHARE]
     raw = letter.raw[: most // _RAW_SHARE]
     note = f"(cut: the record has {len(letter.raw)} bytes, and a dead letter here at most {most})"

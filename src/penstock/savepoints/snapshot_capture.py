@@ -33,7 +33,7 @@ __all__ = [
     "read_step",
 ]
 
-_MOST_ATTEMPTS: Final = 20
+_MAX_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
             return _capture_batch(session, checkpoint, lineage, wanted, number)
         except OvertakenError:
             # The next attempt takes a newer micro-batch, which needs only newer files, unless the job wins again.
-            if wanted.batch is not None or attempt == _MOST_ATTEMPTS:
+            if wanted.batch is not None or attempt == _MAX_ATTEMPTS:
                 raise
         except CheckpointError:
             # Spark's first read takes a while, in which a fast job may go on so far that the micro-batch is no longer

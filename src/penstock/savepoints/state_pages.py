@@ -75,7 +75,7 @@ class KeyPage:
 class KeysWanted(msgspec.Struct, frozen=True, kw_only=True):
     """The wanted keys of a step: one by its text, or at most `limit` of those after a place, which `next` names.
 
-    `contains` is text that the JSON of a key must contain. The values of a key are included up to `most_bytes`.
+    `contains` is text that the JSON of a key must contain. The values of a key are included up to `max_bytes`.
     """
 
     step: str
@@ -84,7 +84,7 @@ class KeysWanted(msgspec.Struct, frozen=True, kw_only=True):
     contains: str = ""
     limit: int = 100
     batch: int | None = None
-    most_bytes: int = 65536
+    max_bytes: int = 65536
 
 
 def find_step(state: JobState, name: str) -> DescribedStep:
@@ -224,7 +224,7 @@ class _PageReader:
         for row, (place, number) in enumerate(places):
             values = dict(zip(shown, (column[row] for column in texts), strict=True))
             size = sum(map(len, values.values()))
-            shown_values = values if size <= self.wanted.most_bytes else None
+            shown_values = values if size <= self.wanted.max_bytes else None
             found.append(_Found(place, keys[number], size, shown_values))
         return found
 

@@ -326,7 +326,7 @@ def _config(settings: ServeSettings, started: Started, door: Authenticator) -> S
         hosts=sorted(door.hosts),
         store="postgresql" if (settings.store or "").startswith("postgresql") else "sqlite",
         poll_s=settings.manager.poll_s,
-        most_body_bytes=door.most_body_bytes,
+        max_body_bytes=door.max_body_bytes,
     )
 
 

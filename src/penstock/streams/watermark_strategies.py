@@ -80,7 +80,7 @@ class Watermarks:
     def with_idleness(self, timeout: Duration) -> Watermarks:
         """Stop a partition from holding back the watermark once it has had no records for this long, by the clock."""
         return dataclasses.replace(
-            self, idle_ms=milliseconds(timeout, "The timeout of with_idleness", least_ms=1)
+            self, idle_ms=milliseconds(timeout, "The timeout of with_idleness", min_ms=1)
         )
 
     def with_max_ahead(self, bound: Duration) -> Watermarks:

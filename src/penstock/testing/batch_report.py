@@ -10,7 +10,7 @@ from penstock.testing.batch_outcome import BatchOutcome
 __all__ = ["batch_report"]
 
 # A report of thousands of records would be unreadable; a test that sends them inspects them itself.
-_MOST_SHOWN: Final = 50
+_MAX_SHOWN: Final = 50
 
 
 def batch_report(inputs: Mapping[str, Sequence[tuple[str, Sequence[Any]]]], outcome: BatchOutcome) -> str:
@@ -38,6 +38,6 @@ def _section(title: str, items: Any) -> Iterator[str]:
     found = list(items)
     if found:
         yield f"  {title}:"
-        yield from (f"    {item}" for item in found[:_MOST_SHOWN])
-    if len(found) > _MOST_SHOWN:
-        yield f"    ... and {len(found) - _MOST_SHOWN} more"
+        yield from (f"    {item}" for item in found[:_MAX_SHOWN])
+    if len(found) > _MAX_SHOWN:
+        yield f"    ... and {len(found) - _MAX_SHOWN} more"

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from penstock.base.instants import EPOCH, MILLISECOND, milliseconds_of
-from penstock.control.commands import DEFAULT_MOST_BYTES
+from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.objects.allowed import AllowedPlaces
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.command_reader import CommandReader
@@ -104,7 +104,7 @@ class BatchRunner:
         self.fetched_folder = ""
         self.allow_read: Sequence[str] = ()
         self.allow_write: Sequence[str] = ()
-        self.max_command_bytes = DEFAULT_MOST_BYTES
+        self.max_command_bytes = DEFAULT_MAX_BYTES
         self._cache = SlotCache()
 
     def copy(self) -> BatchRunner:

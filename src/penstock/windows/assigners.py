@@ -346,7 +346,7 @@ class SessionWindows(WindowAssigner):
         if self._gap_of is None:
             return (Window(time_ms, time_ms + self._gap.value),)
         try:
-            gap_ms = milliseconds(self._gap_of(record), "the gap of a record's session", least_ms=1)
+            gap_ms = milliseconds(self._gap_of(record), "the gap of a record's session", min_ms=1)
         except JobDefinitionError as e:
             # The record is at fault, not the job.
             raise ValueError(str(e)) from None
@@ -402,7 +402,7 @@ def _is_event_time(time: Time, what: str) -> bool:
 
 def _offset(given: Duration, grid: Parameter, what: str) -> int:
     """Return an offset in milliseconds. Raises JobDefinitionError unless it is less than from one start to the next."""
-    offset_ms = milliseconds(given, f"the offset of {what}", least_ms=-grid.value)
+    offset_ms = milliseconds(given, f"the offset of {what}", min_ms=-grid.value)
     if abs(offset_ms) >= grid.value:
         raise JobDefinitionError(
             f"The offset of {what} is {given!r}; it must be less than {grid.value} ms, from one start to the next."

@@ -86,7 +86,7 @@ class TimeEvictor(_OneTime):
 
     def __init__(self, keep: Duration | Parameter, *, after: bool = False) -> None:
         super().__init__(after=after)
-        self._keep = Parameter.duration(keep, "the time that a TimeEvictor keeps", least_ms=0)
+        self._keep = Parameter.duration(keep, "the time that a TimeEvictor keeps", min_ms=0)
 
     def _select(self, elements: Sequence[Element]) -> Sequence[Element]:
         cutoff_ms = max(time_ms for time_ms, _ in elements) - self._keep.value

@@ -96,7 +96,7 @@ class WindowOperator:
         self._merges = spec.assigner.merges
         # Processing-time windows have no lateness: their clock does not wait for records.
         self.lateness = Parameter.duration(
-            spec.lateness if self._event_time else "0s", "the allowed lateness of a window", least_ms=0
+            spec.lateness if self._event_time else "0s", "the allowed lateness of a window", min_ms=0
         )
         self._late_output = spec.late_output
         if self._merges and not self.trigger.can_merge:

@@ -47,7 +47,7 @@ class Parameter:
         self.is_fractional = False
 
     @classmethod
-    def duration(cls, given: Any, what: str, *, least_ms: int = 1) -> Parameter:
+    def duration(cls, given: Any, what: str, *, min_ms: int = 1) -> Parameter:
         """Return a duration parameter for your own assigner, trigger or evictor, which becomes a setting of the step.
 
         >>> from penstock.windows.triggers import Trigger
@@ -60,12 +60,12 @@ class Parameter:
         Args:
             given: the user's value: a timedelta, a string like "5s", or a `Parameter`.
             what: its name in error messages.
-            least_ms: the smallest valid value, in milliseconds.
+            min_ms: the smallest valid value, in milliseconds.
 
         Raises JobDefinitionError, which names `what`, for an invalid duration.
 
         """
-        return _parameter(given, functools.partial(_read_duration, what, least_ms))
+        return _parameter(given, functools.partial(_read_duration, what, min_ms))
 
     @classmethod
     def count(cls, given: Any, what: str, *, least: int = 1) -> Parameter:
@@ -117,8 +117,8 @@ def _parameter(given: Any, read: Reader) -> Parameter:
     return parameter
 
 
-def _read_duration(what: str, least_ms: int, value: Any) -> int:
-    return milliseconds(value, what, least_ms=least_ms)
+def _read_duration(what: str, min_ms: int, value: Any) -> int:
+    return milliseconds(value, what, min_ms=min_ms)
 
 
 def _read_count(what: str, least: int, value: Any) -> int:

@@ -68,10 +68,10 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
 
 def test_the_scaling_policy_is_heeded_or_not(place: ServedRest) -> None:
     """As who submits the job says; `info` shows it with the last decision."""
-    place.define("scaled", "scaling: {most_tasks: 4}")
+    place.define("scaled", "scaling: {max_tasks: 4}")
     for more, policy, shown in (
-        ((), {"most_tasks": 4}, "most_tasks=4; no decision yet"),
-        (("--scaling=dry-run",), {"most_tasks": 4, "dry_run": True}, "no decision yet"),
+        ((), {"max_tasks": 4}, "max_tasks=4; no decision yet"),
+        (("--scaling=dry-run",), {"max_tasks": 4, "dry_run": True}, "no decision yet"),
         (("--scaling=off",), None, None),
     ):
         job_id = penstock(place, "submit", "scaled", *more).stdout.strip()
@@ -452,7 +452,7 @@ def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
 
 def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
     """By the policy of the definition, where that has one."""
-    place.define("scaled", "scaling:\n  most_tasks: 8")
+    place.define("scaled", "scaling:\n  max_tasks: 8")
     at = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
     for definition in ("small", "scaled"):
         job_id = place.submit(definition)

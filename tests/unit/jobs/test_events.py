@@ -57,7 +57,7 @@ def test_the_log_is_bounded_and_nobody_who_reads_along_misses_an_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full file is put aside, in the place of the one before; writers at once lose nothing but the oldest."""
-    monkeypatch.setattr(events, "_MOST_BYTES", 2_000)
+    monkeypatch.setattr(events, "_MAX_BYTES", 2_000)
     reader, slow = (NewEvents(tmp_path, with_commands=False) for _ in range(2))
     # Fewer than a file holds.
     unread = threading.Semaphore(8)

@@ -73,7 +73,7 @@ def test_sparks_log_tells_the_file_that_its_error_does_not(tmp_path: Path) -> No
     ("more", "name"),
     [("", "state"), ("StateStoreId[ operatorId=1, partitionId=3, storeName=default ]", "state/1/3")],
 )
-def test_state_that_cannot_be_loaded_is_named_at_least_by_its_folder(
+def test_state_that_cannot_be_loaded_is_named_at_min_by_its_folder(
     tmp_path: Path, more: str, name: str
 ) -> None:
     """With the reason that Spark gives."""

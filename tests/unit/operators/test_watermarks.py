@@ -145,7 +145,7 @@ def test_what_is_kept_is_plain_data() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(progress), type=Progress) == progress
 
 
-def test_slots_agree_on_the_least_when_they_are_divided_otherwise() -> None:
+def test_slots_agree_on_the_min_when_they_are_divided_otherwise() -> None:
     one = Progress({"source/a": {"": (5, 10)}, "step/b": {"00000": (1, 1)}}, 4)
     other = Progress({"source/a": {"": (3, 20)}}, 3)
     assert merge_progress([one, None, other]) == Progress({"source/a": {"": (3, 20)}}, 3)

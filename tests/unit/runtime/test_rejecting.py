@@ -37,12 +37,12 @@ class LimitedTask(RejectingTask):
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         values = self.format.encode(batch)
-        limit = MessageLimit(self.sink.most_bytes)
-        sizes = oversized(values, keys, limit.most_bytes)
+        limit = MessageLimit(self.sink.max_bytes)
+        sizes = oversized(values, keys, limit.max_bytes)
         for row, value in enumerate(values.to_pylist()):
             if row in sizes:
                 reason = limit.reason(sizes[row], "t")
-                self._rejections.append(Rejection(row, reason, value, limit.most_bytes))
+                self._rejections.append(Rejection(row, reason, value, limit.max_bytes))
             else:
                 self.sink.written.append(value)
 
@@ -58,8 +58,8 @@ class LimitedSink:
 
     exactly_once = True
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.written: list[bytes] = []
         self.aborted = False
 

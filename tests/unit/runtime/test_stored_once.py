@@ -130,7 +130,7 @@ def test_a_command_costs_the_same_whatever_is_held() -> None:
 
 def test_the_register_is_stored_whole_when_much_was_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a worker that has kept nothing reads few pieces."""
-    monkeypatch.setattr("penstock.engine.slot._MOST_PIECES", 5)
+    monkeypatch.setattr("penstock.engine.slot._MAX_PIECES", 5)
     job = job_with(10)
     for number in range(30):
         stored_by(job, commands(command(f"n{number}", Target("visits"), kind="trace")))

@@ -96,7 +96,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     """With its size, so that an answer has a bound."""
     rows = {"small": {"count": 1}, "large": {"names": ["x" * 1000]}}
     checkpoint, job = stored(tmp_path, monkeypatch, 2, rows=rows)
-    wanted = KeysWanted(step="step 0", most_bytes=500)
+    wanted = KeysWanted(step="step 0", max_bytes=500)
     found = {one.key: one for one in key_page(SESSION, checkpoint, job.state, wanted).items}
     assert found["small"].values == {"count": 1, "names": None}
     assert found["large"].values is None

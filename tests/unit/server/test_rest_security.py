@@ -209,7 +209,7 @@ def raw(place: RestPlace, path: str, headers: list[tuple[str, str]], method: str
     return int(sent[0]["status"])
 
 
-def test_at_least_two_hundred_hostile_requests_are_refused(place: RestPlace) -> None:
+def test_at_min_two_hundred_hostile_requests_are_refused(place: RestPlace) -> None:
     """Paths, hosts and origins: none is let through, with a good token or cookie."""
     assert len(PATHS) + len(WRONG_HOSTS) + len(ORIGINS) + len(SITES) >= 200
     place.submit()

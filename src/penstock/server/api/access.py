@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _TOKEN_BYTES: Final = 32
-_LEAST_TOKEN: Final = 32
+_MIN_TOKEN: Final = 32
 _HASHED: Final = "sha256:"
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
@@ -135,7 +135,7 @@ def _problem_of(words: list[str]) -> str | None:
         return f"has an unknown role (the roles are {', '.join(Role)})"
     if token.startswith(_HASHED):
         return None if _HASH.fullmatch(token) else "has an invalid hash"
-    return None if len(token) >= _LEAST_TOKEN else f"has a token of fewer than {_LEAST_TOKEN} characters"
+    return None if len(token) >= _MIN_TOKEN else f"has a token of fewer than {_MIN_TOKEN} characters"
 
 
 class TokenBook:

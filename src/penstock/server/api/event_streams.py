@@ -22,7 +22,7 @@ _Item = TypeVar("_Item", bound=Resource)
 _Place = TypeVar("_Place", int, int | None)
 _POLL_S: Final = 0.5
 _HEARTBEAT_S: Final = 10.0
-_MOST_STREAMS: Final = 50
+_MAX_STREAMS: Final = 50
 
 EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -45,10 +45,10 @@ async def event_stream(request: Request, news: Callable[[], list[str]], seconds:
     """
     first = await run_in_threadpool(news)
     context = context_of(request)
-    if request.app.state.streams >= _MOST_STREAMS:
+    if request.app.state.streams >= _MAX_STREAMS:
         raise HTTPException(
             503,
-            f"{_MOST_STREAMS} streams are open, which is the limit. Try again later.",
+            f"{_MAX_STREAMS} streams are open, which is the limit. Try again later.",
             {"Retry-After": "5"},
         )
     return StreamingResponse(

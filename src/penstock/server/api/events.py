@@ -17,7 +17,7 @@ from penstock.server.service.service import Event
 
 __all__ = ["router"]
 
-_MOST_EVENTS: Final = 500
+_MAX_EVENTS: Final = 500
 _LARGEST_ID: Final = (1 << 63) - 1
 
 router = new_router("events")
@@ -71,7 +71,7 @@ async def stream_events(
     begin = after if last_event_id is None else last_event_id
 
     def read(place: int) -> list[Event]:
-        return service.events(job, place, _MOST_EVENTS)
+        return service.events(job, place, _MAX_EVENTS)
 
     return await event_stream(request, tail("event", read, lambda event: event.id, begin), seconds)
 

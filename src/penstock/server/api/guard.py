@@ -72,7 +72,7 @@ class Authenticator:
         tokens: the known tokens.
         hosts: the names of the server that a request may use, in lower case; IPv6 addresses in brackets.
         tls: whether clients reach the server by https.
-        most_body_bytes: the largest allowed request body.
+        max_body_bytes: the largest allowed request body.
         port: the port of the server, for its cookie name; otherwise servers on one host would share a cookie.
         sessions: the sessions of logged-in browsers.
         clock_s: the clock by which sessions expire.
@@ -82,7 +82,7 @@ class Authenticator:
     tokens: TokenBook
     hosts: frozenset[str]
     tls: bool = False
-    most_body_bytes: int = 2 << 20
+    max_body_bytes: int = 2 << 20
     port: int = 0
     sessions: Sessions = field(default_factory=Sessions)
     clock_s: Callable[[], float] = time.monotonic
@@ -135,7 +135,7 @@ class Guard:
             await self._add_headers(send)(message)
 
         try:
-            await self._app(scope, _Limited(receive, self._door.most_body_bytes), sending)
+            await self._app(scope, _Limited(receive, self._door.max_body_bytes), sending)
         except Exception as e:
             # Log where the error occurred, but never its text, which may contain a secret.
             where = "".join(traceback.format_tb(e.__traceback__))
@@ -196,8 +196,8 @@ class Guard:
             return None
         if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()):
             return problem(400, "bad-request", "The Content-Length is not a number.")
-        if int(lengths[0]) > self._door.most_body_bytes:
-            return _too_large(self._door.most_body_bytes)
+        if int(lengths[0]) > self._door.max_body_bytes:
+            return _too_large(self._door.max_body_bytes)
         return None
 
     def _add_headers(self, send: Send) -> Send:
@@ -214,9 +214,9 @@ class Guard:
 class _Limited:
     """A receiver of a request body up to a limit, which also stops a client that sends more than it announced."""
 
-    def __init__(self, receive: Receive, most_bytes: int) -> None:
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
         self._receive: Final = receive
-        self._most: Final = most_bytes
+        self._most: Final = max_bytes
         self._got = 0
 
     async def __call__(self) -> Message:
@@ -255,5 +255,5 @@ def _is_page_load(scope: Scope, headers: dict[str, list[str]]) -> bool:
     return of_dashboard and scope["type"] == "http" and scope["method"] == "GET" and "text/html" in takes
 
 
-def _too_large(most_bytes: int) -> Response:
-    return problem(413, "too-large", f"A request may have at most {most_bytes} bytes.")
+def _too_large(max_bytes: int) -> Response:
+    return problem(413, "too-large", f"A request may have at most {max_bytes} bytes.")

@@ -17,7 +17,7 @@ from penstock.server.service.view_resources import Advice, Checkpoints, DeadLett
 
 __all__ = ["metrics_router", "router"]
 
-_MOST_BATCHES: Final = 500
+_MAX_BATCHES: Final = 500
 _LARGEST: Final = (1 << 63) - 1
 _LAST_MS: Final = 253402300799999
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -102,7 +102,7 @@ async def stream_metrics(
     begin = after if last_event_id is None else last_event_id
 
     def read(place: int | None) -> list[Batch]:
-        return reader.batches(job_id, 1 if place is None else _MOST_BATCHES, after=place)
+        return reader.batches(job_id, 1 if place is None else _MAX_BATCHES, after=place)
 
     return await event_stream(request, tail("batch", read, lambda batch: batch.batch, begin), seconds)
 

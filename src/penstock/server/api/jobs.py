@@ -29,7 +29,7 @@ from penstock.server.service.service import JobService
 __all__ = ["router"]
 
 # More digits than any time has, but few enough for an integer of any store.
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 router = new_router("jobs")
 
@@ -155,14 +155,14 @@ def get_log(
     run: Annotated[
         int | None, Query(ge=1, lt=1 << 31, description="The number of the run. Default: the newest.")
     ] = None,
-    most_bytes: Annotated[int, Query(ge=1, le=1 << 20, description="The maximum number of bytes.")] = 65536,
+    max_bytes: Annotated[int, Query(ge=1, le=1 << 20, description="The maximum number of bytes.")] = 65536,
     begin: Annotated[
         int | None,
         Query(ge=0, lt=1 << 63, description="The first byte: `end` of the previous response."),
     ] = None,
 ) -> Log:
     """Return the output of a run: its end, or the output from byte `begin` on. Secrets in it are not masked."""
-    return service.log(job_id, run, most_bytes, begin)
+    return service.log(job_id, run, max_bytes, begin)
 
 
 def _request_change(
@@ -178,13 +178,13 @@ def _request_change(
 
 
 def _parse_number(after: str) -> int:
-    if not (after.isascii() and after.isdigit() and len(after) <= _MOST_DIGITS):
+    if not (after.isascii() and after.isdigit() and len(after) <= _MAX_DIGITS):
         raise JobDefinitionError(f"after={after} is not the `next` of a page of runs.")
     return int(after)
 
 
 def _parse_place(after: str) -> tuple[int, str]:
     created, _, job_id = after.partition("-")
-    if not (created.isascii() and created.isdigit() and len(created) <= _MOST_DIGITS):
+    if not (created.isascii() and created.isdigit() and len(created) <= _MAX_DIGITS):
         raise JobDefinitionError(f"after={after} is not the `next` of a page of jobs.")
     return int(created), job_id

@@ -75,7 +75,7 @@ class ServerConfig(ResponseModel):
     hosts: list[str] = Field(description="The host names that requests may use for the server.")
     store: Literal["sqlite", "postgresql"]
     poll_s: float = Field(description="The interval at which the manager checks jobs, in seconds.")
-    most_body_bytes: int = Field(description="The largest allowed request body, in bytes.")
+    max_body_bytes: int = Field(description="The largest allowed request body, in bytes.")
 
 
 class DesiredChange(RequestModel):

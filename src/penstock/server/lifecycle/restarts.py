@@ -191,9 +191,9 @@ def _count(value: Any, what: str) -> int:
     return value
 
 
-def _duration(least_ms: int) -> Callable[[Any, str], int]:
+def _duration(min_ms: int) -> Callable[[Any, str], int]:
     def read(value: Any, what: str) -> int:
-        found = milliseconds(value, what, least_ms=least_ms)
+        found = milliseconds(value, what, min_ms=min_ms)
         if found > _LONGEST_MS:
             raise JobDefinitionError(f"{what} is {value!r}; it must be at most 365d.")
         return found

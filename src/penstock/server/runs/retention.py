@@ -48,16 +48,16 @@ def keep_within(
     prune_operations(home, unfinished, kept.operations)
 
 
-def limit_output(path: Path, most_bytes: int) -> None:
+def limit_output(path: Path, max_bytes: int) -> None:
     """Free the disk space of the beginning of a file that is being written, if it exceeds a limit.
 
     The file keeps its length, with a hole, so that its writer and readers are not disturbed.
     """
     try:
         found = path.stat()
-        if found.st_blocks * 512 <= most_bytes:
+        if found.st_blocks * 512 <= max_bytes:
             return
-        end = max(found.st_size - most_bytes // 2, 0) // _BLOCK_BYTES * _BLOCK_BYTES
+        end = max(found.st_size - max_bytes // 2, 0) // _BLOCK_BYTES * _BLOCK_BYTES
         with path.open("r+b") as file:
             _punch_hole(file.fileno(), end)
     except FileNotFoundError:

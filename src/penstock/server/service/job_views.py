@@ -49,7 +49,7 @@ from penstock.streams.graph import DEAD_LETTERS
 
 __all__ = ["JobViews", "resolve_place"]
 
-_MOST_KEY_BYTES: Final = 1 << 20
+_MAX_KEY_BYTES: Final = 1 << 20
 _AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
 
 
@@ -171,7 +171,7 @@ class JobViews:
         step = find_step(read_described(checkpoint.folder), wanted.step)
         if wanted.key is not None:
             key_of_text(wanted.key, step)
-            wanted = msgspec.structs.replace(wanted, most_bytes=_MOST_KEY_BYTES)
+            wanted = msgspec.structs.replace(wanted, max_bytes=_MAX_KEY_BYTES)
         if not batch_numbers(checkpoint.spark_folder / "commits") and not checkpoint.seed.exists():
             # Nothing is committed, and the job began without state.
             return KeyPage(batch=-1, items=(), next=None)

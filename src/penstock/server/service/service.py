@@ -57,7 +57,7 @@ __all__ = ["Dump", "Event", "JobService"]
 
 
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_MOST_OUTPUT_BYTES: Final = 1 << 20
+_MAX_OUTPUT_BYTES: Final = 1 << 20
 _LONGEST_TARGET: Final = 1000
 
 
@@ -122,7 +122,7 @@ class JobService:
         return [run_of(row) for row in self._store.runs(job_id)]
 
     def log(
-        self, job_id: str, run: int | None = None, most_bytes: int = 65536, begin: int | None = None
+        self, job_id: str, run: int | None = None, max_bytes: int = 65536, begin: int | None = None
     ) -> Log:
         """Return output of a run, by default the newest: from byte `begin` on, or else its end."""
         job = self._store.job(job_id)
@@ -132,7 +132,7 @@ class JobService:
         try:
             with (self._home.run(job.id, number) / OUTPUT_FILE).open("rb") as file:
                 size = file.seek(0, 2)
-                most = min(most_bytes, _MOST_OUTPUT_BYTES)
+                most = min(max_bytes, _MAX_OUTPUT_BYTES)
                 place = file.seek(max(0, size - most) if begin is None else min(begin, size))
                 if place < size:
                     # The beginning of long output is a hole: skip it.

@@ -139,8 +139,8 @@ class _Reader:
         """Return whether the answer to the pending question is overdue. Repeating the question allows much more."""
         if self._since_s is None:
             return False
-        most_s = self._longest_s * (_PATIENCE_FOR_THE_SAME if line == self._line else 1)
-        return time.monotonic() - self._since_s > most_s
+        max_s = self._longest_s * (_PATIENCE_FOR_THE_SAME if line == self._line else 1)
+        return time.monotonic() - self._since_s > max_s
 
     @property
     def has_started(self) -> bool:

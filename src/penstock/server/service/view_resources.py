@@ -23,7 +23,7 @@ __all__ = [
     "dead_letters_of",
 ]
 
-_MOST_RAW_BYTES: Final = 4096
+_MAX_RAW_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def dead_letters_of(found: Sequence[FoundLetter]) -> DeadLetters:
 
 def _dead_letter(found: FoundLetter) -> DeadLetter:
     letter = found.letter
-    encoding, raw = format_record(letter.raw, _MOST_RAW_BYTES)
+    encoding, raw = format_record(letter.raw, _MAX_RAW_BYTES)
     return DeadLetter(
         at_ms=found.at_ms,
         batch=found.batch,
