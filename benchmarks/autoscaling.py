@@ -47,7 +47,7 @@ parallelism: 1
 batch_interval: 2s
 master: {master}
 scaling:
-  most_tasks: {most_tasks}
+  max_tasks: {max_tasks}
   window: {window_s}s
   scale_in_after: {scale_in_after_s}s
   cool_down: {cool_down_s}s
@@ -68,7 +68,7 @@ class Sizes:
     window_s: int = 20
     scale_in_after_s: int = 60
     cool_down_s: int = 45
-    most_tasks: int = 8
+    max_tasks: int = 8
     master: str = option("local[8]", "eight waiting tasks do not need eight cores")
     picture: str = option("", "a file for a chart of the run, as SVG")
 
@@ -177,7 +177,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     shutil.copy(Path(__file__).with_name("waiting_job.py"), definitions)
     values = {
         name: getattr(sizes, name)
-        for name in ("master", "most_tasks", "window_s", "scale_in_after_s", "cool_down_s")
+        for name in ("master", "max_tasks", "window_s", "scale_in_after_s", "cool_down_s")
     }
     (definitions / "pricing.yaml").write_text(_DEFINITION.format(orders=orders, priced=priced, **values))
     server = _Server(work, definitions)

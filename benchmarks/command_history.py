@@ -188,14 +188,14 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     job = _Job(work / "checkpoint", sizes.receipts_mb)
     # First give every key a value, so that all commands do the same work.
     _send(job, sizes, range(sizes.keys), 1)
-    most_bytes = 0
+    max_bytes = 0
     last_begins = sizes.commands - sizes.timed
     ends = np.linspace(sizes.keys, last_begins, 21).astype(int).tolist()
     for start, end in itertools.pairwise(ends):
         each = _send(job, sizes, range(start, end), sizes.at_once)
-        most_bytes = max(most_bytes, _size(job.folder))
+        max_bytes = max(max_bytes, _size(job.folder))
         lately = statistics.median(each) * 1000
-        print(f"{end:,}: {lately:.2f} ms, {most_bytes:,} bytes", file=sys.stderr, flush=True)
+        print(f"{end:,}: {lately:.2f} ms, {max_bytes:,} bytes", file=sys.stderr, flush=True)
     young = _Job(work / "young", sizes.receipts_mb)
     _send(young, sizes, range(sizes.keys), 1)
     first, last = [], []
@@ -212,7 +212,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         "first_ms": round(statistics.median(first) * 1000, 3),
         "last_ms": round(statistics.median(last) * 1000, 3),
         "ratio": round(statistics.median(last) / statistics.median(first), 2),
-        "folder_mb": round(max(most_bytes, _size(job.folder)) / 2**20, 1),
+        "folder_mb": round(max(max_bytes, _size(job.folder)) / 2**20, 1),
         "files": sum(1 for path in job.folder.rglob("*") if path.is_file()),
         "stored_per_command": round(job.stored_bytes / sizes.commands),
         "known_ms": _ask(job, newest),

@@ -51,7 +51,7 @@ class Sizes:
     tasks: int = 2
     after: int = option(3, "tasks after the rescaling")
     form: str = option("parquet", "format of the dump", choices=("csv", "jsonl", "parquet", "arrow"))
-    most_mb: int = option(2000, "the most memory that may be used beyond what the job holds")
+    max_mb: int = option(2000, "the most memory that may be used beyond what the job holds")
 
 
 @dataclass
@@ -239,7 +239,7 @@ def _checked(sizes: Sizes, steps: list[dict[str, Any]], uris: list[str]) -> dict
         if table.digest != expected:
             raise RuntimeError(f"{uri} has other texts than were written: {table.rows} rows.")
     worst = max(step["beyond_mb"] for step in steps if step["step"] != "load")
-    if worst > sizes.most_mb:
+    if worst > sizes.max_mb:
         raise RuntimeError(f"{worst} MB were used beyond what the job holds: {steps}.")
     text_mb = sizes.keys * sizes.length >> 20
     files = [len(table.files) for table in tables]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import penstock as ps
 
-MOST_VERSIONS = 100
+MAX_VERSIONS = 100
 BEGINNING = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
@@ -67,7 +67,7 @@ class Assign(ps.ConnectedProcessFunction):
 
     def process_control(self, flag: Flag, ctx: ps.Context) -> None:
         others = [known for known in self.schedules.get(flag.name) or [] if start(known) != start(flag)]
-        self.schedules.put(flag.name, sorted([*others, flag], key=start)[-MOST_VERSIONS:])
+        self.schedules.put(flag.name, sorted([*others, flag], key=start)[-MAX_VERSIONS:])
 
     def process_record(self, view: PageView, ctx: ps.Context) -> Iterator[Exposure]:
         killed = self.killed.get()

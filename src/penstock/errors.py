@@ -1,9 +1,9 @@
-"""Errors: what happened, to what, and what to do next.
+"""Errors: messages say what happened, to what, and what to do next.
 
-Every error that penstock raises on purpose derives from `PenstockError`. `fault` says whose turn it is
-(the user, an external system, or penstock itself) and `retryable` whether the same call may succeed later. What an
-error of the system has caused, a full disk, say, is nobody's mistake, whatever was tried when it came: `fault_of` and
-`is_retryable` judge by the cause.
+Every error that penstock raises on purpose derives from `PenstockError`. `fault` says who must act (the user, an
+external system, or penstock itself), and `retryable` whether the same call may succeed later. An operating system
+error, such as a full disk, is nobody's mistake, whatever operation it interrupted, so `fault_of` and `is_retryable`
+also consider the cause of an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal
 
 Fault = Literal["user", "external", "internal"]
 
-# These say that a name or its rights are wrong, which somebody must change; all others may pass by themselves.
+# These errors mean that a name or its permissions are wrong, which a user must fix. All others may be temporary.
 _OF_NAMES: Final = frozenset(
     {
         errno.EACCES,
@@ -34,7 +34,7 @@ _OF_NAMES: Final = frozenset(
         errno.EXDEV,
     }
 )
-# As Python and Arrow put an error of the system, and as Java does, which leaves its number out.
+# The form of system errors in Python and Arrow. Java leaves the number out, so those are found by their text.
 _NUMBERED: Final = re.compile(r"\[[Ee]rrno (\d+)\]")
 _OWN: Final = re.compile(r"penstock\.(?:\w+\.)*(\w+Error): (.*)")
 _BY_TEXT: Final = {
@@ -43,33 +43,33 @@ _BY_TEXT: Final = {
 
 
 class PenstockError(Exception):
-    """Base of all errors raised by penstock."""
+    """The base class of all errors that penstock raises."""
 
     fault: ClassVar[Fault] = "internal"
     retryable: ClassVar[bool] = False
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command line for this error (see docs/cli.md)."""
+        """The exit code of the command line for this error; see docs/cli.md."""
         return {"internal": 1, "user": 2, "external": 3}[fault_of(self)]
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Whose turn it is: that of a system beside penstock where one is the cause, else what the error's class says."""
+    """Return who must act: "external" if a system error is the cause of a user error, else the fault of its class."""
     if isinstance(error, PenstockError):
         return "external" if error.fault == "user" and system_error_of(error) else error.fault
     return "internal"
 
 
 def is_retryable(error: PenstockError) -> bool:
-    """Whether the same call may succeed later."""
+    """Return whether the same call may succeed later."""
     return error.retryable or system_error_of(error) is not None
 
 
 def system_error_of(error: BaseException | None) -> OSError | MemoryError | None:
-    """The error of the system that has caused an error, and that may pass by itself: a full disk, say, or no memory.
+    """Return the temporary system error that caused an error, such as a full disk or no memory, or None.
 
-    A name that is wrong, or rights that are missing, are none.
+    Wrong names and missing permissions do not count.
     """
     while error is not None:
         if isinstance(error, MemoryError) or (
@@ -81,9 +81,9 @@ def system_error_of(error: BaseException | None) -> OSError | MemoryError | None
 
 
 def own_error_in(text: str, otherwise: type[PenstockError]) -> PenstockError | None:
-    """The error of penstock's own that the traceback of another process ends with, with the error that caused it.
+    """Return the penstock error at the end of another process's traceback, with its cause, or None.
 
-    One of a class that is not in this module is `otherwise`.
+    If its class is not in this module, the error is of the class `otherwise`.
     """
     for name, message in reversed(_OWN.findall(text)):
         kind = globals().get(name, otherwise)
@@ -95,24 +95,24 @@ def own_error_in(text: str, otherwise: type[PenstockError]) -> PenstockError | N
 
 
 def system_error_in(text: str) -> OSError | None:
-    """The error of the system that the traceback of another process tells of."""
+    """Return the system error in the traceback of another process, or None."""
     for found in reversed(_NUMBERED.findall(text)):
         if int(found) not in _OF_NAMES:
             return OSError(int(found), os.strerror(int(found)))
-    for told, number in _BY_TEXT.items():
-        if told in text:
-            return OSError(number, told)
+    for message, number in _BY_TEXT.items():
+        if message in text:
+            return OSError(number, message)
     return None
 
 
 class JobDefinitionError(PenstockError):
-    """The job file describes something that cannot run."""
+    """The job definition is invalid."""
 
     fault = "user"
 
 
 class SchemaError(JobDefinitionError):
-    """A schema cannot be used, or two schemas do not fit each other."""
+    """A schema is invalid, or two schemas are incompatible."""
 
 
 class BindingError(PenstockError):
@@ -132,39 +132,39 @@ class CheckpointError(PenstockError):
 
 
 class CheckpointInUseError(CheckpointError):
-    """Another run uses the checkpoint; it may have ended when it is tried again."""
+    """Another run uses the checkpoint; it may have ended by the next attempt."""
 
     retryable = True
 
 
 class CheckpointMissingError(CheckpointError):
-    """The checkpoint of a job that has run is not there, such as on a disk that is not mounted; it may come back."""
+    """The checkpoint of a job that has run is missing, such as on a disk that is not mounted; it may come back."""
 
     retryable = True
 
 
 class CheckpointMovedError(CheckpointError):
-    """The checkpoint is not where it was made, and Spark finds a part of it only there."""
+    """The checkpoint is not where it was created, and Spark finds a part of it only there."""
 
 
 class FencedError(CheckpointError):
-    """Another run has taken over the checkpoint; this one has ended before it wrote more."""
+    """Another run has taken over the checkpoint, so this one has ended without writing more."""
 
 
 class CommandRefusedError(PenstockError):
-    """A command is refused before it is sent, since the job cannot take it, or is malformed."""
+    """A command is refused before it is sent, because it is malformed or the job cannot take it."""
 
     fault = "user"
 
 
 class StrictModeError(PenstockError):
-    """A record could not be processed and the job runs with `--strict`."""
+    """A record could not be processed, and the job runs with `--strict`."""
 
     fault = "user"
 
 
 class ExternalSystemError(PenstockError):
-    """A system beside penstock (a broker, a server) does not answer or refuses."""
+    """An external system (a broker, a server) does not answer, or refuses."""
 
     fault = "external"
     retryable = True
@@ -175,7 +175,7 @@ class RecordsLostError(ExternalSystemError):
 
 
 class StoreError(ExternalSystemError):
-    """The store of the job manager cannot be reached, refuses, or is of another version."""
+    """The store of the job manager cannot be reached, refuses, or has another version."""
 
 
 class JobFailedError(PenstockError):
@@ -183,45 +183,45 @@ class JobFailedError(PenstockError):
 
 
 class StateError(PenstockError):
-    """Stored state and declared state do not fit, or state was used wrongly."""
+    """Stored state and declared state are incompatible, or state was used incorrectly."""
 
     fault = "user"
 
 
 class StateMismatchError(StateError):
-    """Stored state does not fit what the job declares; told before any data is read."""
+    """Stored state does not fit the states that the job declares; raised before any data is read."""
 
 
 class UnstorableValueError(StateError):
-    """A state was set to a value that cannot be stored; the record that did it becomes a dead letter."""
+    """A state was set to a value that cannot be stored; the record that caused it becomes a dead letter."""
 
 
 class UnknownIdError(PenstockError):
-    """There is nothing of an id: no job, definition, operation or savepoint."""
+    """An id or name is unknown: of a job, definition, operation, savepoint, stream, step or sink."""
 
     fault = "user"
 
 
 class JobStateError(PenstockError):
-    """What is asked of a job does not go with what it is, or with what was asked before."""
+    """A request conflicts with the state of a job, or with an earlier request."""
 
     fault = "user"
 
 
 class IdempotencyError(PenstockError):
-    """A request has the idempotency key of another one."""
+    """A request has the idempotency key of a different request."""
 
     fault = "user"
 
 
 class JobChangedError(PenstockError):
-    """A job was changed by somebody else since it was looked at; look again."""
+    """A job was changed by another client since it was read; read it again."""
 
     retryable = True
 
 
 class LeadershipLostError(PenstockError):
-    """Another manager leads, so this one has changed nothing."""
+    """Another manager is the leader, so this one has changed nothing."""
 
 
 class SnapshotError(PenstockError):
@@ -231,7 +231,7 @@ class SnapshotError(PenstockError):
 
 
 class AlreadyThereError(SnapshotError):
-    """A file of a snapshot exists already; files of snapshots are never written over."""
+    """A file of a snapshot exists already; files of snapshots are never overwritten."""
 
 
 class NotThereError(SnapshotError):
@@ -239,4 +239,4 @@ class NotThereError(SnapshotError):
 
 
 class DamagedSnapshotError(SnapshotError):
-    """A file of a snapshot is not what was written."""
+    """A file of a snapshot differs from what was written."""

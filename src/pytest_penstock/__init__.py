@@ -1,7 +1,7 @@
-"""Pytest plugin: the fixture `job_harness`, whose last micro-batch stands in the report of a test that fails.
+"""Pytest plugin: the fixture `job_harness`. The report of a failed test includes its last micro-batch.
 
-Each session of pytest loads this, also where no test has a job. So it stands beside the package `penstock`, which takes
-a while to import, and imports that only where a test asks for the fixture.
+Every pytest session loads this plugin, even without a test that has a job. So it is outside the package `penstock`,
+which takes a while to import, and imports it only when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MADE: Final = pytest.StashKey[list["JobHarness"]]()
 
 
 class NewHarness(Protocol):
-    """What the fixture gives: makes a harness as `JobHarness` does, with the same options."""
+    """The type of the fixture: a function that makes a `JobHarness`, with the same options."""
 
     def __call__(self, job: JobDescription, **options: Any) -> JobHarness:
         """Make a harness for a job."""
@@ -29,7 +29,7 @@ class NewHarness(Protocol):
 
 @pytest.fixture
 def job_harness(request: pytest.FixtureRequest) -> NewHarness:
-    """Make harnesses, of which a test that fails shows what came into the last micro-batch and what left it."""
+    """Return a function that makes harnesses. If the test fails, its report shows their last micro-batch."""
     made: list[JobHarness] = request.node.stash.setdefault(_MADE, [])
 
     def make(job: JobDescription, **options: Any) -> JobHarness:
@@ -43,7 +43,7 @@ def job_harness(request: pytest.FixtureRequest) -> NewHarness:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the last micro-batch of each harness to the report of a test that has failed."""
+    """Add the last micro-batch of each harness to the report of a failed test."""
     report = yield
     if report.failed:
         for harness in item.stash.get(_MADE, []):

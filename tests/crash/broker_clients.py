@@ -24,7 +24,7 @@ __all__ = ["forget_producers", "patch_clients"]
 
 # Small, so that queues are full now and then.
 _QUEUE = 6
-_MOST_BYTES = 1_048_588
+_MAX_BYTES = 1_048_588
 _NO_OFFSET = -1001
 _PARTITIONS = 2
 
@@ -316,7 +316,7 @@ class ModelAdmin(_Client):
     def describe_configs(self, resources: Sequence[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         def settings() -> dict[str, SimpleNamespace]:
             self._ask(request_timeout)
-            return {"max.message.bytes": SimpleNamespace(value=str(_MOST_BYTES))}
+            return {"max.message.bytes": SimpleNamespace(value=str(_MAX_BYTES))}
 
         return {resource: _future(settings) for resource in resources}
 

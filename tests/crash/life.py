@@ -37,7 +37,7 @@ from penstock.spark import lazy_pickle, query
 __all__ = ["Action", "Ended", "Life", "Run", "Scenario"]
 
 ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart", "grow"]
-_MOST_TICKS = 400
+_MAX_TICKS = 400
 _SINK_PARTITIONS = 2
 _OWN_SINKS = ("dead-letters", "receipts")
 
@@ -148,7 +148,7 @@ class Life:
         patch(mock.patch.object(runner, "warm_up", nothing))
         patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
         patch(mock.patch.object(runner, "MemoryGauge", NoGauge))
-        patch(mock.patch.object(runner, "signals_set", contextlib.nullcontext))
+        patch(mock.patch.object(runner, "handle_signals", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))
@@ -402,7 +402,7 @@ class _Conductor(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         """A moment passes."""
         self._ticks += 1
-        if self._ticks > _MOST_TICKS:
+        if self._ticks > _MAX_TICKS:
             raise AssertionError("the run does not end")
         if self.stops:
             if not self._life.scenario.runs[self._run].bounded:

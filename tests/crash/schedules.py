@@ -22,7 +22,7 @@ from penstock.errors import PenstockError, fault_of
 
 __all__ = ["Schedule", "Told", "live_schedule", "schedule"]
 
-_MOST_STARTS = 12
+_MAX_STARTS = 12
 _WITH_TOPICS = 0.3
 # As a restart strategy waits longer for what does not get better.
 _REFUSED_REST_S = 15.0
@@ -207,7 +207,7 @@ def live_schedule(life: Life, wanted: Schedule) -> Told:
     power_failed = False
     waiting = list(wanted.faults)
     stops = False
-    for _ in range(_MOST_STARTS * (3 if wanted.refusals else 1)):
+    for _ in range(_MAX_STARTS * (3 if wanted.refusals else 1)):
         refused = _refused(life)
         fault = waiting.pop(0) if waiting else None
         met = _Faults(fault)

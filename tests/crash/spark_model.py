@@ -32,7 +32,7 @@ from penstock.runtime.packed_rows import PackedRow, encode_body, packed_batches
 from penstock.runtime.seed import SlotReader
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.writer import Forwarder, unpacked_rows
-from penstock.spark.query import Query, _packed
+from penstock.spark.query import Query, _packed_rows
 from penstock.spark.stored_state import _failure, _operator_of
 from penstock.state.kept_slots import kept_slots
 
@@ -186,7 +186,7 @@ class ModelQuery:
         self.refuses_on_stop = False
         self._is_recovered = False
         self._end: list[dict[str, Any]] = []
-        self._sources = [_packed(spark, source, query) for source in query.sources]  # type: ignore[arg-type]
+        self._sources = [_packed_rows(spark, source, query) for source in query.sources]  # type: ignore[arg-type]
         for number, source in enumerate(self._sources):
             if isinstance(source, ModelTopic):
                 source.place = self._folder / "sources" / str(number)

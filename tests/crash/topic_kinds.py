@@ -36,7 +36,7 @@ def on_topics(topics: Iterable[str], **options: str) -> dict[str, Any]:
 
 
 _BOTH = on_topics(["readings", "totals"])
-_AT_LEAST_ONCE = "delivery=at-least-once"
+_AT_MIN_ONCE = "delivery=at-least-once"
 
 TOPIC_KINDS: dict[str, Scenario] = {
     MAIN_TOPICS: make_story("counts", make_run(FEED, TURN, FEED, TURN, FEED), files=(4, 4, 3), **_BOTH),
@@ -47,7 +47,7 @@ TOPIC_KINDS: dict[str, Scenario] = {
     "an at-least-once topic": make_story(
         "counts",
         make_run(FEED, TURN, FEED, TURN),
-        **on_topics(["readings", "totals"], totals=_AT_LEAST_ONCE),
+        **on_topics(["readings", "totals"], totals=_AT_MIN_ONCE),
     ),
     "a folder and an exactly-once topic": make_story(
         "two-sinks", make_run(FEED, TURN, FEED, TURN), files=(12, 9), **on_topics(["readings", "thirds"])
@@ -81,7 +81,7 @@ TOPIC_KINDS: dict[str, Scenario] = {
         "counts",
         make_run(FEED, SEND, TURN, SEND, FEED),
         commands=adjustments(2),
-        **on_topics(["commands", "receipts"], receipts=_AT_LEAST_ONCE),
+        **on_topics(["commands", "receipts"], receipts=_AT_MIN_ONCE),
     ),
     "a topic without keyed steps": make_story(
         "stateless", make_run(FEED, TURN, FEED, TURN), **on_topics(["readings", "doubled"])

@@ -179,7 +179,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Path], Iterable[Callable[[Path], None]
     "newest commit": (
         at(f"commits/{BATCHES - 1}"),
         (empty, truncate),
-        "or delete it: micro-batch 8 is then done again",
+        "or delete it: micro-batch 8 is then repeated",
     ),
     "older commit": (at("commits/3"), ANY, "Restore the file from a copy"),
     "commit before the newest": (at(f"commits/{BATCHES - 2}"), ANY, "Restore the file from a copy"),

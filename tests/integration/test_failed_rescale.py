@@ -88,7 +88,7 @@ def test_a_job_whose_rescaling_fails_goes_on(
         monkeypatch.setattr(rescaling, "write_seed", full)
         told = answered(3).error
         assert told.startswith(
-            "The job goes on with 2 tasks: The rescaling to 3 tasks failed: No space left on device"
+            "The job continues with 2 tasks: The rescaling to 3 tasks failed: No space left on device"
         )
         assert not {"seed.next", "rescaling"} & {path.name for path in checkpoint.iterdir()}
         write_lines(folder, "2.jsonl", [{"page": n} for n in range(20)])

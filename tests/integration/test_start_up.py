@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.machine.class_archive import archived_classes
+from penstock.machine.class_archive import archive_options
 from penstock.machine.java import find_java
 from penstock.spark.startup.fork_server import fork_server_processes
 
 
 def test_the_jvm_maps_archived_classes(spark: SparkSession) -> None:
     """With the archive that `make setup` has made; in Java's words it shares."""
-    options = archived_classes(find_java())
+    options = archive_options(find_java())
     assert options, "run make setup"
     jvm = spark.sparkContext._jvm
     assert jvm is not None

@@ -267,7 +267,7 @@ def test_a_changed_job_takes_its_state_over_or_is_refused(
         StateMismatchError, match="count/visits: it is declared as string, and found as int64"
     ):
         run_job(visits_job(Narrowed()), bindings)
-    with pytest.raises(StateMismatchError, match="is of the steps count, and the job has tell"):
+    with pytest.raises(StateMismatchError, match="has the steps count, and the job has tell"):
         run_job(visits_job(Renamed(), "tell"), bindings)
     run_job(visits_job(Renamed()), bindings)
     assert read_lines(tmp_path / "totals")[-1] == {"user": "ann", "visits": 2, "pages": 7}

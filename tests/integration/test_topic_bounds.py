@@ -17,7 +17,7 @@ from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import read_cuts
 
 RECORDS, RECORD_BYTES = 120, 2000
-MOST_BYTES = 40 * RECORD_BYTES
+MAX_BYTES = 40 * RECORD_BYTES
 
 
 def text_job() -> ps.Job:
@@ -41,7 +41,7 @@ def test_micro_batches_of_a_topic_have_a_bound_in_bytes(
     """The first one is small; nothing is lost where the bound changes; the next run knows how large records are."""
     topic = f"texts-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 2)
-    uri = f"kafka://{kafka.bootstrap}/{topic}?start=earliest&max_bytes_per_batch={MOST_BYTES}"
+    uri = f"kafka://{kafka.bootstrap}/{topic}?start=earliest&max_bytes_per_batch={MAX_BYTES}"
     bindings = {"texts": uri, "out": f"jsonl:{tmp_path}/out"}
     taken: list[list[int]] = []
     for run in range(2):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 from job_process import await_true, kill, processes_of
 
-from penstock.machine.class_archive import archived_classes
+from penstock.machine.class_archive import archive_options
 from penstock.machine.jars import bare_filesystem_jar
 from penstock.machine.java import find_java
 
@@ -29,7 +29,7 @@ _ON_WORKER = "PENSTOCK_TEST_ON_WORKER"
 
 def quick_jvm() -> tuple[str, str]:
     """The options and the class path with which a JVM of Spark starts with half of the work."""
-    return " ".join(["-XX:TieredStopAtLevel=1", *archived_classes(find_java())]), str(bare_filesystem_jar())
+    return " ".join(["-XX:TieredStopAtLevel=1", *archive_options(find_java())]), str(bare_filesystem_jar())
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ def test_wrong_checkpoints_and_settings_are_refused(good: dict[str, str], tmp_pa
     refused(run(mine), "belongs to the job 'other-job', not 'temperature-control'")
     refused(run("--parallelism=0"), "parallelism is 0", "from 1 to")
     refused(run("--batch-interval=-5"), "batch interval is -5 ms")
-    refused(run("--master=mesos://x"), "'mesos://x' is no Spark master", "spark://HOST:PORT")
+    refused(run("--master=mesos://x"), "'mesos://x' is not a Spark master", "spark://HOST:PORT")
     words = run("--parallelism=many")
     assert words.code == 2
     assert "--parallelism" in words.err
@@ -159,8 +159,8 @@ def test_ctrl_c_stops_a_job_between_micro_batches(
     uris = {name: f"kafka://{kafka.bootstrap}/{topic}" for name, topic in topics.items()}
     checkpoint = tmp_path / "checkpoint"
 
-    def run(most_records: int) -> RunSettings:
-        readings = f"{uris['readings']}?start=earliest&max_records_per_batch={most_records}"
+    def run(max_records: int) -> RunSettings:
+        readings = f"{uris['readings']}?start=earliest&max_records_per_batch={max_records}"
         return RunSettings(bindings={**uris, "readings": readings}, checkpoint=str(checkpoint), parallelism=2)
 
     rooms = Rooms(5)

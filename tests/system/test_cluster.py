@@ -36,7 +36,7 @@ parallelism: 1
 master: {master}
 restart: none
 scaling:
-  least_tasks: 2
+  min_tasks: 2
 spark:
   spark.cores.max: "2"
   spark.executor.extraJavaOptions: "{options}"

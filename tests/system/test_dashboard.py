@@ -97,7 +97,7 @@ def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., V
     page.get_by_role("button", name="Send").click()
     receipts = page.get_by_role("list", name="Receipts")
     expect(receipts).to_contain_text("APPLIED", timeout=PATIENCE_MS)
-    expect(receipts).to_contain_text("1 keys")
+    expect(receipts).to_contain_text("1 key")
     row = page.get_by_role("row").filter(has_text="watch/gate-3")
     expect(row).to_contain_text("APPLIED")
     expect(row).to_contain_text("olga")

@@ -53,7 +53,7 @@ def test_a_transaction_that_was_left_open_does_not_hide_the_batch(binding: Kafka
     assert time.monotonic() - begun_s < 30, "the broker would end it after two minutes"
 
 
-def test_a_sink_that_is_at_least_once_is_not_asked(kafka: KafkaBroker) -> None:
+def test_a_sink_that_is_at_min_once_is_not_asked(kafka: KafkaBroker) -> None:
     """It drops nothing, and knows nothing."""
     assert KafkaSink(bind(kafka, "any"), Plain()).newest("one", "") == -1
 

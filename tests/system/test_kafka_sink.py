@@ -296,18 +296,18 @@ def test_a_topic_is_created_when_the_binding_says_so(kafka: KafkaBroker) -> None
         assert producer.list_topics(f"made-{role}", timeout=10).topics[f"made-{role}"].error is None
 
 
-def limited(kafka: KafkaBroker, most_bytes: int) -> str:
+def limited(kafka: KafkaBroker, max_bytes: int) -> str:
     """A topic that takes messages up to so many bytes."""
     name = f"limited-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    config = {"max.message.bytes": str(most_bytes)}
+    config = {"max.message.bytes": str(max_bytes)}
     admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config)])[name].result(20)
     return name
 
 
-def raise_limit(kafka: KafkaBroker, topic: str, most_bytes: int) -> None:
+def raise_limit(kafka: KafkaBroker, topic: str, max_bytes: int) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    entry = ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=AlterConfigOpType.SET)
+    entry = ConfigEntry("max.message.bytes", str(max_bytes), incremental_operation=AlterConfigOpType.SET)
     asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([asked])[asked].result(20)
 
@@ -319,31 +319,31 @@ def prepared(kafka: KafkaBroker, topic: str, delivery: str, more: str = "") -> K
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
-@pytest.mark.parametrize("most_bytes", [300, 9_000, 3_000_000])
+@pytest.mark.parametrize("max_bytes", [300, 9_000, 3_000_000])
 def test_the_largest_message_is_written_and_one_byte_more_is_rejected(
-    kafka: KafkaBroker, delivery: str, most_bytes: int
+    kafka: KafkaBroker, delivery: str, max_bytes: int
 ) -> None:
     """Whatever its topic takes: to the byte, as the broker counts, so that the broker refuses nothing."""
-    topic = limited(kafka, most_bytes)
+    topic = limited(kafka, max_bytes)
     sink = prepared(kafka, topic, delivery)
     worker = Worker(sink, topic)
     task: Any = worker.start(0, [])
-    largest = max(n for n in range(most_bytes - 100, most_bytes) if not oversized_by(n, most_bytes))
+    largest = max(n for n in range(max_bytes - 100, max_bytes) if not oversized_by(n, max_bytes))
     worker.write(task, [b"k" * largest])
     assert task.rejections() == []
     worker.write(task, [b"k" * (largest + 1)])
     (found,) = task.rejections()
     assert found.raw == b"k" * (largest + 1)
-    assert found.most_bytes == most_bytes
-    assert f"of {most_bytes + 1} bytes" in found.reason
-    assert f"max.message.bytes is {most_bytes}; raise it" in found.reason
+    assert found.max_bytes == max_bytes
+    assert f"of {max_bytes + 1} bytes" in found.reason
+    assert f"max.message.bytes is {max_bytes}; raise it" in found.reason
     worker.write(task, [b"small%03d" % number for number in range(300)])
     worker.finish(task)
     assert [len(value) for value in values(kafka, topic)] == [largest, *[8] * 300]
 
 
-def oversized_by(length: int, most_bytes: int) -> bool:
-    return bool(oversized(pa.array([bytes(length)]), pa.array([b"k"]), most_bytes))
+def oversized_by(length: int, max_bytes: int) -> bool:
+    return bool(oversized(pa.array([bytes(length)]), pa.array([b"k"]), max_bytes))
 
 
 def test_the_producer_s_own_limit_counts_when_the_uri_has_one(kafka: KafkaBroker, topic: str) -> None:
@@ -357,11 +357,11 @@ def test_the_producer_s_own_limit_counts_when_the_uri_has_one(kafka: KafkaBroker
 def test_a_replay_leaves_out_what_the_committed_batch_left_out(kafka: KafkaBroker) -> None:
     """Though the topic takes it by now: the record is a dead letter, and not both that and a message."""
     topic = limited(kafka, 2_000)
-    for most_bytes, batch_id, rejected in ((2_000, 0, 1), (9_000, 0, 1), (9_000, 1, 0)):
-        raise_limit(kafka, topic, most_bytes)
+    for max_bytes, batch_id, rejected in ((2_000, 0, 1), (9_000, 0, 1), (9_000, 1, 0)):
+        raise_limit(kafka, topic, max_bytes)
         worker = Worker(prepared(kafka, topic, "exactly-once"), topic)
         task: Any = worker.start(batch_id, [bytes(5_000)])
         found = task.rejections()
-        assert [(r.most_bytes, len(r.raw)) for r in found] == [(2_000, 5_000)] * rejected
+        assert [(r.max_bytes, len(r.raw)) for r in found] == [(2_000, 5_000)] * rejected
         worker.finish(task)
     assert len(values(kafka, topic)) == 1

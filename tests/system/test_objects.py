@@ -20,7 +20,7 @@ import penstock as ps
 from penstock.objects.objects import ObjectError, read_object
 from penstock.testing.batch_runner import BatchRunner
 
-MOST_BYTES = 1000
+MAX_BYTES = 1000
 IN_TIME_S = 15.0
 HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 900\r\nETag: "1"\r\nLast-Modified: Tue, 15 Nov 1994 12:45:26 GMT\r\n\r\n'
 Answer = Callable[[socket.socket, bytes], object]
@@ -43,7 +43,7 @@ def refusal(uri: str) -> str:
     """Why an object cannot be read, which comes in time and has no secret."""
     begun = time.monotonic()
     with pytest.raises(ObjectError) as caught:
-        read_object(uri, MOST_BYTES)
+        read_object(uri, MAX_BYTES)
     assert time.monotonic() - begun < IN_TIME_S
     reason = str(caught.value)
     assert "\n" not in reason
@@ -55,8 +55,8 @@ def refusal(uri: str) -> str:
 def test_an_object_is_read(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
     """Whatever its name, up to the size that is allowed."""
     for name in ("a.json", "deep/er/b.json", "with space/ü?&#%25+.json", "full", "empty"):
-        content = {"full": b"x" * MOST_BYTES, "empty": b""}.get(name, name.encode())
-        assert read_object(s3.put("names", name, content), MOST_BYTES) == content
+        content = {"full": b"x" * MAX_BYTES, "empty": b""}.get(name, name.encode())
+        assert read_object(s3.put("names", name, content), MAX_BYTES) == content
 
 
 def test_what_is_not_there_is_named(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
@@ -72,8 +72,8 @@ def test_what_is_not_there_is_named(s3: S3Server, environ: pytest.MonkeyPatch) -
 
 def test_a_larger_object_is_refused_before_it_is_read(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
     """The store says how large it is."""
-    uri = s3.put("sizes", "large", b"x" * (MOST_BYTES + 1))
-    assert refusal(uri) == f"'{uri}' is larger than {MOST_BYTES} bytes"
+    uri = s3.put("sizes", "large", b"x" * (MAX_BYTES + 1))
+    assert refusal(uri) == f"'{uri}' is larger than {MAX_BYTES} bytes"
 
 
 def test_no_more_is_read_than_allowed(environ: pytest.MonkeyPatch) -> None:
@@ -127,12 +127,12 @@ def test_the_service_has_its_own_endpoint(s3: S3Server, environ: pytest.MonkeyPa
     right = s3.environment["AWS_ENDPOINT_URL"]
     environ.setenv("AWS_ENDPOINT_URL_S3", right)
     environ.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    assert read_object(uri, MOST_BYTES) == b"{}"
+    assert read_object(uri, MAX_BYTES) == b"{}"
     environ.delenv("AWS_ENDPOINT_URL_S3")
     assert "127.0.0.1:1 does not answer: connection refused" in refusal(uri)
     environ.delenv("AWS_ENDPOINT_URL")
     environ.setenv("AWS_ENDPOINT", right)
-    assert read_object(uri, MOST_BYTES) == b"{}"
+    assert read_object(uri, MAX_BYTES) == b"{}"
 
 
 def test_the_bucket_stands_in_the_host_where_the_endpoint_needs_it(
@@ -144,9 +144,9 @@ def test_the_bucket_stands_in_the_host_where_the_endpoint_needs_it(
     environ.setenv("NO_PROXY", "")
     environ.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
     environ.setenv("AWS_ENDPOINT_URL", f"http://{DOMAIN}")
-    assert [read_object(uri, MOST_BYTES) for uri in uris] == [b"host-one", b"host-two"]
+    assert [read_object(uri, MAX_BYTES) for uri in uris] == [b"host-one", b"host-two"]
     environ.setenv("AWS_ENDPOINT_URL", f"http://host-one.{DOMAIN}")
-    assert read_object(uris[0], MOST_BYTES) == b"host-one"
+    assert read_object(uris[0], MAX_BYTES) == b"host-one"
 
 
 def test_a_profile_gives_the_keys(s3: S3Server, environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_a_profile_gives_the_keys(s3: S3Server, environ: pytest.MonkeyPatch, tmp
         "[profile work]\nregion = eu-west-1\n[profile role]\nrole_arn = x\n"
     )
     environ.setenv("AWS_PROFILE", "other")
-    assert read_object(uri, MOST_BYTES) == b"{}"
+    assert read_object(uri, MAX_BYTES) == b"{}"
     environ.delenv("AWS_ACCESS_KEY_ID")
     environ.delenv("AWS_SECRET_ACCESS_KEY")
     assert "access is denied" in refusal(uri)
     environ.delenv("AWS_REGION")
     environ.setenv("AWS_PROFILE", "work")
-    assert read_object(uri, MOST_BYTES) == b"{}"
+    assert read_object(uri, MAX_BYTES) == b"{}"
     environ.setenv("AWS_PROFILE", "role")
     assert "the profile 'role', which AWS_PROFILE names, has no keys" in refusal(uri)
     environ.setenv("AWS_PROFILE", "none")
@@ -189,13 +189,13 @@ def test_a_stopped_server_is_told_and_the_next_start_is_fine(
 ) -> None:
     """In a second, since the connection is refused."""
     uri = s3.put("stops", "it", b"{}")
-    assert read_object(uri, MOST_BYTES) == b"{}"
+    assert read_object(uri, MAX_BYTES) == b"{}"
     s3.kill()
     try:
         assert f"127.0.0.1:{s3.port} does not answer: connection refused" in refusal(uri)
     finally:
         s3.start()
-    assert read_object(uri, MOST_BYTES) == b"{}"
+    assert read_object(uri, MAX_BYTES) == b"{}"
 
 
 @contextmanager

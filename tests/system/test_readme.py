@@ -10,7 +10,7 @@ from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MOST_LINES = 15
+_MAX_LINES = 15
 
 
 def test_the_first_job_runs_as_it_is_shown(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_the_first_job_runs_as_it_is_shown(tmp_path: Path) -> None:
     begin = README.read_text().partition("\n## Five minutes\n")[2].partition("\n## ")[0]
     blocks = _BLOCK.findall(begin)
     job, steering = (code for language, code in blocks if language == "python")
-    assert sum(bool(line.strip()) for line in job.splitlines()) <= _MOST_LINES
+    assert sum(bool(line.strip()) for line in job.splitlines()) <= _MAX_LINES
     (shown,) = (text for language, text in blocks if not language and text.startswith("$ python alarms.py\n"))
     (tmp_path / "alarms.py").write_text(f"{job}\n\n{steering}")
     done = subprocess.run(

@@ -125,7 +125,7 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark:
     with JobInSession(spark, JOB, hits.settings("one")) as again:
         hits.feed(3)
         hits.await_all(again)
-        assert "goes on from its checkpoint" in again.err
+        assert "resumes from its checkpoint" in again.err
         hits.feed(3)
         stopped = penstock_process("stop", str(checkpoint), "--savepoint", "--drain")
         assert again.wait().status == "stopped"
@@ -135,7 +135,7 @@ def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark:
     with JobInSession(spark, JOB, hits.settings("two", from_savepoint=stopped["uri"])) as other:
         hits.feed(2)
         hits.await_all(other)
-        assert f"begins from the savepoint {stopped['savepoint']}" in other.err
+        assert f"starts from the savepoint {stopped['savepoint']}" in other.err
         assert other.stop().status == "stopped"
     hits.check()
     (step,) = penstock("state", "ls", str(tmp_path / "two"))

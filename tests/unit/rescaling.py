@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.base.instants import MILLISECOND
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import BatchRunner, Inputs
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 __all__ = ["MOVES", "Stage", "again_after", "run_beside", "stages"]
 
@@ -70,7 +70,7 @@ def run_beside(
 def again_after(job: BatchRunner, move: str, tasks: int) -> BatchRunner:
     """The job after it has been started again, if that is the move, with so many tasks if it is rescaled."""
     if move == "rescale":
-        return rescaled(job, tasks)
+        return rescale_runner(job, tasks)
     if move == "restart":
         job.forget()
         job.wake()

@@ -35,7 +35,7 @@ TOKENS = {role: f"{role}-token-0123456789-0123456789-abcdef" for role in Role}
 class RestPlace:
     """A home with a definition `small`, a service, and the app."""
 
-    def __init__(self, root: Path, most_body_bytes: int = 1 << 16) -> None:
+    def __init__(self, root: Path, max_body_bytes: int = 1 << 16) -> None:
         self.root = root
         self.definitions = root / "definitions"
         self.definitions.mkdir()
@@ -47,7 +47,7 @@ class RestPlace:
         self.wakes = 0
         grants = [Grant(Principal(f"{role}-person", role), hash_of(token)) for role, token in TOKENS.items()]
         self.door = Authenticator(
-            TokenBook(grants), frozenset({"127.0.0.1", "localhost", "[::1]"}), most_body_bytes=most_body_bytes
+            TokenBook(grants), frozenset({"127.0.0.1", "localhost", "[::1]"}), max_body_bytes=max_body_bytes
         )
         config = ServerConfig(
             version="0",
@@ -56,7 +56,7 @@ class RestPlace:
             hosts=sorted(self.door.hosts),
             store="sqlite",
             poll_s=0.5,
-            most_body_bytes=most_body_bytes,
+            max_body_bytes=max_body_bytes,
         )
         self.context = Context(self.service, self.door, config, self.wake)
         self.serve(create_app(self.context))

@@ -35,7 +35,7 @@ class Nature:
     interval_s: float = 0.0
     noise: float = 0.0
     downtime_s: float = 5.0
-    most_records: int = 1 << 60
+    max_records: int = 1 << 60
     """Of one micro-batch."""
     hot_share: float = 0.0
     key_groups: int = 128
@@ -91,7 +91,7 @@ class SimulatedJob:
             started = max(started, last + nature.interval_s)
         while self.arrived(started) == self._read:
             started += 0.1
-        end = min(self.arrived(started), self._read + self.nature.most_records)
+        end = min(self.arrived(started), self._read + self.nature.max_records)
         records, self._read = end - self._read, end
         useful = min(self.tasks, nature.key_groups, nature.cores or self.tasks)
         share = max(1 / useful, nature.hot_share)

@@ -192,7 +192,7 @@ class StoreCases:
         """The second is refused, and may come when the first is over."""
         store.submit(new_job(), asks())
         again = new_job("two", checkpoint="/checkpoints/one")
-        with pytest.raises(JobStateError, match=r"job-one has this checkpoint, and is not over"):
+        with pytest.raises(JobStateError, match=r"job-one uses this checkpoint, and has not ended"):
             store.submit(again, asks())
         become(store, leader, "job-one", JobStatus.CANCELED)
         store.submit(again, asks())
@@ -335,7 +335,7 @@ class StoreCases:
             lambda: store.record(old, job, Decision(JobStatus.RUNNING, reason="late")),
             lambda: store.note_process(old, run, 1, 1, "boot"),
             lambda: store.note_end(old, run, End(EndKind.KILLED, "late"), -9),
-            lambda: store.operation_runs(old, operation),
+            lambda: store.mark_operation_running(old, operation),
             lambda: store.end_operation(old, operation, result={}),
         ):
             with pytest.raises(LeadershipLostError, match=r"its epoch is 2, this one's 1"):
@@ -407,7 +407,7 @@ class StoreCases:
         store.submit(new_job(), asks())
         rescale = store.begin_operation("job-one", asks("rescale", parallelism=2))
         become(store, leader, "job-one", JobStatus.CANCELED)
-        assert store.operation(rescale.id).error == "The job has CANCELED before that was done."
+        assert store.operation(rescale.id).error == "The job became CANCELED before the operation was done."
         with pytest.raises(JobStateError, match="is CANCELED, which is final"):
             store.set_desired("job-one", Desired.RUNNING, asks("resume"))
         savepoint = store.begin_operation("job-one", asks("savepoint"))
@@ -418,12 +418,12 @@ class StoreCases:
         store.submit(new_job(), asks())
         operation = store.begin_operation("job-one", asks("savepoint", to="sp"), "op-mine")
         assert (operation.id, operation.state) == ("op-mine", "PENDING")
-        store.operation_runs(leader, operation)
+        store.mark_operation_running(leader, operation)
         assert store.operation("op-mine").state == "RUNNING"
         clock.ms += 9
         store.end_operation(leader, operation, result={"savepoint": "sp-1"})
         store.end_operation(leader, operation, error="late")
-        store.operation_runs(leader, operation)
+        store.mark_operation_running(leader, operation)
         found = store.operation("op-mine")
         assert (found.state, found.result, found.error) == ("DONE", {"savepoint": "sp-1"}, None)
         assert found.ended_ms == clock.ms

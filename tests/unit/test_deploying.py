@@ -21,7 +21,7 @@ from penstock.cli import app
 from penstock.server.api.guard import PUBLIC_PATHS
 from penstock.server.manager.scaling_state import policy_for
 from penstock.server.runs.definitions import Catalog, JobDefinition
-from penstock.server.runs.driver import with_variables
+from penstock.server.runs.driver import expand_variables
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -183,14 +183,14 @@ def test_definitions_are_accepted(place: str) -> None:
     found = definitions(place)
     assert found
     for definition in found.values():
-        bindings = with_variables(definition.settings["bindings"], {"KAFKA": "broker:9092"})
+        bindings = expand_variables(definition.settings["bindings"], {"KAFKA": "broker:9092"})
         for name, uri in bindings.items():
             parse_binding(name, uri, "data" if name == "orders" else "sink")
         spark = definition.settings["spark"]
         policy = policy_for(definition.settings)
         assert policy is not None
         cores = int(spark["spark.executor.instances"]) * int(spark["spark.executor.cores"])
-        assert cores >= (policy.most_tasks or 0)
+        assert cores >= (policy.max_tasks or 0)
         assert spark["spark.dynamicAllocation.enabled"] == "false"
 
 

@@ -19,8 +19,8 @@ sys.path.append(str(ROOT / "scripts"))
 
 import draw_rooms  # noqa: E402  # it is no part of a package
 
-MOST_MODULE_LINES = 500
-MOST_FUNCTION_LINES = 70
+MAX_MODULE_LINES = 500
+MAX_FUNCTION_LINES = 70
 TOO_LONG: dict[str, str] = {}
 """What is longer than it may be, and why: a module, or a function in one."""
 
@@ -105,23 +105,23 @@ def test_modules_and_functions_are_short() -> None:
 
 def test_a_long_module_and_a_long_function_are_found() -> None:
     """One line more than there may be, in a method too."""
-    lines = "\n".join(f"        a = {number}" for number in range(MOST_FUNCTION_LINES))
+    lines = "\n".join(f"        a = {number}" for number in range(MAX_FUNCTION_LINES))
     planted = (
         f"class One:\n    def fits(self):\n{lines[: lines.rindex(chr(10))]}\n    def long(self):\n{lines}\n"
     )
-    assert too_long("one.py", planted) == {"one.py long": MOST_FUNCTION_LINES + 1}
-    assert too_long("two.py", "\n" * MOST_MODULE_LINES) == {}
-    assert too_long("two.py", "\n" * MOST_MODULE_LINES + "a = 1\n") == {"two.py": MOST_MODULE_LINES + 1}
+    assert too_long("one.py", planted) == {"one.py long": MAX_FUNCTION_LINES + 1}
+    assert too_long("two.py", "\n" * MAX_MODULE_LINES) == {}
+    assert too_long("two.py", "\n" * MAX_MODULE_LINES + "a = 1\n") == {"two.py": MAX_MODULE_LINES + 1}
 
 
 def too_long(name: str, code: str) -> dict[str, int]:
     """The lines of a module and of functions in it, where there are too many."""
     lines = len(code.splitlines())
-    found = {name: lines} if lines > MOST_MODULE_LINES else {}
+    found = {name: lines} if lines > MAX_MODULE_LINES else {}
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             lines = node.end_lineno - node.lineno + 1
-            if lines > MOST_FUNCTION_LINES:
+            if lines > MAX_FUNCTION_LINES:
                 found[f"{name} {node.name}"] = lines
     return found

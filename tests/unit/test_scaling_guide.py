@@ -59,7 +59,7 @@ def test_the_definition_of_the_guide_is_accepted(tmp_path: Path) -> None:
     assert problems == []
     policy = policy_for(found["shop"].settings)
     assert policy is not None
-    assert policy.most_tasks == 8
+    assert policy.max_tasks == 8
 
 
 def test_the_table_of_the_guide_has_every_field_with_its_default() -> None:
@@ -72,8 +72,8 @@ def test_the_table_of_the_guide_has_every_field_with_its_default() -> None:
     assert sorted(names) == sorted(fields)
     for name, default in rows:
         value = default.strip().strip("`")
-        if name == "most_tasks":
-            assert (value, DEFAULT_POLICY.most_tasks) == ("the number of key groups", None)
+        if name == "max_tasks":
+            assert (value, DEFAULT_POLICY.max_tasks) == ("the number of key groups", None)
             continue
         changed = msgspec.structs.asdict(parse_policy(f"{name}: {value}"))
         assert changed == msgspec.structs.asdict(DEFAULT_POLICY), name

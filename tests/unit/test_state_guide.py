@@ -17,7 +17,7 @@ import pytest
 import penstock as ps
 from penstock.state.values import KeyedState
 from penstock.testing.batch_runner import BatchRunner
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 GUIDE = Path(__file__).parents[2] / "docs" / "state.md"
 
@@ -134,7 +134,7 @@ def test_the_union_of_the_guide_is_known_after_a_restore(guide: dict[str, Any]) 
     tea, jam = guide["Sale"](1, "tea", 1.0), guide["Sale"](2, "jam", 1.0)
     assert len(job.run({"sales": [("s", [tea, tea]), ("t", [tea, jam])]}).output("first")) == 3
     assert not job.run({"sales": [("t", [tea, jam])]}).output("first")
-    assert not rescaled(job, 3).run({"sales": [("u", [tea, jam])]}).output("first")
+    assert not rescale_runner(job, 3).run({"sales": [("u", [tea, jam])]}).output("first")
 
 
 def test_the_table_has_every_kind() -> None:

@@ -23,7 +23,7 @@ from penstock.state.slot_tables import SlotTables
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import NOW, BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 GUIDE = Path(__file__).parents[2] / "docs" / "time.md"
 GUARANTEES = GUIDE.with_name("guarantees.md")
@@ -423,7 +423,7 @@ def test_a_global_window_fires_when_time_ends(guide: dict[str, Any]) -> None:
         assert (found[-1].window_start, found[-1].window_end, found[-1].value) == (None, None, 1)
     _, without = described(guide, event_time="at")
     windows = without.window(ps.GlobalWindows())
-    with pytest.raises(JobDefinitionError, match="the stream 'visits' no watermarks"):
+    with pytest.raises(JobDefinitionError, match="the stream 'visits' has no watermarks"):
         windows.trigger(ps.ContinuousEventTimeTrigger("1h")).aggregate("views", guide["Views"]())
     windows.trigger(ps.EventTimeTrigger()).aggregate("views", guide["Views"]())
 
@@ -471,7 +471,7 @@ def test_open_windows_are_rescaled(guide: dict[str, Any]) -> None:
     pages = [f"page {number}" for number in range(20)]
     for shop in (straight, moved):
         shop.run(*((number, page, number * 5, 61.0) for number, page in enumerate(pages)))
-    moved.job = rescaled(moved.job, 3)
+    moved.job = rescale_runner(moved.job, 3)
     for seconds in (100, 140, 300):
         found = [shop.run((1, "tea", seconds)) for shop in (straight, moved)]
         for sink in ("views", "firings", "longest", "busiest", "late-visits"):
@@ -521,10 +521,10 @@ class WithHandler(Refused):
     [
         (
             WithSetting(),
-            "Step 'views': WithSetting declares 'limit', a Setting, and a window function has keyed",
+            "Step 'views': WithSetting declares 'limit', a Setting, but a window function can only",
         ),
         (WithCache(), "WithCache declares 'cache', a TransientField"),
-        (WithHandler(), "WithHandler has a handler of commands, and a window function takes none"),
+        (WithHandler(), "WithHandler has a command handler, but a window function takes no commands"),
     ],
 )
 def test_what_a_window_function_cannot_have_is_refused(

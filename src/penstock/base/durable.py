@@ -1,4 +1,4 @@
-"""Durable files: what is on disk when a call returns, also after a power cut. Local folders only."""
+"""Durable files: write so that content is on disk when a call returns, even after a power cut. Local folders only."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _CHUNK_BYTES: Final = 64 << 10
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a file so that it has either its old or its new content, also after a crash.
+    """Write a file so that it has either its old or its new content, even after a crash.
 
-    With `durable` the new content and its name are on disk when this returns; without it a power cut may leave the
+    With `durable`, the new content and its name are on disk when this returns. Without it, a power cut may leave the
     old file, the new one, or an empty one.
     """
     make_folder(path.parent)
@@ -56,7 +56,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each durable in the one that holds it."""
+    """Make a folder and its missing parents, each durable in its own parent."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -67,20 +67,20 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Have the content of a file on disk that another process has written."""
+    """Sync the content of a file to disk, even if another process has written it."""
     _sync(path)
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of a folder's files on disk, which their own content on disk does not imply."""
+    """Sync the names of a folder's files to disk, which syncing their content does not do."""
     _sync(folder)
 
 
 def sync_file_system(folder: Path) -> None:
-    """Have on disk all that was ever written to the file system of a folder, by whomever."""
+    """Sync everything that any process has written to the file system of a folder."""
     system = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if system is None:
-        # Only Linux can do it for one file system.
+        # Only Linux can sync a single file system.
         os.sync()
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -101,9 +101,9 @@ def _sync(path: Path) -> None:
 
 
 def whole_lines_bytes(file: int, before: int | None = None) -> int:
-    """How many bytes of an open file are whole lines; with `before`, of so many bytes at its beginning.
+    """Return the number of bytes in whole lines at the start of an open file, or of its first `before` bytes.
 
-    What a crash has left of a line is behind them.
+    A partial line that a crash has left comes after them.
     """
     end = os.fstat(file).st_size if before is None else before
     while end > 0:

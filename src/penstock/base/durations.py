@@ -1,4 +1,4 @@
-"""Durations: from what people write to milliseconds."""
+"""Durations: convert between readable durations and milliseconds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FORM: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
-def milliseconds(duration: Duration, what: str, *, least_ms: int = 0) -> int:
-    """A duration in milliseconds. JobDefinitionError, which names `what` it is of, for anything else or one too short.
+def milliseconds(duration: Duration, what: str, *, min_ms: int = 0) -> int:
+    """Convert a duration to milliseconds. Raises JobDefinitionError, which names `what`, if it is invalid or too short.
 
     >>> milliseconds("1.5s", "the size of a window")
     1500
@@ -35,13 +35,13 @@ def milliseconds(duration: Duration, what: str, *, least_ms: int = 0) -> int:
         )
     if found != int(found):
         raise JobDefinitionError(f"{what} is {duration!r}; time is counted in whole milliseconds.")
-    if found < least_ms:
-        raise JobDefinitionError(f"{what} is {duration!r}; it must be at least {least_ms} ms.")
+    if found < min_ms:
+        raise JobDefinitionError(f"{what} is {duration!r}; it must be at least {min_ms} ms.")
     return int(found)
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration as people write it, in the largest unit that it is a whole number of.
+    """Format a duration in the largest unit of which it is a whole number.
 
     >>> duration_text(90_000), duration_text(3_600_000), duration_text(0)
     ('90s', '1h', '0ms')

@@ -1,4 +1,4 @@
-"""Instants: moments as datetimes, and as milliseconds since 1970."""
+"""Instants: convert between datetimes and milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
 def instant_of(at_ms: int) -> dt.datetime:
-    """The datetime of milliseconds since 1970. OverflowError beyond what a datetime can tell."""
+    """Convert milliseconds since 1970 to a datetime. Raises OverflowError outside the range of datetimes."""
     return EPOCH + at_ms * MILLISECOND
 
 
 def nearest_instant(at_ms: int) -> dt.datetime:
-    """The datetime of milliseconds since 1970, or the nearest to it that there is."""
+    """Convert milliseconds since 1970 to a datetime, or to the nearest possible one."""
     return instant_of(min(max(at_ms, FIRST_MS), LAST_MS))
 
 
 def milliseconds_of(at: dt.datetime) -> int:
-    """Milliseconds since 1970, rounded down."""
+    """Convert a datetime to milliseconds since 1970, rounded down."""
     return (at - EPOCH) // MILLISECOND
 
 
 FIRST_MS: Final = milliseconds_of(dt.datetime.min.replace(tzinfo=dt.UTC))
 LAST_MS: Final = milliseconds_of(dt.datetime.max.replace(tzinfo=dt.UTC))
-"""The first and the last millisecond that a datetime can tell."""
+"""The first and the last millisecond that a datetime can express."""

@@ -1,4 +1,4 @@
-"""Sizes: numbers of bytes, and of other things, as people read them."""
+"""Sizes: format numbers of bytes, and of other units, for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["bytes_text", "counted", "limits_text"]
 
 
 def bytes_text(size: float) -> str:
-    """A size as people read it.
+    """Format a size in bytes with a readable unit.
 
     >>> bytes_text(0), bytes_text(1536), bytes_text(5 << 30)
     ('0 B', '1.5 KiB', '5.0 GiB')
@@ -21,7 +21,7 @@ def bytes_text(size: float) -> str:
 
 
 def counted(count: float, units: str) -> str:
-    """A number with what it counts, whose word is given for many.
+    """Format a number with its unit, which is passed in the plural.
 
     >>> counted(1, "files"), counted(1200, "records")
     ('1 file', '1,200 records')
@@ -30,7 +30,7 @@ def counted(count: float, units: str) -> str:
 
 
 def limits_text(limits: Mapping[str, int]) -> str:
-    """How much goes into a micro-batch at most, by units.
+    """Format the limits of a micro-batch, by unit.
 
     >>> limits_text({"records": 2_000_000, "bytes": 256 << 20})
     '2,000,000 records, 256.0 MiB'

@@ -1,4 +1,4 @@
-"""The version of penstock, which tests hold against that of the package."""
+"""The version of penstock. A test compares it with that of the package."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from penstock.errors import BindingError
 __all__ = ["allowed_forms", "missing_binding", "parse_binding", "schemes", "split_definition"]
 
 _OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
-_MOST_UNACKNOWLEDGED: Final = 65_535
+_MAX_UNACKNOWLEDGED: Final = 65_535
 
 
 def split_definition(definition: str) -> tuple[str, str]:
@@ -307,8 +307,8 @@ def _parse_queue(uri: _Uri) -> QueueBinding:
     virtual_host, queue = _virtual_host(uri)
     known = uri.known()
     prefetch = known.get("prefetch", UNACKNOWLEDGED)
-    if prefetch > _MOST_UNACKNOWLEDGED:
-        raise ValueError(f"prefetch={prefetch} must be at most {_MOST_UNACKNOWLEDGED}")
+    if prefetch > _MAX_UNACKNOWLEDGED:
+        raise ValueError(f"prefetch={prefetch} must be at most {_MAX_UNACKNOWLEDGED}")
     return QueueBinding(
         stream=uri.stream,
         uri=redacted(uri.uri),

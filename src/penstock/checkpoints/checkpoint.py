@@ -1,4 +1,4 @@
-"""The checkpoint folder: which job it belongs to, and what is fixed for its life."""
+"""The checkpoint folder: the job that it belongs to, and the values that are fixed for its life."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Checkpoint", "Lineage", "Origin", "Outputs"]
 
 OriginKind: TypeAlias = Literal["empty", "savepoint", "dump", "rescale"]
 
-# What a job writes only when it has a lineage.
+# A job writes these files only when it has a lineage.
 _LATER_FILES: Final = ("control.json", "streams.json", "counts.json", "begun.json")
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a job began with: nothing, or a snapshot, by its kind, id and place, after which micro-batch and why."""
+    """What a job started from: nothing, or a snapshot of a micro-batch, with its kind, id and place, and the reason."""
 
     kind: OriginKind = "empty"
     id: str = ""
@@ -33,24 +33,24 @@ class Origin(msgspec.Struct, frozen=True):
 
     @property
     def has_state(self) -> bool:
-        """Whether the job began with state."""
+        """Whether the job started with state."""
         return self.kind != "empty"
 
 
 class Outputs(msgspec.Struct, frozen=True):
-    """Outputs that a user has begun anew: the id under which sinks know them, and with which micro-batch they began."""
+    """New outputs that a user has requested: their id in the sinks, and their first micro-batch."""
 
     id: str
     first_batch: int
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """What is fixed for the life of a checkpoint.
+    """The values that are fixed for the life of a checkpoint.
 
-    `id` names the checkpoint's whole life, in sinks too, unless a user has begun the `outputs` anew. `streams` is the
-    order of the sources in Spark's offset log, and `parallelism` the number of state partitions. `origin` says what the
-    job began with; `positions` are where its streams began, if not where their bindings say, and `first_batch` numbers
-    the micro-batch that Spark calls 0.
+    `id` identifies the checkpoint for its whole life, also in sinks, unless a user has requested new `outputs`.
+    `streams` is the order of the sources in Spark's offset log, and `parallelism` the number of state partitions.
+    `origin` says what the job started from. `positions` are where its streams started, unless their bindings say so.
+    `first_batch` is the number of the micro-batch that Spark calls 0.
     """
 
     id: str
@@ -65,7 +65,7 @@ class Lineage(msgspec.Struct, frozen=True):
 
     @property
     def output_id(self) -> str:
-        """The id under which sinks know what is written now."""
+        """The id of the job's present outputs in the sinks."""
         return self.id if self.outputs is None else self.outputs.id
 
 
@@ -77,7 +77,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: str) -> Checkpoint:
-        """The checkpoint at a path, made when it is not there. CheckpointError when it cannot be written."""
+        """Open the checkpoint at a path; create the folder if needed. Raises CheckpointError if it is not writable."""
         folder = Path(path).expanduser().absolute()
         try:
             make_folder(folder)
@@ -91,15 +91,16 @@ class Checkpoint:
         return cls(folder)
 
     def check_there(self) -> None:
-        """Raise CheckpointMissingError unless there is anything of the checkpoint, whole or damaged. Makes nothing.
+        """Raise CheckpointMissingError unless the folder holds anything of the checkpoint, whole or damaged.
 
-        For a job that has run with it: of an empty folder, or none, it would begin from nothing.
+        For a job that has run with the checkpoint: with an empty or missing folder it would begin from nothing. Creates
+        nothing.
         """
         try:
-            # A look at a share may fail in more ways than that there is no such file.
+            # Looking at a share may fail in other ways than with a missing file.
             found = os.listdir(self.folder)  # noqa: PTH208  # it raises at once
         except FileNotFoundError:
-            how = "the folder is not there"
+            how = "the folder does not exist"
         except OSError as e:
             how = f"the folder cannot be read ({e.strerror})"
         else:
@@ -113,11 +114,11 @@ class Checkpoint:
 
     @property
     def lineage_file(self) -> Path:
-        """The file that says whose checkpoint this is."""
+        """The file that says which job the checkpoint belongs to."""
         return self.folder / "lineage.json"
 
     def lineage(self, wanted: Lineage) -> Lineage:
-        """The lineage of the checkpoint; `wanted` becomes it when the checkpoint is new.
+        """Return the lineage of the checkpoint; a new checkpoint gets the lineage `wanted`.
 
         Raises CheckpointError when the checkpoint belongs to another job or has other fixed values.
         """
@@ -129,13 +130,13 @@ class Checkpoint:
         return found
 
     def begin(self, lineage: Lineage) -> None:
-        """Make the checkpoint that of a lineage, durably."""
+        """Write the lineage of the checkpoint, durably."""
         write_atomically(self.lineage_file, msgspec.json.encode(lineage))
 
     def stored_lineage(self) -> Lineage | None:
-        """The lineage of the checkpoint, None for a new one.
+        """Return the lineage of the checkpoint, None for a new one.
 
-        Raises CheckpointError when it cannot be read, or is missing though there is more.
+        Raises CheckpointError when it cannot be read, or is missing although other files exist.
         """
         remedy = "Restore the file from a copy of the checkpoint, or use a new checkpoint."
         try:
@@ -155,7 +156,7 @@ class Checkpoint:
         return None
 
     def known_lineage(self) -> Lineage:
-        """The lineage of a checkpoint that a job was started with. Raises CheckpointError when it is none."""
+        """Return the lineage of a checkpoint that a job has started with. Raises CheckpointError for a new one."""
         found = self.stored_lineage()
         if found is None:
             raise self._not_begun()
@@ -163,11 +164,11 @@ class Checkpoint:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a job was started with it; what is in it may be damaged."""
+        """Whether a job has started with it; its contents may be damaged."""
         return self.lineage_file.exists()
 
     def check_begun(self) -> None:
-        """Raise CheckpointError unless a job was started with it; what is in it may be damaged."""
+        """Raise CheckpointError unless a job has started with it; its contents may be damaged."""
         if not self.is_begun:
             raise self._not_begun()
 
@@ -184,7 +185,7 @@ class Checkpoint:
 
     @property
     def seed(self) -> Path:
-        """The folder with the state that the first micro-batch begins with, if the job began with any."""
+        """The folder with the state for the first micro-batch, if the job started with any."""
         return self.folder / "seed"
 
     @property
@@ -216,16 +217,14 @@ class Checkpoint:
             )
 
     def load(self, name: str, kind: Any) -> Any:
-        """A JSON file that the job writes at each start, as a type. Raises CheckpointError."""
+        """Read a JSON file that the job writes at each start, as a type. Raises CheckpointError."""
         path = self.folder / name
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except (FileNotFoundError, NotADirectoryError):
-            raise self._not_begun(f" ({name} is not there)") from None
+            raise self._not_begun(f" ({name} does not exist)") from None
         except (OSError, msgspec.MsgspecError) as e:
-            raise CheckpointError(
-                f"{path} cannot be read: {e}. Start the job again, which writes it anew."
-            ) from e
+            raise CheckpointError(f"{path} cannot be read: {e}. Start the job again to rewrite it.") from e
 
     def save(self, name: str, content: Any) -> None:
         """Write a JSON file of the checkpoint durably, whole or not at all."""

@@ -1,4 +1,4 @@
-"""Checkpoint files: what penstock keeps in a checkpoint besides Spark's part, and whether it can be started from."""
+"""Checkpoint files: what penstock keeps in a checkpoint besides Spark's part, and whether a job can start from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MARK_FILE: Final = "begun.json"
 _MARK_BYTES: Final = 32
 _CHUNK_BYTES: Final = 1 << 20
 _LOOKS_AT_REST: Final = 3
-_MOST_LOOKS: Final = 100
+_MAX_LOOKS: Final = 100
 _BETWEEN_LOOKS_S: Final = 0.05
 
 
@@ -48,23 +48,23 @@ class _Batch(msgspec.Struct, frozen=True):
 
 
 def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = False) -> None:
-    """Raise CheckpointError, which names the file, unless the job can go on from a checkpoint, or it is a new one.
+    """Raise CheckpointError, which names the file, unless the checkpoint is new or the job can resume from it.
 
-    That takes milliseconds; with `thorough` the bytes of the state are read, too.
+    This takes milliseconds; with `thorough` it also reads the bytes of the state.
     """
     lineage = checkpoint.stored_lineage()
     if lineage is None:
         return
-    # Where locks do not reach, a run that is about to lose the checkpoint may change it at this very moment. What is
-    # found while it does so tells nothing.
+    # On file systems without working locks, a run that is about to lose the checkpoint may still change it. Damage
+    # counts only if nothing changes between looks.
     seen, at_rest = None, 0
-    for look in range(_MOST_LOOKS):
+    for look in range(_MAX_LOOKS):
         try:
             _check(checkpoint, lineage, retained, thorough=thorough)
         except CheckpointError:
             before, seen = seen, _newest(checkpoint)
             at_rest = at_rest + 1 if seen == before else 1
-            if at_rest == _LOOKS_AT_REST or look == _MOST_LOOKS - 1:
+            if at_rest == _LOOKS_AT_REST or look == _MAX_LOOKS - 1:
                 raise
             time.sleep(_BETWEEN_LOOKS_S)
         else:
@@ -72,15 +72,15 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = 
 
 
 def _newest(checkpoint: Checkpoint) -> tuple[int, int]:
-    """The micro-batches that were planned and committed last, which tell that a run is at work."""
+    """Return the newest planned and committed micro-batches, which show whether a run is at work."""
     planned, committed = (batch_numbers(checkpoint.spark_folder / log) for log in ("offsets", "commits"))
     return max(planned, default=-1), max(committed, default=-1)
 
 
 def check_before_commit(checkpoint: Checkpoint, lineage: Lineage, retained: int, number: int) -> None:
-    """Raise CheckpointError unless the job could do a micro-batch (by Spark's number) again that was begun.
+    """Raise CheckpointError unless the job can repeat a micro-batch that was begun, given by Spark's number.
 
-    What came after it was planned is left out of account.
+    Ignores everything after its plan.
     """
     _check(checkpoint, lineage, retained, before_commit=number)
 
@@ -103,9 +103,9 @@ def _check(
 
 
 def _check_beginnings(folder: Path, offsets: Sequence[Any]) -> None:
-    """Spark's notes of where streams of Kafka begin, by number of stream, which the first micro-batch is read by.
+    """Check Spark's notes of where Kafka streams begin, by number of stream, which the first micro-batch needs.
 
-    Without its note a stream would begin where its topic ends now, perhaps behind what was planned.
+    Without its note, a stream would begin where its topic ends now, perhaps after what was planned.
     """
     for path in sorted(folder.glob("[0-9]*/0")):
         if not is_start(path):
@@ -117,7 +117,7 @@ def _check_beginnings(folder: Path, offsets: Sequence[Any]) -> None:
 
 
 def is_start(path: Path) -> bool:
-    """Whether a file holds the offsets at which a stream of Kafka begins, whole."""
+    """Return whether a file completely holds the offsets at which a Kafka stream begins."""
     try:
         _, brace, offsets = path.read_bytes().partition(b"{")
         msgspec.json.decode(brace + offsets, type=dict[str, dict[str, int]])
@@ -127,7 +127,7 @@ def is_start(path: Path) -> bool:
 
 
 def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
-    """Note durably that outputs of a micro-batch may exist from now on. The mark never goes back."""
+    """Mark durably that outputs of a micro-batch may exist from now on. The mark never goes back."""
     path = checkpoint.folder / _MARK_FILE
     content = msgspec.json.encode(_Batch(batch_id)).ljust(_MARK_BYTES)
     try:
@@ -137,7 +137,7 @@ def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
         return
     try:
         if msgspec.json.decode(os.pread(mark, _MARK_BYTES, 0), type=_Batch).batch < batch_id:
-            # In place, since so few bytes are written whole or not at all, and no name needs to go to disk.
+            # In place, since the disk writes this few bytes whole or not at all, and no directory entry changes.
             os.pwrite(mark, content, 0)
             os.fdatasync(mark)
     finally:
@@ -145,7 +145,7 @@ def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:
 
 
 def take_back_mark(checkpoint: Checkpoint, batch_id: int) -> None:
-    """Note durably that no output of a micro-batch exists, whose plan is about to be taken back."""
+    """Mark durably that no output of a micro-batch exists, before its plan is taken back."""
     if newest_begun(checkpoint) >= batch_id:
         write_atomically(
             checkpoint.folder / _MARK_FILE, msgspec.json.encode(_Batch(batch_id - 1)).ljust(_MARK_BYTES)
@@ -153,18 +153,18 @@ def take_back_mark(checkpoint: Checkpoint, batch_id: int) -> None:
 
 
 def stored_counts(checkpoint: Checkpoint, kind: Any) -> Any:
-    """The counts of a checkpoint as a type, or None. CheckpointError when they are damaged."""
+    """Return the counts of a checkpoint as a type, None without any. Raises CheckpointError if they are damaged."""
     return _load(
         checkpoint.folder / COUNTS_FILE,
         kind,
-        "Restore the file from a copy of the checkpoint, or delete it: the counts that the job shows begin anew then.",
+        "Restore the file from a copy of the checkpoint, or delete it: the counts that the job shows then restart.",
     )
 
 
 def newest_begun(checkpoint: Checkpoint) -> int:
-    """The newest micro-batch that may have reached an output; -1 is none.
+    """Return the newest micro-batch that may have reached an output; -1 if none has.
 
-    The mark is set before that can be; the counts say it as well where somebody has deleted the mark.
+    The mark is set before any output; if somebody has deleted the mark, the counts say the same.
     """
     marked = _load(
         checkpoint.folder / _MARK_FILE,
@@ -175,7 +175,7 @@ def newest_begun(checkpoint: Checkpoint) -> int:
 
 
 def newest_counted(checkpoint: Checkpoint) -> int:
-    """The newest micro-batch whose outputs were all committed; -1 is none."""
+    """Return the newest micro-batch whose outputs were all committed; -1 if there is none."""
     counted = stored_counts(checkpoint, _Batch)
     return -1 if counted is None else counted.batch
 
@@ -191,7 +191,7 @@ def _load(path: Path, kind: Any, remedy: str) -> Any:
 
 
 def _check_source(folder: Path, stream: str, offset: Any) -> None:
-    """What a stream has read is in its list of files, or in its journal; Kafka keeps that itself."""
+    """Check that the file list or the journal of a stream has all that the job has read. Kafka keeps that itself."""
     position = offset.get("position") if isinstance(offset, dict) else None
     if not isinstance(position, int) or position == 0 or stream == STARTS:
         return

@@ -1,9 +1,9 @@
-"""Checkpoint sync: before an output of a micro-batch becomes visible, all that a replay of it needs is on disk.
+"""Checkpoint sync: bring all that a replay of a micro-batch needs to disk before an output of it becomes visible.
 
-Spark writes its logs and its state without waiting for the disk, while sinks make sure that their outputs are there.
-After a power loss outputs could be further than the checkpoint. So whatever is new in Spark's part is synced when a
-micro-batch begins, while its tasks work: where its streams end (offsets), the commit of the micro-batch before, and the
-state that it reads. Then the mark in `begun.json` says, durably too, that outputs of it may exist.
+Spark writes its logs and its state without waiting for the disk, while sinks sync their outputs. After a power loss,
+outputs could be ahead of the checkpoint. So when a micro-batch begins, this syncs what is new in Spark's part while the
+tasks work: the ends of the streams (offsets), the commit of the previous micro-batch, and the state that it reads. Then
+the mark in `begun.json`, also durable, says that outputs of the micro-batch may exist.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from penstock.errors import CheckpointError
 
 __all__ = ["CheckpointSync", "NewFiles"]
 
-# The disk writes what several threads wait for at once.
+# The disk serves the syncs of several threads at once.
 _THREADS: Final = 8
 _SPARK: Final = frozenset(("metadata", ".metadata.crc", "offsets", "commits", "state"))
 
 
 @dataclass
 class _Folder:
-    """What was in a folder when one looked last."""
+    """The contents of a folder at the last look."""
 
     names: set[str] = field(default_factory=set)
     folders: set[str] = field(default_factory=set)
 
 
 class NewFiles:
-    """Which files have appeared in Spark's logs and its state since one looked last.
+    """Finds the files that have appeared in Spark's logs and state since the last look.
 
-    A name is given once: Spark numbers its logs, and the files of its state have ids.
+    Spark uses each name only once: it numbers its logs, and the files of its state have ids.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ class NewFiles:
         self._known: Final[dict[str, _Folder]] = {}
 
     def look(self) -> dict[Path, list[Path]]:
-        """The folders in which something is new, each with its new files; all of them at the first look."""
+        """Return the folders with new entries, each with its new files; the first look returns all."""
         new: dict[Path, list[Path]] = {}
         waiting = [self._folder]
         while waiting:
@@ -53,7 +53,7 @@ class NewFiles:
             known = self._known.setdefault(path, _Folder())
             there = self._names(path)
             fresh = there - known.names
-            # There are thousands of files, of which few are new.
+            # Only new names, since few of thousands are new.
             folders = {name for name in fresh if os.path.isdir(os.path.join(path, name))}  # noqa: PTH112, PTH118
             known.folders = (known.folders | folders) & there
             known.names = there
@@ -66,7 +66,7 @@ class NewFiles:
         try:
             names = os.listdir(path)  # noqa: PTH208
         except FileNotFoundError:
-            # Spark clears away folders, too, such as that of a state's old tables.
+            # Spark also removes folders, such as those of a state's old tables.
             return set()
         if path == self._folder:
             return {name for name in names if name in _SPARK}
@@ -74,11 +74,11 @@ class NewFiles:
 
 
 class CheckpointSync:
-    """Syncs one run's checkpoint, in threads of its own.
+    """Syncs the checkpoint of one run, in its own threads.
 
     Args:
         folder: Spark's part of the checkpoint.
-        mark: notes durably that outputs of a micro-batch may exist from now on; called when all is synced.
+        mark: records durably that outputs of a micro-batch may exist from now on; called when all is synced.
 
     """
 
@@ -93,7 +93,7 @@ class CheckpointSync:
         self._files: Final = ThreadPoolExecutor(_THREADS, "checkpoint-sync-file")
 
     def begin(self, batch_id: int) -> None:
-        """Begin to sync what a replay of a micro-batch needs; Spark has planned it."""
+        """Start to sync what a replay of a micro-batch needs. Spark must have planned it."""
         self._batch_id = batch_id
         self._done = self._in_order.submit(self._run, batch_id)
 
@@ -105,14 +105,14 @@ class CheckpointSync:
         self._done.result()
 
     def close(self) -> None:
-        """End the threads; what was begun comes to its end."""
+        """End the threads, after completing what has started."""
         self._in_order.shutdown()
         self._files.shutdown()
 
     def _run(self, batch_id: int) -> None:
         try:
             if self._is_first:
-                # Nobody knows what runs before this one have left unsynced.
+                # Earlier runs may have left anything unsynced.
                 self._new.look()
                 sync_file_system(self._folder)
                 self._is_first = False
@@ -121,19 +121,19 @@ class CheckpointSync:
             self._mark(batch_id)
         except OSError as e:
             raise CheckpointError(
-                f"The checkpoint {self._folder} cannot be brought to disk ({e}), so micro-batch {batch_id} was not "
-                "committed. See to the disk, and start the job again; it goes on where it was."
+                f"The checkpoint {self._folder} cannot be synced to disk ({e}), so micro-batch {batch_id} was not "
+                "committed. Fix the disk, and start the job again; it resumes where it was."
             ) from e
 
     def sync_new(self) -> None:
-        """Sync the files that have appeared since the last time, and then their names."""
+        """Sync the files that have appeared since the last time, and then their directory entries."""
         new = self._new.look()
         list(self._files.map(_sync_if_there, [path for paths in new.values() for path in paths]))
         list(self._files.map(_sync_folder_if_there, new))
 
 
 def _sync_if_there(path: Path) -> None:
-    # Spark clears away, at any time, what no micro-batch needs that can still be done again.
+    # Spark may at any time remove files that only replays of older micro-batches would need.
     with suppress(FileNotFoundError):
         sync_file(path)
 

@@ -1,6 +1,6 @@
-"""Described graph: what a job is made of and how it hangs together, as data that can be read without the job.
+"""Described graph: the parts of a job and their connections, as data that is readable without the job.
 
-Which states the steps hold is told by `described_state`, which commands they take by `control`.
+`described_state` describes the states of the steps, and `commands` the commands that they take.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ NodeKind: TypeAlias = Literal[
 
 
 class DescribedPlace(msgspec.Struct, frozen=True):
-    """Where a stream or sink is: its URI, in which secrets are masked, and the format of what is there.
+    """The place of a stream or sink: its URI, with secrets masked, and the format of its records.
 
-    `limits` is how much of a stream goes into one micro-batch at most, in "records", "files" and "bytes".
+    `limits` is how much of a stream one micro-batch reads at most, in "records", "files" and "bytes".
     """
 
     uri: str
@@ -65,7 +65,7 @@ class DescribedPlace(msgspec.Struct, frozen=True):
 
 
 class DescribedWatermarks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the watermark of a stream follows from the event times of its records; times are in milliseconds."""
+    """How a stream derives its watermark from the event times of its records; times are in milliseconds."""
 
     by: Literal["event time", "ingestion time"] = "event time"
     generator: str | None = None
@@ -75,7 +75,7 @@ class DescribedWatermarks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DescribedWindows(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The windows of a step: the names of their parts, what they do with records, and what commands may change."""
+    """The windows of a step: the names of their parts, how they process records, and what commands may change."""
 
     assigner: str
     trigger: str
@@ -85,10 +85,10 @@ class DescribedWindows(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DescribedNode(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A part of a job. `records` has the fields of what leaves it, by output ("" is the main one), with their types.
+    """A part of a job. `records` has the fields of its output records with their types, by output ("" is the main one).
 
-    Of a stream: `time` is the field with the event time. Of a step: `level` counts the shuffles up to it from 1;
-    `key` are the fields of its key, or what makes it, `key_type` its type.
+    For a stream, `time` is the field with the event time. For a step, `level` counts the shuffles up to it from 1;
+    `key` has the fields of its key, or the function that computes it, and `key_type` its type.
     """
 
     id: str
@@ -108,7 +108,7 @@ class DescribedNode(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class DescribedEdge(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What leaves an output of a part and goes into another: as it is, shuffled by key, or to all key groups."""
+    """A connection from an output of a part to another part: unchanged, shuffled by key, or to all key groups."""
 
     source: str
     target: str
@@ -119,10 +119,10 @@ class DescribedEdge(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 
 class DescribedGraph(msgspec.Struct, frozen=True, kw_only=True):
-    """A job: its parts in an order in which each comes behind what it reads, its edges, and the streams of every job.
+    """A job: its parts, each after those that it reads, their edges, and the streams that every job has.
 
-    `commands`, `receipts` and `dead_letters` are where those are; None where the job has none, or only its checkpoint
-    has them.
+    `commands`, `receipts` and `dead_letters` are the places of these streams; None if the job has none, or if only its
+    checkpoint has them.
     """
 
     job: str
@@ -136,7 +136,7 @@ class DescribedGraph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def described_graph(job: str, plan: JobPlan, bindings: Mapping[str, Binding]) -> DescribedGraph:
-    """What a job that is about to run is made of. `bindings` are those of its streams and sinks, by name."""
+    """Describe a job that is about to run. `bindings` are those of its streams and sinks, by name."""
     levels = {node.id: number for number, level in enumerate(plan.levels(), 1) for node in level}
     nodes = plan.graph.nodes.values()
     return DescribedGraph(
@@ -152,7 +152,7 @@ def described_graph(job: str, plan: JobPlan, bindings: Mapping[str, Binding]) ->
 
 
 def read_described_graph(checkpoint: Path) -> DescribedGraph:
-    """What a checkpoint says of the job that has it. Raises CheckpointError."""
+    """Read the description of the job from its checkpoint. Raises CheckpointError."""
     found: DescribedGraph = Checkpoint(checkpoint).load(GRAPH_FILE, DescribedGraph)
     return found
 
@@ -285,5 +285,5 @@ def _source_place(binding: Binding) -> DescribedPlace:
 
 
 def _name_of(function: Any) -> str:
-    """The name of a function or class in its module; of what has no name, such as a partial function, its type's."""
+    """Return the name of a function or class in its module; without one, such as for a partial, that of its type."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -1,4 +1,4 @@
-"""Described state: which states the steps of a job hold, as data that can be read without the job."""
+"""Described state: the states of a job's steps, as data that is readable without the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "DescribedState",
     "DescribedStep",
     "JobState",
-    "described",
+    "describe_state",
     "read_described",
 ]
 
@@ -34,10 +34,10 @@ EXPIRES_AT: Final = "expires_at"
 
 
 class DescribedState(msgspec.Struct, frozen=True):
-    """A state: its kind, the columns in which a dump shows it, and the name it had before, if it was renamed.
+    """A state: its kind, its columns in a dump, and its earlier name if it was renamed.
 
-    `required` are the fields of its records that must have a value; those of the records in a list begin with "item.",
-    of those in a mapping with "key." and "value.".
+    `required` are the fields of its records that must have a value; those of records in a list begin with "item.", and
+    those in a mapping with "key." and "value.".
     """
 
     kind: str
@@ -52,7 +52,7 @@ class DescribedState(msgspec.Struct, frozen=True):
 
 
 class DescribedStep(msgspec.Struct, frozen=True):
-    """A step: the columns of its table as it is stored, its keyed states, and what it keeps once for all keys."""
+    """A step: the columns of its stored table, its keyed states, and the states that it keeps once for all keys."""
 
     node: str
     stored: Columns
@@ -61,7 +61,7 @@ class DescribedStep(msgspec.Struct, frozen=True):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the table as it is stored, which lead to the earlier names of states."""
+        """The columns of the stored table, with the earlier names of renamed states as metadata."""
         schema = schema_of(self.stored)
         for place, name in enumerate(schema.names):
             before = self.states[name].renamed_from if name in self.states else None
@@ -71,21 +71,21 @@ class DescribedStep(msgspec.Struct, frozen=True):
 
 
 class JobState(msgspec.Struct, frozen=True):
-    """The states of all steps of a job, by the names of the steps."""
+    """The states of all steps of a job, by step."""
 
     job: str
     key_groups: int
     steps: dict[str, DescribedStep]
 
 
-def described(job: str, plan: JobPlan) -> JobState:
-    """What a job declares."""
+def describe_state(job: str, plan: JobPlan) -> JobState:
+    """Describe the states that a job declares."""
     steps = {node.step: _step(node.id, plan.core(node)) for node in plan.graph.steps()}
     return JobState(job, plan.key_groups, steps)
 
 
 def read_described(checkpoint: Path) -> JobState:
-    """What a checkpoint says of the states in it. Raises CheckpointError."""
+    """Read the description of the states in a checkpoint. Raises CheckpointError."""
     found: JobState = Checkpoint(checkpoint).load(STATE_FILE, JobState)
     return found
 

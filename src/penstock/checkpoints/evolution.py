@@ -1,4 +1,4 @@
-"""Evolution: what becomes of each stored state under what a job declares now, decided before any data is read."""
+"""Evolution: decide what happens to each stored state under the job's present declarations, before reading data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Change", "Outcome", "check_changes", "plan_changes"]
 Outcome: TypeAlias = Literal["kept", "renamed", "widened", "added", "dropped", "refused"]
 
 _ADVICE: Final = (
-    "Restore the older job, or declare a new state beside the old one, and let the job take the values over."
+    "Restore the older job, or declare a new state next to the old one, and let the job take the values over."
 )
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What becomes of one state. `found` is the name under which it is stored, empty when it is not."""
+    """What happens to one state. `found` is its stored name, empty if it is not stored."""
 
     step: str
     state: str
@@ -37,7 +37,7 @@ def plan_changes(
     *,
     allow_non_restored_state: bool = False,
 ) -> list[Change]:
-    """What becomes of each state, step by step."""
+    """Return what happens to each state, step by step."""
     changes: list[Change] = []
     for name, step in declared.items():
         stored = found.get(name)
@@ -56,7 +56,7 @@ def plan_changes(
 
 
 def check_changes(changes: Sequence[Change], where: str) -> None:
-    """Raise StateMismatchError, which says what is declared and what was found, when a state cannot be taken over."""
+    """Raise StateMismatchError when a state cannot be taken over. It says what is declared and what was found."""
     refused = [change for change in changes if change.outcome == "refused"]
     if not refused:
         return

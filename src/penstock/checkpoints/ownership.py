@@ -1,4 +1,4 @@
-"""Ownership: which run a checkpoint belongs to. Locks keep out a second; where they fail, an epoch stops the first."""
+"""Ownership: which run owns a checkpoint. Locks keep out a second run; if they fail, an epoch fences off the first."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from penstock.errors import CheckpointError, CheckpointInUseError, FencedError
 __all__ = ["LOCK_FILE", "Ownership", "locked", "locked_by_jvm", "newest_epoch"]
 
 LOCK_FILE: Final = "in-use.lock"
-"""The file in a checkpoint that the run which uses it has locked."""
+"""The file in a checkpoint that its run locks."""
 
 _EPOCH_FILE: Final = "epoch.json"
 _HELD: Final = (errno.EACCES, errno.EAGAIN)
-# One byte of the lock file is the driver's, the other its JVM's, which may outlive it for a moment.
+# The driver locks one byte of the file, its JVM another; the JVM may outlive the driver for a moment.
 _DRIVER: Final = 0
 _JVM: Final = 1
 
 
 class _Epoch(msgspec.Struct, frozen=True):
-    """The newest start on a checkpoint. The number is for people; the run holds when the file was made anew."""
+    """The newest start on a checkpoint. The number is for people; the run id holds even if the file was recreated."""
 
     epoch: int
     run: str
@@ -51,20 +51,20 @@ class Ownership:
 
     @classmethod
     def begin(cls, folder: Path) -> Ownership:
-        """Take over a checkpoint, durably. CheckpointError when its newest epoch cannot be read."""
+        """Take over a checkpoint, durably. Raises CheckpointError when its newest epoch cannot be read."""
         newest = newest_epoch(folder)
         run = uuid.uuid4().hex
         write_atomically(folder / _EPOCH_FILE, msgspec.json.encode(_Epoch(newest + 1, run)))
         return cls(folder, newest + 1, run)
 
     def check(self) -> None:
-        """Raise FencedError when another run has begun since."""
+        """Raise FencedError when another run has taken over the checkpoint since."""
         error = self.lost()
         if error is not None:
             raise error
 
     def lost(self) -> FencedError | None:
-        """What there is to say when another run has begun since."""
+        """Return the error if another run has taken over the checkpoint since, else None."""
         try:
             newest = _read(self._path)
         except (OSError, msgspec.MsgspecError) as e:
@@ -82,7 +82,7 @@ class Ownership:
 
 
 def newest_epoch(folder: Path) -> int:
-    """How often a job was started on a checkpoint. CheckpointError when that cannot be read."""
+    """Return how often a job has started on a checkpoint. Raises CheckpointError when that cannot be read."""
     path = folder / _EPOCH_FILE
     if not path.exists():
         return 0
@@ -91,7 +91,7 @@ def newest_epoch(folder: Path) -> int:
     except (OSError, msgspec.MsgspecError) as e:
         raise CheckpointError(
             f"The checkpoint is damaged: {path} cannot be read ({e}). Make sure that no other run uses the "
-            "checkpoint, then delete the file; it is made anew."
+            "checkpoint, then delete the file; the next run creates it again."
         ) from e
 
 
@@ -101,10 +101,10 @@ def _read(path: Path) -> _Epoch:
 
 @contextlib.contextmanager
 def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[None]:
-    """Hold a checkpoint for this process, when no other run does, nor what a killed one has left at work.
+    """Lock a checkpoint for this process, when neither another run nor a leftover JVM of a killed one holds it.
 
-    Taken before anything else, so that a run that is refused leaves no trace. Waits for `timeout_s`, unless `stop` is
-    set; then raises CheckpointInUseError.
+    Comes before anything else, so that a refused run leaves no trace. Waits up to `timeout_s`, or until `stop` is set;
+    then raises CheckpointInUseError.
     """
     path = folder / LOCK_FILE
     try:
@@ -117,14 +117,14 @@ def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[No
         fcntl.lockf(file, fcntl.LOCK_UN, 1, _JVM)
         yield
     finally:
-        # This gives back the lock, too.
+        # This also releases the lock.
         os.close(file)
 
 
 def locked_by_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: float) -> Any:
-    """Hold the checkpoint for the life of the JVM that runs the query, within `locked`.
+    """Lock the checkpoint for the life of the JVM that runs the query, within `locked`; return the lock.
 
-    After a kill of this process the JVM may still be at work for a moment; a restarted job waits for it.
+    When this process is killed, the JVM may still work for a moment; a restarted job waits for it.
     """
     channel = jvm.java.io.RandomAccessFile(str(folder / LOCK_FILE), "rw").getChannel()
     try:

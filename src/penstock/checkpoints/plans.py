@@ -1,7 +1,7 @@
-"""Plans: micro-batches that Spark has planned and not committed, which a run must finish or may take back.
+"""Plans: micro-batches that Spark has planned but not committed, which a run must finish or may take back.
 
-Once a plan stands in Spark's log, sinks may hold parts of what came of it, and know them by its number. So it is only
-taken back by the run that made it, and only if no part of it was begun; else the next run has to do all of it again.
+Once a plan is in Spark's log, sinks may hold parts of its output under its number. So only the run that made the plan
+takes it back, and only if it has not begun the micro-batch; otherwise the next run repeats all of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Plans", "pending_plan"]
 
 
 def pending_plan(planned: Sequence[int], committed: Sequence[int]) -> int | None:
-    """The newest micro-batch that was planned and not committed, by the numbers in Spark's logs.
+    """Return the newest micro-batch that was planned but not committed, from the numbers in Spark's logs.
 
     >>> pending_plan([3, 4, 5], [3, 4])
     5
@@ -29,9 +29,9 @@ def pending_plan(planned: Sequence[int], committed: Sequence[int]) -> int | None
 
 
 class Plans:
-    """The plans of a checkpoint as a run finds them, before its first query starts, and what it adds.
+    """The plans that a run finds in a checkpoint before its first query starts, and those that it adds.
 
-    Numbers are those of the job's micro-batches, which are counted on when Spark begins anew.
+    Numbers are the job's own for its micro-batches, which continue when Spark starts again from 0.
     """
 
     def __init__(self, checkpoint: Checkpoint, lineage: Lineage) -> None:
@@ -40,35 +40,35 @@ class Plans:
         self._commits: Final = checkpoint.spark_folder / "commits"
         self._first: Final = lineage.first_batch
         found = self._pending()
-        # The newest one that sinks may hold a part of, whoever has planned it.
+        # The newest micro-batch that sinks may hold a part of, whichever run has planned it.
         self._begun = -1 if found is None else self._first + found
         self._inherited = found
 
     @property
     def pending(self) -> int | None:
-        """The micro-batch of an earlier run that is still to be finished, if there is one."""
+        """The micro-batch that an earlier run has planned and this one must finish, None without one."""
         if self._inherited is not None and (self._commits / str(self._inherited)).exists():
             self._inherited = None
         return None if self._inherited is None else self._first + self._inherited
 
     @property
     def newest(self) -> int:
-        """The newest micro-batch that was planned; the one before the first if there is none."""
+        """The newest planned micro-batch; the one before the first if none is planned."""
         return self._first + max(batch_numbers(self._offsets), default=-1)
 
     def begin(self, batch_id: int) -> None:
-        """Note that a micro-batch was begun: sinks may hold a part of it from now on."""
+        """Record that a micro-batch has begun: sinks may hold a part of it from now on."""
         self._begun = batch_id
 
     def forget_refused(self) -> None:
-        """Take back that a micro-batch was planned which was refused, since the job was to stop.
+        """Take back the plan of a micro-batch that was refused because the job was stopping.
 
-        Nothing of it was done. The job then stands between two micro-batches, and can be rescaled.
+        None of it was processed. The job is then between two micro-batches, and can be rescaled.
         """
         planned = self._pending()
         if planned is None or self._first + planned <= self._begun:
             return
-        # First, so that a kill in between leaves what a start makes good.
+        # First, so that a kill in between leaves only what the next start repairs.
         remove_state_of_nothing(self._folder)
         (self._offsets / str(planned)).unlink()
         (self._offsets / f".{planned}.crc").unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""Recovery: what a power loss has left torn, and no output depends on, is taken back when the job starts again.
+"""Recovery: remove what a power loss has left torn and no output depends on, when the job starts again.
 
-The mark in `begun.json` names the newest micro-batch of which outputs may exist, and all that a replay of it needs was
-on disk before the mark was (`checkpoint_sync.py`). What Spark wrote later may be missing, empty or cut off: the commit
-of that micro-batch, the state that it wrote, and the plan of the next one. So a checkpoint can always go back to the
-moment before that commit; the micro-batch is then done again, and outputs that have it take nothing twice.
+The mark in `begun.json` names the newest micro-batch whose outputs may exist, and all that a replay of it needs was on
+disk before the mark was (`checkpoint_sync.py`). What Spark wrote later may be missing, empty or torn: the commit of
+that micro-batch, the state that it wrote, and the plan of the next one. So a checkpoint can always go back to the
+moment before that commit; the micro-batch is then repeated, and outputs that have it take nothing twice.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from penstock.runtime.cuts import batch_numbers
 __all__ = ["TornEnd", "recover", "remove_state_of_nothing", "torn_end"]
 
 _VERSION: Final = re.compile(r"\.?(\d+)_")
-# Hadoop's checksums: a word, the bytes that each covers, and four bytes for each.
+# Hadoop's checksum files: a magic word, the number of bytes that each sum covers, and four bytes for each sum.
 _SUMS_HEADER: Final = b"crc\0" + (512).to_bytes(4, "big")
 
 
 @dataclass(frozen=True)
 class TornEnd:
-    """What stands in a checkpoint behind the newest micro-batch that was begun, and is not whole.
+    """The incomplete files of a checkpoint after the newest micro-batch that was begun.
 
-    `batch` is that micro-batch as penstock counts, None when none was begun; `paths` are what goes.
+    `batch` is that micro-batch by penstock's number, None when none was begun; `paths` are the files to remove.
     """
 
     batch: int | None
@@ -46,22 +46,23 @@ class TornEnd:
 
     @property
     def message(self) -> str:
-        """What happened and what follows, for people."""
+        """What happened and what follows, for the user."""
         again = (
             "no micro-batch was begun, and the job plans the first one again"
             if self.batch is None
-            else f"micro-batch {self.batch} is done again, and outputs that are exactly once have nothing twice"
+            else f"micro-batch {self.batch} is repeated, and exactly-once outputs have nothing twice"
         )
         return (
-            f"The end of the checkpoint was torn, as a power loss leaves it: {self.reason} No output depends on it; "
+            f"The end of the checkpoint was torn, as after a power loss: {self.reason} No output depends on it; "
             f"{again}."
         )
 
 
 def recover(checkpoint: Checkpoint, retained: int) -> str:
-    """Check a checkpoint, which is locked, and take back a torn end that no output depends on.
+    """Check a checkpoint, which must be locked, and remove a torn end that no output depends on.
 
-    Gives a sentence that says so, or nothing. Raises CheckpointError, which names the file, for any other damage.
+    Returns a sentence that says so, or an empty string. Raises CheckpointError, which names the file, for any other
+    damage.
     """
     lineage = checkpoint.stored_lineage()
     if lineage is None:
@@ -76,14 +77,14 @@ def recover(checkpoint: Checkpoint, retained: int) -> str:
 
 
 def torn_end(checkpoint: Checkpoint, lineage: Lineage, retained: int) -> TornEnd | None:
-    """What must be taken back of a checkpoint, so that it is whole; None when it is.
+    """Return what must be removed from a checkpoint to make it whole; None if it is whole.
 
-    Raises CheckpointError, which names the file, when it is damaged and that would not help.
+    Raises CheckpointError, which names the file, when the checkpoint has other damage.
     """
     try:
         check_checkpoint(checkpoint, retained)
     except CheckpointMovedError:
-        # All of it is there, and is read again where it was made.
+        # The checkpoint is whole, and can be read again at its old place.
         raise
     except CheckpointError as e:
         found = _torn_end(checkpoint, lineage, retained, e)
@@ -99,7 +100,7 @@ def _torn_end(
     folder = checkpoint.spark_folder
     offsets, commits = (batch_numbers(folder / name) for name in ("offsets", "commits"))
     begun = max(newest_begun(checkpoint) - lineage.first_batch, -1)
-    # Only the next micro-batch can be planned, and only this one committed, when outputs are as far as the mark.
+    # With outputs up to the mark, at most the next micro-batch can be planned, and at most this one committed.
     if max(offsets, default=-1) not in (begun, begun + 1) or max(commits, default=-1) > begun:
         return None
     if begun >= 0:
@@ -107,14 +108,14 @@ def _torn_end(
             check_before_commit(checkpoint, lineage, retained, begun)
         except CheckpointError:
             return None
-    paths = tuple(_behind(folder, begun))
-    # The remedy is not the user's to follow.
+    paths = tuple(_list_later(folder, begun))
+    # Without the remedy, since recovery follows it instead of the user.
     reason = str(error).removeprefix("The checkpoint is damaged: ").split(". ")[0] + "."
     return TornEnd(lineage.first_batch + begun if begun >= 0 else None, reason, paths)
 
 
-def _behind(folder: Path, begun: int) -> Iterator[Path]:
-    """What Spark wrote after it had planned a micro-batch, of which outputs may exist; -1 is none."""
+def _list_later(folder: Path, begun: int) -> Iterator[Path]:
+    """Yield what Spark wrote after the plan of the micro-batch that was begun last; -1 if none was."""
     for log, first in (("offsets", begun + 1), ("commits", begun)):
         for path in _files(folder / log):
             number = path.name.removeprefix(".").removesuffix(".crc")
@@ -133,22 +134,22 @@ def _behind(folder: Path, begun: int) -> Iterator[Path]:
         )
     if begun < 0:
         yield from (folder / name for name in ("metadata", ".metadata.crc"))
-        # Where Kafka's streams begin, which Spark notes before it plans the first micro-batch.
+        # Where Kafka streams begin. Spark writes this before it plans the first micro-batch.
         yield from (path for path in (folder / "sources").glob("*/0") if not is_start(path))
 
 
 def remove_state_of_nothing(folder: Path) -> None:
-    """Remove what a first micro-batch that was not committed has stored: it is stored anew.
+    """Remove the state of a first micro-batch that was not committed, since a replay stores it again.
 
-    Spark keeps what it finds there to describe the state, also when that is empty, and when the plan is gone it takes
-    anything there for damage.
+    Spark keeps an existing description of the state, even an empty one, and without a plan it takes any state for
+    damage.
     """
     if not batch_numbers(folder / "commits") and (folder / "state").is_dir():
         _remove([folder / "state"])
 
 
 def _remove_torn_checksums(folder: Path) -> None:
-    """Remove the checksums of the newest files where they are cut off; Spark goes on without them."""
+    """Remove torn checksums of the newest files; Spark continues without them."""
     committed = max(batch_numbers(folder / "commits"), default=-1)
     planned = max(batch_numbers(folder / "offsets"), default=-1)
     newest = [folder / "commits" / str(committed), folder / "offsets" / str(planned)]
@@ -161,7 +162,7 @@ def _remove_torn_checksums(folder: Path) -> None:
 
 
 def _sums_fit(sums: Path, size: int) -> bool:
-    """Whether a file of checksums is as long as it must be for a file of a size."""
+    """Return whether a checksum file has the right length for a file of this size."""
     data = sums.read_bytes()
     return data.startswith(_SUMS_HEADER) and len(data) == len(_SUMS_HEADER) + 4 * -(-size // 512)
 

@@ -1,4 +1,4 @@
-"""Spark's checkpoint: what it holds, and whether it can be started from, before Spark opens it."""
+"""Spark's checkpoint: check what it holds, and whether Spark can start from it, before Spark opens it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NOTHING_DONE: Final = "Delete the file; no micro-batch was begun yet."
 
 @dataclass(frozen=True)
 class Expected:
-    """What penstock knows of a checkpoint besides Spark's files.
+    """What penstock knows about a checkpoint from other sources than Spark's files.
 
-    `streams` is the number of sources, `begun` the newest micro-batch that may have reached an output (-1: none), and
-    `retained` how many micro-batches Spark keeps. With `before_commit` what came after that micro-batch was planned is
-    left out of account: later plans, its commit, and the state that it wrote.
+    `streams` is the number of sources, `begun` the newest micro-batch that may have reached an output (-1 if none has),
+    and `retained` how many micro-batches Spark keeps. With `before_commit` everything after the plan of that
+    micro-batch is ignored: later plans, its commit, and the state that it wrote.
     """
 
     streams: int
@@ -37,9 +37,9 @@ class Expected:
 
 @dataclass(frozen=True)
 class Found:
-    """The newest micro-batches that were planned and committed; -1 is none.
+    """The newest micro-batches that were planned and committed; -1 if there is none.
 
-    `offsets` is where each stream ends in the newest one that was planned; None where it has no offset.
+    `offsets` is the end of each stream in the newest planned one; None for a stream without an offset.
     """
 
     planned: int = -1
@@ -48,9 +48,9 @@ class Found:
 
 
 def inspect(folder: Path, expected: Expected, *, thorough: bool = False) -> Found:
-    """Look through Spark's part of a checkpoint. Raises CheckpointError, which names what is damaged.
+    """Inspect Spark's part of a checkpoint. Raises CheckpointError, which names what is damaged.
 
-    That is done in milliseconds; with `thorough` the bytes of the state are read, too.
+    This takes milliseconds; with `thorough` it also reads the bytes of the state.
     """
     offsets, commits = _batches(folder / "offsets"), _batches(folder / "commits")
     if expected.before_commit is not None:
@@ -75,7 +75,7 @@ def inspect(folder: Path, expected: Expected, *, thorough: bool = False) -> Foun
 
 
 def _batches(folder: Path) -> list[int]:
-    """The numbers of the micro-batches in a log, in order."""
+    """Return the numbers of the micro-batches in a log, in order."""
     try:
         return batch_numbers(folder)
     except OSError as e:
@@ -97,7 +97,7 @@ def _check_metadata(path: Path, *, has_progress: bool) -> None:
 
 
 def _check_begun(folder: Path, found: Found, expected: Expected) -> None:
-    """No micro-batch that may have reached an output is unknown to Spark: it would begin again before it."""
+    """Check that Spark knows the newest micro-batch that may have reached an output; else it would start before it."""
     if found.planned >= expected.begun:
         return
     if found.planned < 0:
@@ -114,7 +114,7 @@ def _check_begun(folder: Path, found: Found, expected: Expected) -> None:
 
 
 def _check_complete(folder: Path, offsets: Sequence[int], commits: Sequence[int]) -> None:
-    """Every micro-batch but the last was planned and committed, as far back as the logs go."""
+    """Check that every micro-batch but the last was planned and committed, as far back as the logs go."""
     for number in commits:
         if number not in offsets and (not offsets or number > offsets[0]):
             raise damage(
@@ -134,7 +134,7 @@ def _check_complete(folder: Path, offsets: Sequence[int], commits: Sequence[int]
 
 
 def _read_offsets(path: Path, streams: int) -> tuple[dict[str, Any] | None, ...]:
-    """Where each stream ends in a micro-batch."""
+    """Read the end of each stream in a micro-batch."""
     lines = _log_lines(path, RESTORE)
     _json_object(lines[1].encode() if len(lines) > 1 else b"", path, RESTORE)
     ends = tuple(None if line == "-" else _json_object(line.encode(), path, RESTORE) for line in lines[2:])
@@ -144,11 +144,11 @@ def _read_offsets(path: Path, streams: int) -> tuple[dict[str, Any] | None, ...]
 
 
 def _read_commit(path: Path, *, is_newest: bool) -> dict[str, Any]:
-    """The ids of the state's versions, by operator and partition, that a commit names."""
+    """Read the ids of the state's versions from a commit, by operator and partition."""
     remedy = RESTORE
     if is_newest:
         remedy = (
-            f"Restore the file from a copy of the checkpoint, or delete it: micro-batch {path.name} is then done again "
+            f"Restore the file from a copy of the checkpoint, or delete it: micro-batch {path.name} is then repeated, "
             "and written only where it was not."
         )
     lines = _log_lines(path, remedy)
@@ -160,7 +160,7 @@ def _read_commit(path: Path, *, is_newest: bool) -> dict[str, Any]:
 
 
 def _log_lines(path: Path, remedy: str) -> list[str]:
-    """The lines of a file of Spark's logs, of which the first is the version of its format."""
+    """Read the lines of a file of Spark's logs; the first is the version of the format."""
     try:
         data = path.read_bytes()
         lines = data.decode().splitlines()
@@ -186,7 +186,7 @@ def _json_object(data: bytes, path: Path, remedy: str) -> dict[str, Any]:
 def _check_operator(
     folder: Path, version: int, partitions: Sequence[Sequence[str]], *, thorough: bool
 ) -> None:
-    """The state of one operator: its description, and each partition's files for a version."""
+    """Check the state of one operator: its description, and the files of each partition for a version."""
     if not folder.is_dir():
         raise damage(folder, "is missing", RESTORE_FOLDER)
     _check_description(folder)
@@ -200,11 +200,11 @@ def _check_operator(
 
 
 def _check_description(folder: Path) -> None:
-    """The newest file that says what an operator is, and the schemas that it names."""
+    """Check the newest description of an operator, and the schemas that it names."""
     described = folder / "_metadata" / "v2"
     numbers = _batches(described)
     if not numbers:
-        raise damage(described, "has no file that says what the state is", RESTORE_FOLDER)
+        raise damage(described, "has no file that describes the state", RESTORE_FOLDER)
     path = described / str(numbers[-1])
     lines = _log_lines(path, RESTORE)
     content = _json_object(lines[1].encode() if len(lines) > 1 else b"", path, RESTORE)
@@ -214,7 +214,7 @@ def _check_description(folder: Path) -> None:
 
 
 def _check_schema(folder: Path, uri: str) -> None:
-    """The file of a schema, which Spark looks for where it was written."""
+    """Check the file of a schema, which Spark looks for where it was written."""
     if not uri.startswith(("file:", "/")):
         return
     path = Path("/" + uri.removeprefix("file:").lstrip("/"))
@@ -222,8 +222,8 @@ def _check_schema(folder: Path, uri: str) -> None:
         before = path.parents[2]
         if before != folder:
             raise CheckpointMovedError(
-                f"The checkpoint was moved: its state was written as {before} and is now {folder}, and Spark finds the "
-                f"schemas of the state only there. Move the checkpoint back to where it was."
+                f"The checkpoint was moved: its state was written to {before} and is now in {folder}, but Spark looks "
+                "for the schemas of the state only in the old place. Move the checkpoint back there."
             )
         raise damage(path, "is missing")
     if path.stat().st_size == 0:

@@ -1,4 +1,4 @@
-"""Spark's state files: whether all that Spark needs to load one version of a state partition is there and whole."""
+"""Spark's state files: check that all files which Spark needs to load a version of a state partition are whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESTORE: Final = (
 )
 RESTORE_FOLDER: Final = RESTORE.replace("the file", "the folder")
 
-# Spark writes changelogs in blocks: a magic word, how the block is packed, its size packed and unpacked, a checksum.
+# Spark writes changelogs in blocks: a magic word, the compression, the compressed and the full size, and a checksum.
 _BLOCK: Final = struct.Struct("<8sBIII")
 _MAGIC: Final = b"LZ4Block"
 _PACKED: Final = 0x20
@@ -30,17 +30,17 @@ _CHECKSUM_BITS: Final = 0x0FFFFFFF
 
 
 def damage(path: Path, what: str, remedy: str = RESTORE) -> CheckpointError:
-    """The error for a damaged file of a checkpoint."""
+    """Return the error for a damaged file of a checkpoint."""
     return CheckpointError(f"The checkpoint is damaged: {path} {what}. {remedy}")
 
 
 def check_partition(folder: Path, version: int, unique_id: str, *, thorough: bool = False) -> None:
     """Raise CheckpointError unless a version of the state in a partition's folder can be loaded.
 
-    A version is a snapshot and all changelogs after it, of one line of descent: each changelog names those before it,
-    back to a snapshot. Where a snapshot is damaged or missing Spark goes back to an older one, but never to the empty
-    version 0: the first version is always a snapshot, since only snapshots name the states. `thorough` looks at the
-    bytes of changelogs and snapshots, too.
+    A version is a snapshot and all changelogs after it in one line of descent: each changelog names those before it,
+    back to a snapshot. If a snapshot is damaged or missing, Spark goes back to an older one, but never to the empty
+    version 0: the first version is always a snapshot, since only snapshots name the states. With `thorough` the bytes
+    of changelogs and snapshots are checked, too.
     """
     if version == 0:
         return
@@ -73,7 +73,7 @@ def check_partition(folder: Path, version: int, unique_id: str, *, thorough: boo
 
 
 def _fault(path: Path) -> CheckpointError | None:
-    """What is wrong with a file, as far as its size tells. Spark notes the size beside it."""
+    """Return what is wrong with a file, as far as its size shows. Spark notes the size in a file next to it."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def _fault(path: Path) -> CheckpointError | None:
 
 
 def _snapshot_fault(folder: Path, snapshot: Path, *, thorough: bool) -> CheckpointError | None:
-    """What is wrong with a snapshot: an archive, and the table files that its list names."""
+    """Return what is wrong with a snapshot: an archive, and the table files that its list names."""
     fault = _fault(snapshot)
     if fault is not None:
         return fault
@@ -113,7 +113,7 @@ def _snapshot_fault(folder: Path, snapshot: Path, *, thorough: bool) -> Checkpoi
 
 
 def _tables(listed: dict[str, Any]) -> list[tuple[str, int]]:
-    """The files beside a snapshot's archive, with their sizes."""
+    """Return the files that belong to a snapshot's archive, with their sizes."""
     tables = [
         (f"SSTs/{table['dfsSstFileName']}", table["sizeBytes"]) for table in listed.get("sstFiles") or []
     ]
@@ -123,7 +123,7 @@ def _tables(listed: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _ancestors(changelog: Path) -> dict[int, str] | None:
-    """The versions before a changelog's, back to a snapshot, as its beginning names them; None when that is unknown."""
+    """Return the versions before a changelog's, back to a snapshot, from its beginning; None if they are unknown."""
     block = next(_blocks(changelog), None)
     if block is None:
         return None
@@ -137,9 +137,9 @@ def _ancestors(changelog: Path) -> dict[int, str] | None:
 
 
 def _blocks(changelog: Path) -> Iterator[bytes]:
-    """The blocks of a changelog, each checked. Raises CheckpointError for the first that has changed.
+    """Yield the checked blocks of a changelog. Raises CheckpointError for the first one that has changed.
 
-    Of a file in another compression than Spark's default there are none; what is wrong with it, Spark finds.
+    Yields none for a file with another compression than Spark's default; Spark itself finds damage in it.
     """
     try:
         with changelog.open("rb") as file:

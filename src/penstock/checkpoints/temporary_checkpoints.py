@@ -1,4 +1,4 @@
-"""Temporary checkpoints: of runs that are given none, removed at their end unless they tell why it failed."""
+"""Temporary checkpoints: for runs that name no checkpoint; removed at the end, unless they explain a failure."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from typing import Final
 
 from penstock.checkpoints.checkpoint import Checkpoint
 
-__all__ = ["kept_to_understand", "temporary_checkpoint"]
+__all__ = ["keep_on_failure", "temporary_checkpoint"]
 
 _DEAD_LETTERS: Final = "dead-letters"
 _LOGS: Final = ("spark.log", "output.log")
 
 
 @contextmanager
-def temporary_checkpoint(tell: Callable[[str], None]) -> Iterator[Checkpoint]:
-    """A checkpoint for one run, which goes with it.
+def temporary_checkpoint(on_note: Callable[[str], None]) -> Iterator[Checkpoint]:
+    """Create a checkpoint for one run, and remove it at the end.
 
-    After a failure it stays if it has logs or dead letters, and `tell` is told where; after a good end only if it has
-    dead letters, whose place the summary of the run tells.
+    After a failure it stays if it has logs or dead letters, and `on_note` gets a sentence that says where. After a
+    success it stays only if it has dead letters, whose place is in the summary of the run.
     """
     folder = Path(tempfile.mkdtemp(prefix="penstock-"))
-    with kept_to_understand(folder, folder, tell):
+    with keep_on_failure(folder, folder, on_note):
         yield Checkpoint.open(str(folder))
     if not _holds_something(folder / _DEAD_LETTERS):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def kept_to_understand(folder: Path, checkpoint: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Remove a temporary folder when what is done with it fails, unless its checkpoint tells more of the failure.
+def keep_on_failure(folder: Path, checkpoint: Path, on_note: Callable[[str], None]) -> Iterator[None]:
+    """Remove a temporary folder when the body fails, unless its checkpoint has more about the failure.
 
-    Then `tell` is told where that is. Who interrupts a run knows why it ended.
+    Then `on_note` gets a sentence that says where it is. After an interrupt the folder goes, since the user knows why
+    the run ended.
     """
     try:
         yield
@@ -45,9 +46,9 @@ def kept_to_understand(folder: Path, checkpoint: Path, tell: Callable[[str], Non
             shutil.rmtree(folder, ignore_errors=True)
             raise
         whole = "the folder" if folder == checkpoint else str(folder)
-        tell(
-            f"What the run leaves to understand its failure ({', '.join(left)}) is in {checkpoint}. Delete {whole} "
-            "when you have seen it."
+        on_note(
+            f"More about the failure of the run ({', '.join(left)}) is in {checkpoint}. Delete {whole} when you have "
+            "seen it."
         )
         raise
     except BaseException:
@@ -56,7 +57,7 @@ def kept_to_understand(folder: Path, checkpoint: Path, tell: Callable[[str], Non
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether a file has content, or a folder a file that people see."""
+    """Return whether a file has content, or a folder has a file that is not hidden."""
     if path.is_dir():
         return any(one.is_file() and not one.name.startswith(".") for one in path.rglob("*"))
     return path.exists() and path.stat().st_size > 0

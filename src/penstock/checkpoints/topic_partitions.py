@@ -1,7 +1,7 @@
-"""Topic partitions: which a micro-batch was planned with, so that a replay puts event time together from the same ones.
+"""Topic partitions: keep those that a micro-batch was planned with, so that a replay computes the same event time.
 
-A topic may get partitions at any time. A run knows those that there were when it began; it counts them from the first
-micro-batch that it plans. One that an earlier run has planned is done again with what that run knew.
+A topic may get partitions at any time. A run knows the partitions at its start, and uses them from the first
+micro-batch that it plans. A micro-batch that an earlier run has planned is repeated with the partitions of that run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def keep_partitions(
 ) -> tuple[int, Partitions] | None:
     """Keep the partitions that a run has found, durably, for the micro-batches that it will plan.
 
-    Gives the micro-batch, as Spark counts, that an earlier run has planned and did not commit, with the partitions that
-    were known then; None when there is none.
+    Returns the micro-batch, by Spark's number, that an earlier run has planned but not committed, with the partitions
+    that were known then; None if there is none.
     """
     if not found:
         return None
@@ -65,6 +65,6 @@ def _stored(path: Path) -> list[Known]:
 def known_from(
     before: Sequence[Known], planned: int, is_replayed: bool, found: Partitions
 ) -> tuple[list[Known], Partitions | None]:
-    """What is known from which micro-batch on, when a run begins behind one that was planned; and for its replay."""
+    """Return the known partitions by first micro-batch, and those for a replay of the planned one, if there is one."""
     then = [known for known in before if known.first_batch <= planned][-1:] if is_replayed else []
     return [*then, Known(planned + 1, dict(found))], then[0].partitions if then else None

@@ -186,7 +186,7 @@ class CheckpointJob:
         from penstock.spark.reading_session import reading_session
 
         self._checkpoint.known_lineage()
-        wanted = KeysWanted(step=step, key=key, batch=batch, most_bytes=sys.maxsize)
+        wanted = KeysWanted(step=step, key=key, batch=batch, max_bytes=sys.maxsize)
         # Mistakes show before Spark starts, which takes seconds.
         query = key_query(self._checkpoint, read_described(self._folder), wanted)
         with reading_session() as session:
@@ -203,11 +203,11 @@ class CheckpointJob:
 
     def list_savepoints(self, place: str | None) -> list[dict[str, Any]]:
         """List the savepoints in a folder or at an address, by default beside the checkpoint."""
-        from penstock.savepoints.savepoints import savepoints, savepoints_folder
+        from penstock.savepoints.savepoints import list_savepoints, savepoints_folder
 
         return [
             {"id": m.id, "job": m.job, "batch": m.batch, "created_at": m.created_at, "uri": uri}
-            for uri, m in savepoints(place or str(savepoints_folder(self._folder)))
+            for uri, m in list_savepoints(place or str(savepoints_folder(self._folder)))
         ]
 
     def delete_savepoint(self, called: str) -> str:

@@ -248,7 +248,7 @@ class ServerJob:
         Without a number the newest run, and then the next ones as well.
         """
         path = f"{self._path}/log"
-        shown = self._server.get(path, run=run, most_bytes=limit_bytes)
+        shown = self._server.get(path, run=run, max_bytes=limit_bytes)
         yield shown
         while follow:
             now = self._server.patient_get(path, run=shown["run"] or None, begin=shown["end"])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["register_managed"]
 
 _COLOURS: Final = {"RUNNING": "green", "FAILED": "red", "RESTARTING": "yellow", "PAUSED": "cyan"}
-_MOST_LOOKS: Final = 20
+_MAX_LOOKS: Final = 20
 
 
 def register_managed(app: typer.Typer) -> None:
@@ -168,7 +168,7 @@ def logs(
     run: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Which run. Default: the newest one.")
     ] = None,
-    most_bytes: Annotated[
+    max_bytes: Annotated[
         int, typer.Option("--bytes", metavar="N", min=1, max=1 << 20, help="How much of the end to show.")
     ] = 65536,
     follow: Annotated[
@@ -178,7 +178,7 @@ def logs(
 ) -> None:
     """Show the output of a run of a job. Needs the role operator, since jobs may print anything."""
     with errors_as_sentences(), servers.server_job(job) as target:
-        for text in target.log(run, most_bytes, follow=follow):
+        for text in target.log(run, max_bytes, follow=follow):
             if output is Output.json:
                 print_json({"run": text["run"], "text": text["text"]})
             else:
@@ -187,7 +187,7 @@ def logs(
 
 def _add_progress(server: Server, jobs: list[dict[str, Any]]) -> None:
     """Add the progress of the first running jobs, which the list leaves out."""
-    for job in [job for job in jobs if job["status"] == "RUNNING"][:_MOST_LOOKS]:
+    for job in [job for job in jobs if job["status"] == "RUNNING"][:_MAX_LOOKS]:
         job["progress"] = server.get(f"/v1/jobs/{job['id']}")["progress"]
 
 

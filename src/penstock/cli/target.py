@@ -78,12 +78,12 @@ class Servers:
         if self.named or os.environ.get(SERVER_VARIABLE) or not ServerDirectory(root).store.exists():
             yield None
             return
-        from penstock.server.unserved import is_unserved, unserved_home
+        from penstock.server.unserved import is_unserved, open_unserved_home
 
         if not is_unserved(root):
             yield None
             return
-        with unserved_home(root) as found:
+        with open_unserved_home(root) as found:
             yield found
 
     @contextmanager

@@ -24,7 +24,7 @@ from penstock.streams.graph import COMMANDS
 __all__ = ["MASK", "command_binding", "find_waiting", "send_command"]
 
 MASK: Final = "***"
-"""What stands in place of a secret."""
+"""The text that replaces a secret."""
 
 _FLUSH_S: Final = 30.0
 
@@ -66,12 +66,12 @@ def send_command(command: Command, binding: Binding) -> None:
     elif isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import publish_to_queue
 
-        publish_to_queue(binding, _encoded(command, binding), command.id)
+        publish_to_queue(binding, _encode(command, binding), command.id)
     else:
         from penstock.sources.rabbitmq_stream import publish_to_stream
 
         assert isinstance(binding, RabbitStreamBinding)
-        publish_to_stream(binding, _encoded(command, binding))
+        publish_to_stream(binding, _encode(command, binding))
 
 
 def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Command | None:
@@ -85,7 +85,7 @@ def find_waiting(command_id: str, entry: CommandCatalog, checkpoint: Path) -> Co
     if not isinstance(binding, FilesBinding):
         return None
     encoded = msgspec.json.encode(command_id)
-    own = f"-{_in_name(command_id)}.jsonl"
+    own = f"-{_file_name_part(command_id)}.jsonl"
     waiting = list_unread_files(checkpoint, COMMANDS, binding.directory)
     # Files of this sender have the id in their names; other programs may put several commands into one file.
     for name in sorted(waiting, key=lambda name: (name.endswith(own), name), reverse=True):
@@ -102,7 +102,7 @@ def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
         return None
     for line in data.splitlines() if encoded in data else ():
         try:
-            command = decode_command(line, most_bytes=len(line))
+            command = decode_command(line, max_bytes=len(line))
         except CommandError:
             continue
         if command.id == command_id:
@@ -122,7 +122,7 @@ def _form(binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBind
     )
 
 
-def _encoded(
+def _encode(
     command: Command, binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding
 ) -> bytes:
     if _form(binding) == "json":
@@ -132,18 +132,18 @@ def _encoded(
     return message_of_command(command)
 
 
-def _in_name(command_id: str) -> str:
+def _file_name_part(command_id: str) -> str:
     """Format an id as part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", command_id)[:64]
 
 
 def _to_folder(command: Command, folder: Path, binding: FilesBinding) -> None:
     """Write a new file for the command, which the job sees only when it is complete. Names sort by time."""
-    name = f"{time.time_ns():020}-{_in_name(command.id)}.jsonl"
+    name = f"{time.time_ns():020}-{_file_name_part(command.id)}.jsonl"
     hidden = folder / f".{name}.{os.getpid()}"
     try:
         with hidden.open("xb") as file:
-            file.write(_encoded(command, binding) + b"\n")
+            file.write(_encode(command, binding) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         hidden.rename(folder / name)
@@ -177,7 +177,7 @@ def _to_kafka(command: Command, binding: KafkaBinding) -> None:
     producer = build_client(Producer, binding, settings | own, errors)
     try:
         # Commands for one step stay in order, whatever the number of partitions.
-        producer.produce(binding.topic, _encoded(command, binding), (command.target.step or "*").encode())
+        producer.produce(binding.topic, _encode(command, binding), (command.target.step or "*").encode())
         waiting = producer.flush(_FLUSH_S + 1)
     except KafkaException as e:
         failures.append(e.args[0])

@@ -113,7 +113,7 @@ def _keys_of_text(text: str, step: str, key_type: str) -> list[Any]:
             f"The target '{step}/{text}' has an empty key. Write {step}/* for all keys; write unusual text as JSON, "
             """such as --keys '["", "a,b", "*"]'."""
         )
-    return [_checked(int(part) if _is_integer(part, key_type) else part, step, key_type) for part in parts]
+    return [_check_key(int(part) if _is_integer(part, key_type) else part, step, key_type) for part in parts]
 
 
 def _is_integer(text: str, key_type: str) -> bool:
@@ -129,10 +129,10 @@ def _keys_of_json(text: str, step: str, key_type: str) -> list[Any]:
         ) from None
     if not keys:
         raise CommandRefusedError(f"--keys is an empty array. Leave it out, and write {step}/* for all keys.")
-    return [_checked(key, step, key_type) for key in keys]
+    return [_check_key(key, step, key_type) for key in keys]
 
 
-def _checked(key: Any, step: str, key_type: str) -> Any:
+def _check_key(key: Any, step: str, key_type: str) -> Any:
     """Return the key if it has the type of the step's keys."""
     if key_type.startswith("struct<"):
         fits = isinstance(key, list)

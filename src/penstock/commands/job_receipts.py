@@ -34,7 +34,7 @@ _CUT_REASON: Final = 200
 class ReceiptWriter:
     """Writes the receipts of each micro-batch exactly once, even if it is replayed after a crash.
 
-    The checkpoint keeps the newest, up to `most_bytes`; `bound` is the sink that gets them too, if any.
+    The checkpoint keeps the newest, up to `max_bytes`; `bound` is the sink that gets them too, if any.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class ReceiptWriter:
         checkpoint: Path,
         lineage: str,
         bound: Sink | None,
-        most_bytes: int = DEFAULT_RECEIPTS_BYTES,
+        max_bytes: int = DEFAULT_RECEIPTS_BYTES,
     ) -> None:
         self.bound: Final = bound
         self._checkpoint: Final = checkpoint
         self._lineage: Final = lineage
-        self._most_bytes: Final = most_bytes
-        self._segments: Final = SegmentWriter(checkpoint, most_bytes=most_bytes)
+        self._max_bytes: Final = max_bytes
+        self._segments: Final = SegmentWriter(checkpoint, max_bytes=max_bytes)
 
     def for_outputs(self, lineage: str) -> ReceiptWriter:
         """Return a writer for a sink that knows the job by another id."""
-        return ReceiptWriter(self._checkpoint, lineage, self.bound, self._most_bytes)
+        return ReceiptWriter(self._checkpoint, lineage, self.bound, self._max_bytes)
 
     def prepare(self) -> None:
         """Prepare for writing, once per start."""
@@ -60,19 +60,19 @@ class ReceiptWriter:
         if self.bound is not None:
             self.bound.prepare(self._lineage, str(self._checkpoint))
 
-    def write(self, batch_id: int, told: BatchReceipts) -> None:
+    def write(self, batch_id: int, receipts: BatchReceipts) -> None:
         """Write the receipts of a micro-batch; after a crash this is called again with the same ones."""
-        if not told:
+        if not receipts:
             return
         try:
-            self._segments.append(batch_id, told.lines, told.hashes)
+            self._segments.append(batch_id, receipts.lines, receipts.hashes)
         except OSError as e:
             raise CheckpointError(
                 f"The receipts of micro-batch {batch_id} cannot be written to {kept_receipts(self._checkpoint)} "
                 f"({e.strerror or e}). Free some space there, and start the job again."
             ) from e
         if self.bound is not None:
-            self._send(self.bound, batch_id, told.receipts)
+            self._send(self.bound, batch_id, receipts.receipts)
 
     def _send(self, sink: Sink, batch_id: int, receipts: Sequence[Receipt]) -> None:
         keys = pa.array([receipt.id.encode() for receipt in receipts], pa.binary())

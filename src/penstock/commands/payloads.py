@@ -31,7 +31,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = {
 }
 _FORMAT_EXAMPLES: Final = {"date-time": "2026-12-01T12:00:00Z", "date": "2026-12-01", "decimal": "1.5"}
 # Types may contain themselves.
-_MOST_DEPTH: Final = 4
+_MAX_DEPTH: Final = 4
 _ANYTHING: Final = "any JSON"
 
 
@@ -121,7 +121,7 @@ class _Words:
     def type_of(self, schema: Mapping[str, Any], depth: int = 0) -> str:
         """Describe the type in words."""
         schema = self._resolved(schema)
-        if depth > _MOST_DEPTH:
+        if depth > _MAX_DEPTH:
             return "..."
         if "enum" in schema:
             return " or ".join(msgspec.json.encode(value).decode() for value in schema["enum"])
@@ -147,7 +147,7 @@ class _Words:
     def example_of(self, schema: Mapping[str, Any], depth: int = 0) -> Any:
         """Return a value of the type; optional fields are there only if they have a default."""
         schema = self._resolved(schema)
-        if depth > _MOST_DEPTH:
+        if depth > _MAX_DEPTH:
             return None
         if "enum" in schema:
             return schema["enum"][0]

@@ -44,9 +44,9 @@ class CommandFilter:
     step: str | None = None
     kind: str | None = None
 
-    def __call__(self, story: CommandHistory) -> bool:
+    def __call__(self, history: CommandHistory) -> bool:
         """Return whether the command is selected."""
-        last = story.last
+        last = history.last
         if self.kind is not None and last.kind != self.kind:
             return False
         return self.step is None or self._concerns(last, self.step)
@@ -63,9 +63,9 @@ def find_newest_histories(
 ) -> list[CommandHistory]:
     """Find the newest selected commands, oldest first. Decodes no more receipts than it needs."""
     found: list[CommandHistory] = []
-    for story in _backwards(checkpoint):
-        if selected(story):
-            found.append(story)
+    for history in _histories_backwards(checkpoint):
+        if selected(history):
+            found.append(history)
             if len(found) == limit:
                 break
     return found[::-1]
@@ -74,20 +74,20 @@ def find_newest_histories(
 def find_history(checkpoint: Path, command_id: str) -> CommandHistory | None:
     """Find the newest history of an id; None if it has no receipt."""
     for name in reversed(segment_names(checkpoint)):
-        told = _split(receipts_in(checkpoint, name, command_id))
-        if told:
-            return told[-1]
+        histories = _split(receipts_in(checkpoint, name, command_id))
+        if histories:
+            return histories[-1]
     return None
 
 
-def _backwards(checkpoint: Path) -> Iterator[CommandHistory]:
+def _histories_backwards(checkpoint: Path) -> Iterator[CommandHistory]:
     """Yield all histories, newest first."""
-    told: list[Receipt] = []
+    receipts: list[Receipt] = []
     for _, receipt in receipts_backwards(checkpoint):
-        told.append(receipt)
+        receipts.append(receipt)
         if receipt.status == "ACCEPTED":
-            yield CommandHistory(tuple(reversed(told)))
-            told = []
+            yield CommandHistory(tuple(reversed(receipts)))
+            receipts = []
 
 
 def _split(receipts: list[Receipt]) -> list[CommandHistory]:
@@ -97,7 +97,7 @@ def _split(receipts: list[Receipt]) -> list[CommandHistory]:
         if receipt.status == "ACCEPTED" or not begun:
             begun.append([])
         begun[-1].append(receipt)
-    return [CommandHistory(tuple(story)) for story in begun]
+    return [CommandHistory(tuple(history)) for history in begun]
 
 
 class NewReceipts:
@@ -113,7 +113,7 @@ class NewReceipts:
         return self._new.read(command_id)
 
     def older(self, command_id: str) -> Iterator[list[Receipt]]:
-        """Yield the receipts of a command in each older segment, backwards; most have none."""
+        """Yield the receipts of a command in each older segment, newest segment first; most have none."""
         for name in reversed(self._before):
             yield receipts_in(self._checkpoint, name, command_id)
 

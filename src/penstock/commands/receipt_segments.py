@@ -2,7 +2,7 @@
 
 The folder `receipts` has segments, `0000000001.jsonl` and so on, oldest first. The run that has the checkpoint appends
 the receipts of each micro-batch to the newest; when that is full it begins another, and deletes the oldest beyond the
-bound. Beside each full segment is its index, `0000000001.ids`: the sorted hashes of its ids, which find an id without
+bound. Next to each full segment is its index, `0000000001.ids`: the sorted hashes of its ids, which find an id without
 reading receipts. An index can be rebuilt from its segment; without one the segment is read.
 """
 
@@ -66,7 +66,7 @@ class SegmentWriter:
     Args:
         checkpoint: the folder of the checkpoint.
         segment_bytes: a segment of this size is full.
-        most_bytes: the oldest segments go when all together have more.
+        max_bytes: the oldest segments are deleted when all together have more.
 
     """
 
@@ -75,11 +75,11 @@ class SegmentWriter:
         checkpoint: Path,
         *,
         segment_bytes: int = _SEGMENT_BYTES,
-        most_bytes: int = DEFAULT_RECEIPTS_BYTES,
+        max_bytes: int = DEFAULT_RECEIPTS_BYTES,
     ) -> None:
         self._folder: Final = kept_receipts(checkpoint)
-        self._segment_bytes: Final = max(1, min(segment_bytes, most_bytes // 4))
-        self._most_bytes: Final = most_bytes
+        self._segment_bytes: Final = max(1, min(segment_bytes, max_bytes // 4))
+        self._max_bytes: Final = max_bytes
         self._number = 0
         self._size = 0
         self._newest = -1
@@ -87,7 +87,7 @@ class SegmentWriter:
         self._hashes: list[npt.NDArray[np.uint64]] | None = None
 
     def open(self) -> None:
-        """Go on where the last run ended: cut off a torn line, and write missing indexes."""
+        """Continue where the last run ended: cut off a torn line, and write missing indexes."""
         make_folder(self._folder)
         numbers = _numbers(self._folder)
         for number in numbers[:-1]:
@@ -103,7 +103,7 @@ class SegmentWriter:
             os.fsync(file.fileno())
         for number in reversed(numbers):
             if (last := _last_line(_path(self._folder, number, _LINES))) is not None:
-                self._newest = _known_of(self._folder, number, last)[0].batch
+                self._newest = _decode_known(self._folder, number, last)[0].batch
                 break
         self._forget()
 
@@ -142,17 +142,17 @@ class SegmentWriter:
             found = any(
                 known.batch == batch_id
                 for number in reversed(_numbers(self._folder))
-                for known in _known_of(self._folder, number, _whole_lines(self._folder, number))
+                for known in _decode_known(self._folder, number, _whole_lines(self._folder, number))
             )
             return b"" if found else lines
         kept = _whole_lines(self._folder, self._number)
-        known = _known_of(self._folder, self._number, kept)
+        known = _decode_known(self._folder, self._number, kept)
         there = [
             (line, one) for line, one in zip(kept.splitlines(), known, strict=True) if one.batch == batch_id
         ]
-        told = b"".join(line + b"\n" for line, _ in there)
-        if lines.startswith(told):
-            return lines[len(told) :]
+        written = b"".join(line + b"\n" for line, _ in there)
+        if lines.startswith(written):
+            return lines[len(written) :]
         # A handler may answer differently in a replay: the first receipt stays, and no command gets two.
         over = {one.id for _, one in there if one.status in FINAL}
         each = {(one.id, one.status) for _, one in there}
@@ -174,7 +174,7 @@ class SegmentWriter:
 
     def _write_index(self, number: int, known: Sequence[npt.NDArray[np.uint64]] | None = None) -> None:
         if known is None:
-            lines = _known_of(self._folder, number, _whole_lines(self._folder, number))
+            lines = _decode_known(self._folder, number, _whole_lines(self._folder, number))
             known = [np.array([id_hash(one.id) for one in lines], "<u8")]
         hashes = np.unique(np.concatenate(known)) if known else np.empty(0, "<u8")
         write_atomically(_path(self._folder, number, _INDEX), hashes.astype("<u8").tobytes(), durable=False)
@@ -185,7 +185,7 @@ class SegmentWriter:
         sizes = {number: _path(self._folder, number, _LINES).stat().st_size for number in numbers}
         total = sum(sizes.values()) + self._segment_bytes
         for number in numbers[:-1]:
-            if total <= self._most_bytes:
+            if total <= self._max_bytes:
                 break
             _path(self._folder, number, _LINES).unlink(missing_ok=True)
             total -= sizes.pop(number)
@@ -221,7 +221,7 @@ class NewLines:
             data = data[: data.rfind(b"\n") + 1]
             self._offset += len(data)
             if data:
-                yield _name(number), _decoded(self._folder, number, data, command_id)
+                yield _name(number), _decode(self._folder, number, data, command_id)
 
 
 def newest_mark(checkpoint: Path) -> tuple[int, int]:
@@ -248,7 +248,7 @@ def receipts_in(checkpoint: Path, name: str, command_id: str | None = None) -> l
     folder, number = kept_receipts(checkpoint), int(name.removesuffix(_LINES))
     if command_id is not None and not _may_have(folder, number, command_id):
         return []
-    return _decoded(folder, number, _whole_lines(folder, number), command_id)
+    return _decode(folder, number, _whole_lines(folder, number), command_id)
 
 
 def receipts_backwards(checkpoint: Path) -> Iterator[tuple[str, Receipt]]:
@@ -256,7 +256,7 @@ def receipts_backwards(checkpoint: Path) -> Iterator[tuple[str, Receipt]]:
     folder = kept_receipts(checkpoint)
     for number in reversed(_numbers(folder)):
         for line in reversed(_whole_lines(folder, number).splitlines()):
-            yield _name(number), _decoded(folder, number, line, None)[0]
+            yield _name(number), _decode(folder, number, line, None)[0]
 
 
 def _may_have(folder: Path, number: int, command_id: str) -> bool:
@@ -270,7 +270,7 @@ def _may_have(folder: Path, number: int, command_id: str) -> bool:
     return place < len(hashes) and bool(hashes[place] == wanted)
 
 
-def _decoded(folder: Path, number: int, data: bytes, command_id: str | None) -> list[Receipt]:
+def _decode(folder: Path, number: int, data: bytes, command_id: str | None) -> list[Receipt]:
     """Decode whole lines."""
     # Most lines are not wanted, and searching bytes is faster than decoding.
     encoded = b"" if command_id is None else _encoder.encode(command_id)
@@ -283,7 +283,7 @@ def _decoded(folder: Path, number: int, data: bytes, command_id: str | None) -> 
     return found if command_id is None else [receipt for receipt in found if receipt.id == command_id]
 
 
-def _known_of(folder: Path, number: int, lines: bytes) -> list[_Known]:
+def _decode_known(folder: Path, number: int, lines: bytes) -> list[_Known]:
     """Decode the needed part of each whole line."""
     try:
         return _known.decode_lines(lines)

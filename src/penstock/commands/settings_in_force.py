@@ -26,14 +26,14 @@ def settings_in_force(checkpoint: Path) -> dict[str, dict[str, Any]]:
     Values from an event time on have names of their own. Raises CheckpointError.
     """
     entry = read_command_catalog(checkpoint)
-    told = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
+    reported = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
     # A setting that is new in the code has no earlier value, and one that is gone is not shown.
     return {
         name: {
             **step.defaults,
             **{
                 setting: value
-                for setting, value in told.settings.get(name, {}).items()
+                for setting, value in reported.settings.get(name, {}).items()
                 if setting.removesuffix(" from event time") in step.settings
             },
         }

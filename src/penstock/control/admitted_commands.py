@@ -17,14 +17,14 @@ __all__ = [
     "PlainSet",
     "PlainSets",
     "SlotCommand",
+    "commands_for_slot",
     "decode_commands",
     "encode_commands",
-    "seen_by_slot",
 ]
 
 
 class AdmittedCommand(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="_", tag="o", gc=False):
-    """A command with its position. `refusal` says why it is refused; `key_groups` are those of its keys.
+    """A command with its position. `refusal` is the reason if it is refused; `key_groups` are those of its keys.
 
     `judge` is the step that remembers its id if it is refused.
     """
@@ -57,9 +57,9 @@ class PlainSet(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
-    """Consecutive plain sets to one step; those that other slots execute are present as ids.
+    """Consecutive plain sets to one step. Those that other slots execute are present as ids.
 
-    Thousands may arrive in a second, so they travel and are executed together. `place` is that of the first.
+    Thousands may arrive in a second, so they are sent and executed together. `place` is the position of the first.
     """
 
     place: RecordPosition
@@ -67,7 +67,7 @@ class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
     commands: list[PlainSet | str]
 
     def admit(self, one: PlainSet) -> AdmittedCommand:
-        """One of the commands by itself."""
+        """Return one of the commands by itself."""
         command = Command(
             id=one.id,
             kind="set",
@@ -80,7 +80,7 @@ class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
         return AdmittedCommand(place, command, self.step, "", [one.key_group])
 
     def separate(self) -> list[AdmittedCommand | CommandIdNotice]:
-        """The same commands one by one."""
+        """Return the same commands one by one."""
         return [
             CommandIdNotice(self.place, self.step, one) if isinstance(one, str) else self.admit(one)
             for one in self.commands
@@ -88,13 +88,13 @@ class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
 
 
 SlotCommand: TypeAlias = AdmittedCommand | CommandIdNotice | PlainSets
-"""What a slot executes or takes note of."""
+"""A command, or several, that a slot executes or whose ids it notes."""
 
 
-def seen_by_slot(
+def commands_for_slot(
     commands: Iterable[AdmittedCommand], own: frozenset[int], concerns: Callable[[AdmittedCommand], bool]
 ) -> list[SlotCommand]:
-    """The commands, sorted by position, as the slot with the key groups `own` gets them.
+    """Return the commands, sorted by position, in the form for the slot with the key groups `own`.
 
     The slot gets plain sets to its own keys, other commands that `concerns` selects, and the ids of the rest.
     """
@@ -146,5 +146,5 @@ def encode_commands(commands: Sequence[SlotCommand]) -> bytes:
 
 
 def decode_commands(data: bytes) -> list[SlotCommand]:
-    """Decode what `encode_commands` returned."""
+    """Decode commands from `encode_commands`."""
     return _decoder.decode(data)

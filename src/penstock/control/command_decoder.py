@@ -1,4 +1,4 @@
-"""Command decoder: bytes become a command that is checked, or an error that names whom to answer."""
+"""Command decoder: decode bytes into a validated command, or into an error with the command's id."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final
 import msgspec
 
 from penstock.control.commands import (
-    DEFAULT_MOST_BYTES,
+    DEFAULT_MAX_BYTES,
     NOT_UNDERSTOOD,
     Command,
     CommandError,
     CommandFormat,
-    in_short,
+    short_reason,
 )
 
 __all__ = ["check", "decode_command"]
 
-_MOST_ID_BYTES: Final = 128
-# So many characters of an id that is too long are told.
+_MAX_ID_BYTES: Final = 128
+# The error for an id that is too long shows this many characters of it.
 _SHOWN: Final = 64
 _TIMES: Final = ("issued_at", "effective_at", "expires_at")
 
 
 @dataclass(frozen=True)
 class _Id:
-    """The part of a broken envelope that tells whom to answer."""
+    """The part of an invalid envelope that identifies the command."""
 
     id: str = ""
 
@@ -36,13 +36,11 @@ _decoder: Final = msgspec.json.Decoder(Command)
 _id_decoder: Final = msgspec.json.Decoder(_Id)
 
 
-def decode_command(
-    data: bytes, form: CommandFormat = "json", most_bytes: int = DEFAULT_MOST_BYTES
-) -> Command:
-    """The command of an envelope. Raises CommandError with the reason, and with the id when it has one."""
-    if len(data) > most_bytes:
+def decode_command(data: bytes, form: CommandFormat = "json", max_bytes: int = DEFAULT_MAX_BYTES) -> Command:
+    """Decode and check the command of an envelope. Raises CommandError with the reason, and with the id if known."""
+    if len(data) > max_bytes:
         command_id = _id_of(data) if form == "json" else ""
-        raise CommandError(f"the command has {len(data)} bytes; at most {most_bytes} are taken", command_id)
+        raise CommandError(f"the command has {len(data)} bytes; at most {max_bytes} are taken", command_id)
     if form == "protobuf":
         from penstock.control.command_messages import command_of_message
 
@@ -51,7 +49,7 @@ def decode_command(
         try:
             command = _decoder.decode(data)
         except NOT_UNDERSTOOD as e:
-            raise CommandError(in_short(e), _id_of(data)) from None
+            raise CommandError(short_reason(e), _id_of(data)) from None
     check(command)
     return command
 
@@ -65,15 +63,15 @@ def _id_of(data: bytes) -> str:
 
 
 def check(command: Command) -> None:
-    """Raise CommandError for what the types alone do not forbid."""
+    """Raise CommandError if a command is invalid in a way that its types allow."""
     target = command.target
     reason = ""
     if not command.id:
         reason = "the id is empty"
     elif _is_too_long(command.id):
-        # Without an id it has its receipt under its place. A part of the id may be that of another command.
+        # Without an id, the receipt has the command's position. A part of the id may be the id of another command.
         raise CommandError(
-            f"the id is longer than {_MOST_ID_BYTES} bytes; it begins with {command.id[:_SHOWN]!r}"
+            f"the id is longer than {_MAX_ID_BYTES} bytes; it begins with {command.id[:_SHOWN]!r}"
         )
     elif not command.kind:
         reason = "the kind is empty"
@@ -101,10 +99,10 @@ def _check_times(command: Command) -> None:
         try:
             at.astimezone(dt.UTC)
         except OverflowError:
-            raise CommandError(f"{name} lies outside of the years 1 to 9999", command.id) from None
+            raise CommandError(f"{name} is outside the years 1 to 9999", command.id) from None
 
 
 def _is_too_long(command_id: str) -> bool:
-    if len(command_id) > _MOST_ID_BYTES:
+    if len(command_id) > _MAX_ID_BYTES:
         return True
-    return not command_id.isascii() and len(command_id.encode()) > _MOST_ID_BYTES
+    return not command_id.isascii() and len(command_id.encode()) > _MAX_ID_BYTES

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from penstock.control.commands import NOT_UNDERSTOOD, Command, CommandError, Target, in_short
+from penstock.control.commands import NOT_UNDERSTOOD, Command, CommandError, Target, short_reason
 from penstock.control.control_pb2 import Command as CommandMessage  # type: ignore[attr-defined]
 
 __all__ = ["command_of_message", "message_of_command"]
 
 
 def command_of_message(data: bytes) -> Command:
-    """The command of a protobuf message. CommandError when it is none."""
+    """Decode the command of a protobuf message. Raises CommandError when it is not a command."""
     try:
         message = CommandMessage.FromString(data)
     except DecodeError as e:
@@ -24,7 +24,7 @@ def command_of_message(data: bytes) -> Command:
         payload = msgspec.json.decode(message.payload or b"null", type=msgspec.Raw)
         target = _target(message.target)
     except NOT_UNDERSTOOD as e:
-        raise CommandError(f"payload and keys must be JSON: {in_short(e)}", message.id) from None
+        raise CommandError(f"payload and keys must be JSON: {short_reason(e)}", message.id) from None
     return Command(
         id=message.id,
         kind=message.kind,
@@ -56,7 +56,7 @@ def _time(message: Any, name: str) -> dt.datetime | None:
 
 
 def message_of_command(command: Command) -> bytes:
-    """The protobuf message of a command."""
+    """Encode a command as a protobuf message."""
     target = command.target
     keys = [target.key] if target.key is not None else list(target.keys or ())
     message = CommandMessage(

@@ -1,11 +1,12 @@
-"""Commands: what an operator wants a running job to do, to whom, in which version and until when.
+"""Commands: what a running job is asked to do, with a target, a version and an expiry time.
 
-A command travels as JSON or as the protobuf message `penstock.Command` of `control.proto`:
+A command is sent as JSON or as the protobuf message `penstock.Command` of `control.proto`:
 
     {"id": "7f3c", "kind": "set", "target": {"step": "thermostat", "key": 5}, "version": 3, "issued_by": "ann",
      "expires_at": "2026-12-01T12:00:00Z", "payload": {"desired": 21.5}}
 
-Without a target it is for the whole job; with a step only, for the step; with `"all": true`, for every key of the step.
+Without a target, it is for the whole job; with only a step, for the step; with `"all": true`, for every key of the
+step.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 __all__ = [
     "COMMANDS",
-    "DEFAULT_MOST_BYTES",
+    "DEFAULT_MAX_BYTES",
     "NOT_UNDERSTOOD",
     "Command",
     "CommandError",
@@ -26,7 +27,7 @@ __all__ = [
     "DumpRequest",
     "Scope",
     "Target",
-    "in_short",
+    "short_reason",
 ]
 
 
@@ -36,15 +37,15 @@ CommandFormat = Literal["json", "protobuf"]
 COMMANDS: Final = "commands"
 """The name of the stream of commands that every job with a keyed step has."""
 
-DEFAULT_MOST_BYTES: Final = 1 << 20
-"""The largest command that is taken unless another limit is set."""
+DEFAULT_MAX_BYTES: Final = 1 << 20
+"""The default limit of the size of a command."""
 
 NOT_UNDERSTOOD: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
-"""What decoding raises for data that somebody sent: not only what it is meant to raise."""
+"""The exceptions that decoding untrusted data raises: more than only the documented ones."""
 
 
 class CommandError(Exception):
-    """A command that cannot be understood. `id` is its id, when that much could be read."""
+    """A command that cannot be decoded. `id` is its id, if that could be read."""
 
     def __init__(self, reason: str, command_id: str = "") -> None:
         super().__init__(reason)
@@ -52,7 +53,7 @@ class CommandError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Whom a command is for."""
+    """The target of a command."""
 
     step: str = ""
     key: Any = None
@@ -61,7 +62,7 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def scope(self) -> Scope:
-        """How far it reaches."""
+        """The kind of target."""
         if not self.step:
             return "job"
         if self.key is not None:
@@ -81,13 +82,13 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class DumpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of a command `dump-state`: where the dump goes, in which `{batch}` stands for the micro-batch."""
+    """The payload of a command `dump-state`: the place of the dump. `{batch}` in it stands for the micro-batch."""
 
     to: str
     format: Literal["csv", "jsonl", "parquet"] = "csv"
 
     def place(self, batch: int) -> str:
-        """Where the dump of a micro-batch goes."""
+        """Return the place of the dump of a micro-batch."""
         return self.to.replace("{batch}", str(batch))
 
 
@@ -96,8 +97,8 @@ class Command(
 ):
     """One command.
 
-    `version` orders the commands of one kind for one target: a lower one than applied is refused. `effective_at` is an
-    event time; without it the command takes effect at the cut of its micro-batch.
+    `version` orders the commands of one kind for one target: a version lower than the applied one is refused.
+    `effective_at` is an event time; without it, the command takes effect at the cut of its micro-batch.
     """
 
     id: str
@@ -111,7 +112,7 @@ class Command(
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def in_short(error: BaseException) -> str:
-    """What is wrong, in a line of text that can be written anywhere."""
-    said = str(error) if isinstance(error, msgspec.MsgspecError) else f"{type(error).__name__}: {error}"
-    return " ".join(said.encode("utf-8", "backslashreplace").decode().split())[:500]
+def short_reason(error: BaseException) -> str:
+    """Return the message of an error as one line of text that can be written anywhere."""
+    text = str(error) if isinstance(error, msgspec.MsgspecError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())[:500]

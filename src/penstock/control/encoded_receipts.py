@@ -1,7 +1,7 @@
-"""Encoded receipts: what tasks make of slots' reports, and what the driver puts in the order of the commands.
+"""Encoded receipts: tasks encode the reports of slots, and the driver sorts them in the order of the commands.
 
-Thousands of commands a second are applied by one slot each. Tasks encode their receipts as columns, many at a time;
-the driver sorts them without decoding.
+Thousands of commands a second may be applied by one slot each. Tasks encode their receipts as columns, many at a time,
+and the driver sorts them without decoding.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ __all__ = [
     "receipt_columns",
 ]
 
-_MOST_REPLIES: Final = 1000
-# The receipts of this many commands stay far below the 2 GiB that a column of Arrow can hold.
-_MOST_AT_ONCE: Final = 50_000
+_MAX_REPLIES: Final = 1000
+# The receipts of this many commands stay far below 2 GiB, the limit of an Arrow column.
+_MAX_AT_ONCE: Final = 50_000
 _encoder: Final = msgspec.json.Encoder()
 _receipts_decoder: Final = msgspec.json.Decoder(Receipt)
 _codec: Final = pa.Codec("lz4_raw")
-# What JSON escapes, as msgspec writes it.
+# The characters that msgspec escapes in JSON.
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: its number, its time, and how many records each step has processed up to and with it."""
+    """A micro-batch: its number, its time, and the number of records that each step has processed by its end."""
 
     number: int
     at: dt.datetime
@@ -52,9 +52,9 @@ class Batch:
 
 
 class Applied(msgspec.Struct, array_like=True, gc=False):
-    """Commands of one source partition that a slot alone has applied, as columns.
+    """Commands of one source partition that a single slot has applied, as columns.
 
-    `key_groups` and `keys` are how many of them each command has touched, one at least.
+    `key_groups` and `keys` are the numbers of those that each command has touched, at least one.
     """
 
     stream: str
@@ -69,7 +69,7 @@ class Applied(msgspec.Struct, array_like=True, gc=False):
     keys: list[int] = []
 
     def add(self, report: Report) -> None:
-        """Add a command by what the slot reports of it."""
+        """Add a command from the report of the slot."""
         self.offsets.append(report.place.offset)
         self.ids.append(report.id)
         self.kinds.append(report.kind)
@@ -94,7 +94,7 @@ class Applied(msgspec.Struct, array_like=True, gc=False):
         self.keys += [1] * count
 
     def parts(self, size: int) -> Iterator[Applied]:
-        """The same in parts of so many commands at most."""
+        """Yield the same in parts of at most `size` commands."""
         columns = msgspec.structs.astuple(self)[2:]
         for start in range(0, len(self.ids), size):
             yield Applied(self.stream, self.partition, *(column[start : start + size] for column in columns))
@@ -117,8 +117,8 @@ class EncodedReceipts(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ReceiptColumns(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The receipts of some commands of one source partition, as columns.
 
-    `offsets` (int64), the hashes of the ids (uint64) and the bytes of each command's receipts (int32) are columns;
-    `packed` has all receipts, `size` bytes, compressed. `outcomes` counts the commands by their last status.
+    The columns are `offsets` (int64), `hashes` of the ids (uint64) and `sizes`, the bytes of each command's receipts
+    (int32). `packed` has all receipts, compressed from `size` bytes. `outcomes` counts the commands by last status.
     """
 
     stream: str
@@ -146,8 +146,8 @@ class ReceiptColumns(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class BatchReceipts:
     """All receipts of a micro-batch in the order of the commands, and the hash of each command's id.
 
-    `outcomes` counts the commands by their last status. `together` are those of commands that
-    several slots report.
+    `outcomes` counts the commands by their last status. `together` has the receipts of commands that several slots
+    report.
     """
 
     lines: bytes = b""
@@ -165,7 +165,7 @@ class BatchReceipts:
 
     @classmethod
     def of(cls, columns: Iterable[ReceiptColumns], together: Sequence[EncodedReceipts] = ()) -> BatchReceipts:
-        """Sort the receipts that tasks have encoded, and others."""
+        """Sort the receipts that tasks have encoded, and those in `together`."""
         by_place: dict[tuple[str, str], list[ReceiptColumns]] = {}
         outcomes: Counter[str] = Counter()
         for some in [*columns, *_columns_of(together)]:
@@ -178,7 +178,7 @@ class BatchReceipts:
 
 
 def id_hash(command_id: str) -> int:
-    """The hash by which the receipts of a command are found."""
+    """Return the hash that finds the receipts of a command."""
     return int(xxhash.xxh3_64_intdigest(command_id.encode()))
 
 
@@ -197,16 +197,16 @@ def receipt_columns(
     columns = [
         _applied_columns(part, batch)
         for some in [*applied, *found.values()]
-        for part in some.parts(_MOST_AT_ONCE)
+        for part in some.parts(_MAX_AT_ONCE)
     ]
     return [*columns, *_columns_of(encode_receipts(others, batch))]
 
 
 def encode_receipts(reports: Iterable[Report], batch: Batch) -> list[EncodedReceipts]:
-    """Encode the receipts of a micro-batch in the order of the commands, whatever the order of the reports.
+    """Encode the receipts of a micro-batch in the order of the commands. The reports may be in any order.
 
-    A command that repeats an earlier one has no receipts. One that was not admitted is ACCEPTED (it was read) and
-    REJECTED; the others are ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
+    A command that repeats an earlier one has no receipts. A command that was not admitted is ACCEPTED (it was read) and
+    REJECTED. The others are ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
     """
     commands: dict[RecordPosition, list[Report]] = {}
     for report in reports:
@@ -229,7 +229,7 @@ def _in_order(parts: Sequence[ReceiptColumns]) -> tuple[bytes, npt.NDArray[np.ui
 
 
 def _content(lines: pa.Array) -> pa.Buffer:
-    """The bytes of all lines, concatenated."""
+    """Return the bytes of all lines, concatenated."""
     sizes = pc.binary_length(lines)
     return lines.buffers()[2].slice(0, pc.sum(sizes, min_count=0).as_py())
 
@@ -294,13 +294,13 @@ def _applied_columns(applied: Applied, batch: Batch) -> ReceiptColumns:
         *[*begin, 'VALIDATED"', *known, "}\n"],
         *[*begin, 'APPLIED"', *known, *counts, "}\n"],
     ]
-    lines = pc.binary_join_element_wise(*_joined(parts), "")
+    lines = pc.binary_join_element_wise(*_join_constants(parts), "")
     outcomes = {"APPLIED": len(applied.ids)}
     return _columns((applied.stream, applied.partition), applied.offsets, applied.ids, lines, outcomes)
 
 
-def _joined(parts: Iterable[Any]) -> list[Any]:
-    """The same with constants that follow each other in one piece."""
+def _join_constants(parts: Iterable[Any]) -> list[Any]:
+    """Return the parts with consecutive constants joined into one."""
     found: list[Any] = []
     for part in parts:
         if isinstance(part, str) and found and isinstance(found[-1], str):
@@ -311,7 +311,7 @@ def _joined(parts: Iterable[Any]) -> list[Any]:
 
 
 def _texts(values: Sequence[str]) -> Any:
-    """Texts as they stand between quotes in JSON; one text where they are all the same."""
+    """Return texts as they are between quotes in JSON, or a single text if all are the same."""
     if len(set(values)) == 1:
         return _encoder.encode(values[0]).decode()[1:-1]
     found = pa.array(values, pa.string())
@@ -346,18 +346,18 @@ def _receipts(reports: list[Report], batch: Batch) -> list[Receipt]:
 def _details(reports: list[Report], batch: Batch) -> str:
     traces = [report.trace for report in reports if report.trace is not None]
     if traces:
-        return _encoded(_steps(traces, batch))
+        return _encode(_steps(traces, batch))
     replies = [reply for report in reports for reply in report.replies]
     if not replies:
         return ""
     if all(key is None for key, _ in replies):
         answers = [answer for _, answer in replies]
-        return _encoded(answers[0] if len(answers) == 1 else answers)
-    return _encoded(sorted(([key, answer] for key, answer in replies), key=_encoded)[:_MOST_REPLIES])
+        return _encode(answers[0] if len(answers) == 1 else answers)
+    return _encode(sorted(([key, answer] for key, answer in replies), key=_encode)[:_MAX_REPLIES])
 
 
 def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
-    """What each step says of itself, in the order in which records pass the steps."""
+    """Return each step's answer to a trace, in the order in which records pass the steps."""
     found = []
     for level, step in sorted({(trace.level, trace.step) for trace in traces}):
         parts = [trace for trace in traces if trace.step == step]
@@ -378,5 +378,5 @@ def _steps(traces: list[Trace], batch: Batch) -> list[dict[str, Any]]:
     return found
 
 
-def _encoded(value: Any) -> str:
+def _encode(value: Any) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()

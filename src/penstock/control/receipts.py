@@ -1,4 +1,4 @@
-"""Receipts: what became of a command, put together from what each slot of each step reports."""
+"""Receipts: the result of a command, combined from the reports of each slot of each step."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Status = Literal["ACCEPTED", "VALIDATED", "REJECTED", "APPLIED", "DEGRADED"]
 Outcome = Literal["applied", "degraded", "refused", "duplicate"]
 
 FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
-"""After one of these nothing more becomes of a command."""
+"""The statuses after which a command has no more receipts."""
 
 
 class RecordPosition(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """Where a command stands in its stream: what tells two commands of one id apart."""
+    """The position of a command in its stream, which distinguishes two commands with the same id."""
 
     stream: str
     partition: str
@@ -38,9 +38,9 @@ class RecordPosition(msgspec.Struct, frozen=True, order=True, array_like=True, g
 
 
 class StepTime(msgspec.Struct, frozen=True, array_like=True):
-    """How far the event time of a step is: its watermark in milliseconds since 1970, None before the first.
+    """The event time of a step: its watermark in milliseconds since 1970, None before the first.
 
-    `held_by` is the stream and partition, or the step, that holds it; None when nothing does.
+    `held_by` is the stream and partition, or the step, that holds it back; None if nothing does.
     """
 
     watermark_ms: int | None
@@ -48,7 +48,7 @@ class StepTime(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def watermark(self) -> dt.datetime | str | None:
-        """The watermark for people; as text what no datetime can tell."""
+        """The watermark for display; a text if it is out of the range of a datetime."""
         if self.watermark_ms is None:
             return None
         try:
@@ -58,7 +58,7 @@ class StepTime(msgspec.Struct, frozen=True, array_like=True):
 
 
 def slowest_time(times: Iterable[StepTime]) -> StepTime | None:
-    """That of the slowest of some slots; None of none."""
+    """Return the time of the slowest slot, or None if there are no slots."""
     return min(times, key=_slowest_first, default=None)
 
 
@@ -67,9 +67,9 @@ def _slowest_first(time: StepTime) -> tuple[Any, ...]:
 
 
 class Trace(msgspec.Struct, frozen=True, array_like=True):
-    """What a slot of a step says of itself when it is asked for a trace.
+    """The answer of a slot of a step to a trace command.
 
-    `time` is there in a step that goes by event time.
+    `time` is set if the step has event time.
     """
 
     step: str
@@ -82,11 +82,11 @@ class Trace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one slot did with a command.
+    """The result of a command in one slot.
 
     `failed` has the key groups in which a handler raised, `key_groups` those that the command touched, and `keys` the
-    number of keys in them. `replies` are what handlers answered, with the keys they answered for. `alone` tells that no
-    other slot reports on the command.
+    number of keys in them. `replies` are the answers of handlers, with the keys that they answered for. `alone` means
+    that no other slot reports on the command.
     """
 
     place: RecordPosition
@@ -106,10 +106,10 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One receipt of a command: what became of command `id` in micro-batch `batch`, whose time is `at`.
+    """One receipt of the command `id`: its status in the micro-batch `batch`, at the time `at`.
 
-    `key_groups` and `keys` count what the command touched; `degraded` names the key groups in which a handler raised;
-    `details` is JSON with what handlers replied, or what each step says of itself for a trace.
+    `key_groups` and `keys` are the numbers of key groups and keys that the command touched. `degraded` has the key
+    groups in which a handler raised. `details` is JSON with the replies of handlers, or each step's answer to a trace.
     """
 
     id: str

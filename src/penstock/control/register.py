@@ -1,7 +1,7 @@
-"""The register: which commands a step has taken, so that none is applied twice and no version goes back.
+"""The register: the commands that a step has taken, so that none is applied twice and no version goes back.
 
-Every slot of a step keeps one. All see the commands for the step in the same order, so they decide alike; only the
-versions of single keys are kept by the slot that has the key alone.
+Every slot of a step has one. All slots see the commands for the step in the same order, so they make the same
+decisions. Only the versions of single keys are kept by just the slot that has the key.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import xxhash
 
 from penstock.control.commands import Command
 
-__all__ = ["DEFAULT_IDS_KEPT", "DEFAULT_KEYS_KEPT", "Refusal", "Register", "merged_registers"]
+__all__ = ["DEFAULT_IDS_KEPT", "DEFAULT_KEYS_KEPT", "Refusal", "Register", "merge_registers"]
 
 DEFAULT_IDS_KEPT: Final = 100_000
 DEFAULT_KEYS_KEPT: Final = 100_000
 
-# Ids are kept as their hashes (XXH3, 128 bits), which take less room than most ids do.
+# Ids are kept as hashes (XXH3, 128 bits), which are shorter than most ids.
 _DIGEST_BYTES: Final = 16
 
-# Scopes whose versions are kept side by side: a command to a step says nothing about the step's keys.
+# The scope of versions for keys, separate from that of the step: a command to a step does not concern its keys.
 _KEYED: Final = "keyed"
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a command is not applied. A duplicate is not news: it has its receipt already."""
+    """The reason why a command is not applied. A duplicate is not reported: it has its receipt already."""
 
     reason: str
     duplicate: bool = False
@@ -42,7 +42,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class _Noted(msgspec.Struct):
-    """What was noted since the register was last settled."""
+    """The entries noted since the register was last settled."""
 
     ids: dict[bytes, None]
     versions: dict[tuple[str, str], int]
@@ -53,15 +53,15 @@ class _Noted(msgspec.Struct):
 
 
 class Register:
-    """What one slot of a step knows about commands.
+    """The knowledge of one slot of a step about commands.
 
-    What is noted stands apart from what was known before until `settle`: it can be taken back, and stored by itself.
+    New entries are kept separately until `settle`: they can be taken back, and stored by themselves.
 
     Args:
-        stored: what an earlier `dump` gave, or None.
-        later: what `settle` has given since, in order.
-        ids_kept: how many ids are remembered, the newest.
-        keys_kept: of how many keys the versions are remembered, those that had one last.
+        stored: the result of an earlier `dump`, or None.
+        later: the results of `settle` since then, in order.
+        ids_kept: the number of ids to remember, the newest.
+        keys_kept: the number of keys whose versions are remembered, those with the most recently noted ones.
 
     """
 
@@ -81,25 +81,25 @@ class Register:
         self._key_versions: OrderedDict[tuple[str, Any], int] = OrderedDict()
         self._noted = _Noted({}, {}, {})
         if stored is not None:
-            base = _noted(stored)
+            base = _decode(stored)
             self._order.extend(base.ids)
             self._ids.update(base.ids)
             self._versions.update(base.versions)
             self._key_versions.update(base.key_versions)
         for settled in later:
-            self._take(_noted(settled))
+            self._take(_decode(settled))
 
     @property
     def changed(self) -> bool:
-        """Whether anything was noted that is not settled."""
+        """Whether there are entries that are not settled."""
         return bool(self._noted)
 
-    def seen(self, command_id: str) -> bool:
-        """Take note of an id; whether it was known before."""
-        return self._seen(_digest(command_id))
+    def mark_seen(self, command_id: str) -> bool:
+        """Note an id. Return whether it was known before."""
+        return self._mark_seen(_digest(command_id))
 
-    def seen_all(self, command_ids: Sequence[str]) -> list[bool]:
-        """Take note of ids in their order; whether each was known before."""
+    def mark_all_seen(self, command_ids: Sequence[str]) -> list[bool]:
+        """Note ids in their order. Return for each whether it was known before."""
         digests = [_digest(one) for one in command_ids]
         new = dict.fromkeys(digests)
         if (
@@ -107,19 +107,19 @@ class Register:
             or not self._ids.isdisjoint(new)
             or not self._noted.ids.keys().isdisjoint(new)
         ):
-            return [self._seen(digest) for digest in digests]
+            return [self._mark_seen(digest) for digest in digests]
         self._noted.ids |= new
         return [False] * len(digests)
 
-    def _seen(self, digest: bytes) -> bool:
+    def _mark_seen(self, digest: bytes) -> bool:
         if digest in self._ids or digest in self._noted.ids:
             return True
         self._noted.ids[digest] = None
         return False
 
     def admit(self, command: Command, now: dt.datetime) -> Refusal | None:
-        """Take note of a command; a Refusal when it must not be applied. `now` is the time of the micro-batch."""
-        if self.seen(command.id):
+        """Note a command. Return a Refusal if it must not be applied. `now` is the time of the micro-batch."""
+        if self.mark_seen(command.id):
             return Refusal("the id was seen before", duplicate=True)
         if command.expires_at is not None and command.expires_at <= now:
             return Refusal(f"it expired at {command.expires_at.isoformat()}")
@@ -133,7 +133,7 @@ class Register:
         return None
 
     def stale_key(self, command: Command, key: Any) -> Refusal | None:
-        """For one key of an admitted command: a Refusal when the key has seen a newer version."""
+        """Return a Refusal for one key of an admitted command if the key has seen a newer version."""
         if command.version is None:
             return None
         place = command.kind, _plain(key)
@@ -142,32 +142,32 @@ class Register:
         return Refusal(stale(command.version, newest)) if command.version < newest else None
 
     def note_key(self, command: Command, key: Any) -> None:
-        """A command was applied to a key, which sees no older version from now on."""
+        """Note that a command was applied to a key. The key refuses older versions from now on."""
         if command.version is not None and command.target.scope != "all":
             place = command.kind, _plain(key)
             self._noted.key_versions.pop(place, None)
             self._noted.key_versions[place] = command.version
 
     def take_back(self) -> None:
-        """Forget what was noted since the register was last settled."""
+        """Forget the entries noted since the register was last settled."""
         self._noted = _Noted({}, {}, {})
 
     def settle(self) -> bytes | None:
-        """Know for good what was noted; gives it as bytes, the same for the same history, None when it is nothing."""
+        """Keep the noted entries for good. Return them as bytes, the same for the same history, or None if empty."""
         noted = self._noted
         if not noted:
             return None
         self.take_back()
         self._take(noted)
-        return _encoded(noted.ids, noted.versions, noted.key_versions)
+        return _encode(noted.ids, noted.versions, noted.key_versions)
 
     def dump(self) -> bytes:
-        """All of the register as bytes, the same for the same history. What was noted is settled."""
+        """Settle, and return the whole register as bytes, the same for the same history."""
         self.settle()
-        return _encoded(self._order, self._versions, self._key_versions)
+        return _encode(self._order, self._versions, self._key_versions)
 
     def shrink(self) -> None:
-        """Forget the versions of single keys of which a version to all keys says the same."""
+        """Forget the versions of single keys that a version for all keys covers."""
         covered = [
             (kind, key)
             for (kind, key), version in self._key_versions.items()
@@ -180,7 +180,7 @@ class Register:
         return self._noted.versions.get((kind, scope), self._versions.get((kind, scope), -1))
 
     def _take(self, noted: _Noted) -> None:
-        """Put what was noted behind what is known, of which the oldest goes where it is too much."""
+        """Append noted entries to the known ones, and drop the oldest above the limits."""
         self._order.extend(noted.ids)
         self._ids.update(noted.ids)
         while len(self._order) > self._ids_kept:
@@ -197,7 +197,7 @@ def _digest(command_id: str) -> bytes:
     return xxhash.xxh3_128_digest(command_id.encode())
 
 
-def _noted(stored: bytes) -> _Noted:
+def _decode(stored: bytes) -> _Noted:
     found = msgspec.msgpack.decode(stored, type=_Stored)
     ids = found.ids
     return _Noted(
@@ -207,7 +207,7 @@ def _noted(stored: bytes) -> _Noted:
     )
 
 
-def _encoded(
+def _encode(
     ids: Iterable[bytes], versions: Mapping[tuple[str, str], int], key_versions: Mapping[tuple[str, Any], int]
 ) -> bytes:
     return msgspec.msgpack.encode(
@@ -219,13 +219,13 @@ def _encoded(
     )
 
 
-def merged_registers(stored: Sequence[bytes]) -> bytes:
-    """The registers of all slots of a step as one: they differ only in the versions of single keys."""
+def merge_registers(stored: Sequence[bytes]) -> bytes:
+    """Merge the registers of all slots of a step, which differ only in the versions of single keys."""
     found = [msgspec.msgpack.decode(register, type=_Stored) for register in stored]
-    # A slot that was idle when ids came has seen them all the same, but for one that has never run.
+    # All slots know the same ids, even those that were idle. Only a slot that has never run knows fewer.
     longest = max(found, key=lambda register: len(register.ids))
     versions: dict[tuple[str, str], int] = {}
-    # After a rescaling every slot has the versions of all keys, of which only its own go on.
+    # After a rescaling every slot has the versions of all keys, and only updates those of its own.
     key_versions: dict[tuple[str, bytes], tuple[str, Any, int]] = {}
     for register in found:
         for kind, scope, version in register.versions:
@@ -244,15 +244,15 @@ def merged_registers(stored: Sequence[bytes]) -> bytes:
 
 
 def stale(version: int, newest: int) -> str:
-    """The reason for which an old version is refused."""
+    """Return the reason for refusing an old version."""
     return f"version {version} is stale: version {newest} has been applied"
 
 
 def _plain(key: Any) -> Any:
-    """A key as it comes back from storage."""
+    """Return a key in the form in which it comes back from storage."""
     return _hashable(msgspec.to_builtins(key))
 
 
 def _hashable(key: Any) -> Any:
-    """A key of several fields is a tuple, which comes back from storage as a list."""
+    """Return a key of several fields as a tuple; storage returns it as a list."""
     return tuple(key) if isinstance(key, list) else key

@@ -1,6 +1,6 @@
 """The demo: simulated rooms, the job that keeps them warm, a live view, and an independent check.
 
-In: the seconds that it may take.
+In: the number of seconds to run.
 Out: a verdict on every reading.
 Imports: checkpoints, errors, jobs, machine, runtime.
 """

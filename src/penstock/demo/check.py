@@ -1,7 +1,7 @@
-"""The check: judge again, by the reference fold, every reading that the job has judged.
+"""The check: judge every reading of the job again with the reference fold.
 
-It looks at what was really read and written: the records in the streams, the cuts in the checkpoint, the commands in
-the sink. For each room the commands that the fold expects are compared with those that were written.
+It examines what was actually read and written: the records in the streams, the cuts in the checkpoint, the commands in
+the sink. For each room, it compares the commands that the fold expects with those that were written.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _UNKNOWN: Final = -1
 
 
 class Checker:
-    """Follows the job batch by batch, or goes through all of them at the end.
+    """A checker that follows the job batch by batch, or processes all batches at the end.
 
-    A command that is missing, one too many, and one with another content (or from another micro-batch, where that
-    is known) count as one violation each: a reading that the job and the fold have judged differently.
+    A missing command, an extra one, and one with different content (or from another micro-batch, if that is known)
+    count as one violation each: a reading that the job and the fold have judged differently.
     """
 
     def __init__(self, fold: Fold, evidence: Evidence) -> None:
@@ -39,7 +39,7 @@ class Checker:
         self.commands = 0
 
     def follow(self, last_batch: int) -> None:
-        """Take in the micro-batches up to this one, which must be complete."""
+        """Process the micro-batches up to this one, which must be complete."""
         while self._next_batch <= last_batch:
             self._take(self._next_batch)
             self._next_batch += 1
@@ -65,10 +65,10 @@ class Checker:
         self._touched.add(sensor)
 
     def violations(self, *, running: bool = False) -> int:
-        """How many readings were judged differently.
+        """Return the number of readings that were judged differently.
 
-        While the job is `running`, commands of micro-batches that were not taken in yet may be there already, where
-        commands do not tell their batch; so none counts as one too many at the end.
+        If commands do not say which batch wrote them, a `running` job may have written commands of micro-batches that
+        are not processed here yet. So extra commands at the end do not count.
         """
         ahead = running and not self._evidence.tells_batch
         for sensor in self._touched:
@@ -80,9 +80,9 @@ class Checker:
 
 
 def differences(expected: Sequence[_Command], written: Sequence[_Command]) -> int:
-    """The least number of commands to add, to remove or to replace to get from one sequence to the other.
+    """Return the least number of commands to add, remove or replace to turn one sequence into the other.
 
-    This is the Levenshtein distance, by the algorithm of Wagner and Fischer, after equal ends are cut off.
+    This is the Levenshtein distance, by the Wagner-Fischer algorithm, after equal ends are cut off.
     """
     start = 0
     while start < min(len(expected), len(written)) and expected[start] == written[start]:

@@ -1,7 +1,7 @@
-"""The example that the demo runs: where its files are, and its reference fold.
+"""The example that the demo runs: its files and its reference fold.
 
-The demo runs the very files of `examples/temperature_control`, through the loader of `penstock run`. So there is one
-copy of the job, the one that people read. A wheel carries the folder inside this package.
+The demo runs the files of `examples/temperature_control` themselves, through the loader of `penstock run`. So there is
+only one copy of the job, the one that people read. A wheel has the folder inside this package.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class Fold(Protocol):
     """The job as a fold over single records; see `reference.py` of the example."""
 
     def take_setting(self, setting: dict[str, Any]) -> None:
-        """A room's owner asks for something else."""
+        """Apply a new setting of a room."""
 
     def judge(self, reading: dict[str, Any]) -> dict[str, Any] | None:
-        """The command that a reading causes, or None."""
+        """Return the command that a reading causes, or None."""
 
 
 def load_example() -> LoadedJob:
-    """The example's job."""
+    """Load the example's job."""
     return load_job(str(_folder() / "job.py"))
 
 
 def load_fold() -> Fold:
-    """A new fold of the example's reference. Each call loads the file anew and leaves the import path alone."""
+    """Return a new fold from the example's reference. Each call loads the file again, without using the import path."""
     path = _folder() / "reference.py"
     spec = importlib.util.spec_from_file_location(f"penstock_demo_{path.stem}", path)
     assert spec is not None
@@ -46,7 +46,7 @@ def load_fold() -> Fold:
 
 
 def _folder() -> Path:
-    """Where the example is: inside the installed package, else beside the source."""
+    """Return the folder of the example: inside the installed package, else next to the source."""
     here = Path(__file__).resolve()
     places = [here.with_name(_NAME), *(parent / "examples" / _NAME for parent in here.parents[3:4])]
     for place in places:
@@ -54,5 +54,5 @@ def _folder() -> Path:
             return place
     raise PenstockError(
         f"The example {_NAME} is not part of this installation (looked in {' and '.join(map(str, places))}). "
-        "Install penstock again."
+        "Reinstall penstock."
     )

@@ -1,4 +1,4 @@
-"""Feeds: how simulated rooms talk to the job, and how what was really read and written is found again."""
+"""Feeds: how simulated rooms communicate with the job, and evidence of what was actually read and written."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ COMMANDS: Final = "heaters"
 
 
 class Feed(Protocol):
-    """The way into the job and out of it."""
+    """The connection into the job and out of it."""
 
     @property
     def place(self) -> str:
-        """Where the streams are, for people."""
+        """A readable description of where the streams are."""
 
     @property
     def bindings(self) -> Mapping[str, str]:
         """The binding of each stream of the job."""
 
     def send(self, stream: str, records: Sequence[Record]) -> None:
-        """Let the job read more records."""
+        """Send records for the job to read."""
 
     def new_commands(self) -> list[Record]:
-        """The commands that the job has written since the last call."""
+        """Return the commands that the job has written since the last call."""
 
     def evidence(self, checkpoint: str) -> Evidence:
-        """A fresh look at everything, from the first micro-batch on."""
+        """Return new evidence, from the first micro-batch on."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one micro-batch read, in the order that counts."""
+    """The input of one micro-batch, in the order in which it counts."""
 
     batch_id: int
     settings: Sequence[Record]
@@ -46,17 +46,17 @@ class Batch:
 
 
 class Evidence(Protocol):
-    """What the job has really read and written, taken from the streams themselves and the checkpoint's cuts."""
+    """What the job has actually read and written, according to the streams themselves and the checkpoint's cuts."""
 
     @property
     def tells_batch(self) -> bool:
-        """Whether it is known which micro-batch wrote a command."""
+        """Whether the evidence knows which micro-batch wrote a command."""
 
     def batch(self, batch_id: int) -> Batch:
-        """What a micro-batch read. Batches are asked for one after the other, from 0."""
+        """Return the input of a micro-batch. The caller requests batches in order, from 0."""
 
     def commands(self, batch_id: int) -> list[Record]:
-        """The commands that a micro-batch wrote; or, where that is not known, those that are new."""
+        """Return the commands that a micro-batch wrote, or the new commands if the micro-batch is not known."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release all resources."""

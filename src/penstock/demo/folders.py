@@ -1,4 +1,4 @@
-"""Folders: rooms and job talk through files of JSON lines, with nothing else to install."""
+"""Folders: rooms and job communicate through files of JSON lines, with nothing else to install."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Folders:
         self.bindings: Mapping[str, str] = {}
         for stream in (READINGS, SETTINGS, COMMANDS):
             (root / stream).mkdir(parents=True)
-            # Nothing in a path may look like a part of the URI.
+            # Escape characters of the path that are special in a URI.
             quoted = str(root / stream).replace("%", "%25").replace("?", "%3F")
             self.bindings = {**self.bindings, stream: f"jsonl:{quoted}"}
 
     def send(self, stream: str, records: Sequence[Record]) -> None:
-        """Write one file; the job sees it whole or not at all."""
+        """Write one file atomically: the job sees all of it or nothing."""
         if not records:
             return
         self._written[stream] += 1
@@ -44,18 +44,18 @@ class Folders:
         hidden.rename(path)
 
     def new_commands(self) -> list[Record]:
-        """The commands in files that have appeared since the last call."""
+        """Return the commands in files that have appeared since the last call."""
         names = sorted({path.name for path in (self._root / COMMANDS).glob("part-*.jsonl")} - self._read)
         self._read.update(names)
         return [command for name in names for command in _lines(self._root / COMMANDS / name)]
 
     def evidence(self, checkpoint: str) -> FolderEvidence:
-        """A fresh look at everything, from the first micro-batch on."""
+        """Return new evidence, from the first micro-batch on."""
         return FolderEvidence(Path(checkpoint), self._root / COMMANDS)
 
 
 class FolderEvidence:
-    """Reads the files of each micro-batch as the checkpoint names them, and the file that the batch wrote."""
+    """A reader of the files that the checkpoint lists for each micro-batch, and of the files that the batch wrote."""
 
     tells_batch: Final = True
 
@@ -66,7 +66,7 @@ class FolderEvidence:
         self._found = {stream: found_files(checkpoint, stream) for stream in (READINGS, SETTINGS)}
 
     def batch(self, batch_id: int) -> Batch:
-        """What a micro-batch read."""
+        """Return the input of a micro-batch."""
         ends = read_cut(self._checkpoint, batch_id).ends
         found = {}
         for stream in (SETTINGS, READINGS):
@@ -79,17 +79,17 @@ class FolderEvidence:
         start, self._position[stream] = self._position[stream], end
         found = self._found[stream]
         found.refresh()
-        # Within a batch files count in the order of their names, whenever they were found.
+        # Within a batch, files count in the order of their names, whatever the order in which they were found.
         files = sorted(found.between(start, end), key=lambda file: file.name)
         return [record for file in files for record in _lines(Path(file.path))]
 
     def commands(self, batch_id: int) -> list[Record]:
-        """The commands that a micro-batch wrote."""
+        """Return the commands that a micro-batch wrote."""
         files = sorted(self._commands.glob(f"part-*-{batch_id:010}.jsonl"))
         return [record for path in files for record in _lines(path)]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no files are open."""
 
 
 def _lines(path: Path) -> list[Record]:

@@ -1,4 +1,4 @@
-"""The job's thread: runs the example beside the demo's rooms, and stops it."""
+"""The job's thread: run the example next to the demo's rooms, and stop it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _KEPT_BATCHES: Final = 1_000_000
 
 
 class JobThread:
-    """The job in a thread of its own; a context manager that stops it at the end."""
+    """The job in its own thread; a context manager that stops it at the end."""
 
     def __init__(self, feed: Feed, checkpoint: str) -> None:
         self._settings = RunSettings(
             bindings=feed.bindings,
             checkpoint=checkpoint,
-            # The check at the end looks at every cut of the run.
+            # The check at the end needs every cut of the run.
             retained_batches=_KEPT_BATCHES,
         )
         self._stop = threading.Event()
@@ -47,19 +47,19 @@ class JobThread:
 
     @property
     def progress(self) -> Progress | None:
-        """How the job is going; None until it is up and has processed its first micro-batch."""
+        """The progress of the job; None until it has processed its first micro-batch."""
         progress = self._progress
         return None if progress is None or progress.batch_id < 0 else progress
 
     def check(self) -> None:
-        """Raise when the job has failed or has ended by itself."""
+        """Raise the error of the job if it has failed, or JobFailedError if it has ended by itself."""
         if self._error is not None:
             raise self._error
         if not self._thread.is_alive():
             raise JobFailedError("The job ended before the demo did.")
 
     def finish(self) -> RunSummary:
-        """Stop the job; what it did."""
+        """Stop the job and return its summary. Raises JobFailedError if it does not stop within 60 s."""
         self._stop.set()
         self._thread.join(_PATIENCE_S)
         if self._error is not None:
@@ -70,7 +70,7 @@ class JobThread:
 
     def _work(self) -> None:
         try:
-            # Spark is loaded here, so that the view is up before.
+            # Spark is loaded here, so that the view appears before.
             from penstock.jobs.runner import JobRunner, RunHooks
 
             loaded = load_example()

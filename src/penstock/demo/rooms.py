@@ -1,6 +1,6 @@
-"""Rooms: temperatures that drift to the weather outside and rise while a heater is on.
+"""Rooms: temperatures that drift towards the outside temperature and rise while a heater is on.
 
-The loop is closed: a heater does what the commands say that are read back, and nothing else.
+The loop is closed: a heater obeys only the commands that are read back from the job.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Record = dict[str, Any]
 
 OUTSIDE: Final = 6.0  # degrees Celsius
 _LEAK_PER_S: Final = 0.03  # of the difference to the outside
-_HEATER_PER_S: Final = 1.3  # degrees a second; rooms live fast, so that people see them heat up
+_HEATER_PER_S: Final = 1.3  # degrees a second; simulated time is fast, so that people see rooms heat up
 _NOISE: Final = 0.03  # degrees
-_BAND: Final = 0.5  # degrees above and below what is wanted
+_BAND: Final = 0.5  # degrees above and below the desired temperature
 _LOWEST, _HIGHEST = 16.0, 25.0
 _STEP: Final = 3.0  # degrees, the size of a control change
 
 
 @dataclass(frozen=True)
 class SettingChange:
-    """An owner asks for another temperature: from `before` to `after` degrees, when it was `measured` in the room."""
+    """An owner's change of the desired temperature from `before` to `after`, when the room had `measured` degrees."""
 
     sensor_id: int
     before: float
@@ -36,7 +36,7 @@ class SettingChange:
 
 
 class Rooms:
-    """A number of rooms, with one sensor and one heater each. The same seed gives the same rooms.
+    """A number of rooms, with one sensor and one heater each. The same seed produces the same rooms.
 
     Sensors are numbered from 1.
     """
@@ -54,12 +54,12 @@ class Rooms:
 
     @property
     def band(self) -> float:
-        """How far a room may be from the wanted temperature, in degrees."""
+        """The allowed deviation of a room from the desired temperature, in degrees."""
         return _BAND
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        # In small steps, so that a long time does not carry a room beyond the temperature outside.
+        """Advance the simulated time."""
+        # In small steps, so that a long time does not take a room past the outside temperature.
         steps = max(1, round(seconds / 0.25))
         for _ in range(steps):
             drift = _LEAK_PER_S * (OUTSIDE - self.temperature) + _HEATER_PER_S * self.heating
@@ -67,12 +67,12 @@ class Rooms:
         self.temperature += self._random.normal(0.0, _NOISE, len(self))
 
     def obey(self, commands: Iterable[Record]) -> None:
-        """Heaters do what they are told."""
+        """Apply commands to the heaters."""
         for command in commands:
             self.heating[command["sensor_id"] - 1] = command["command"] == "ON"
 
     def readings(self) -> list[Record]:
-        """What the sensors measure now."""
+        """Return the current readings of the sensors."""
         measured = np.round(self.temperature, 2).tolist()
         return [
             {"sensor_id": sensor, "temperature": temperature}
@@ -80,11 +80,11 @@ class Rooms:
         ]
 
     def settings(self) -> list[Record]:
-        """What the owners ask for now."""
+        """Return the current settings of all rooms."""
         return [self._setting(place) for place in range(len(self))]
 
     def change_setting(self, among: int) -> tuple[SettingChange, Record]:
-        """Let one of the first `among` owners ask for something that makes the heater switch, if there is one."""
+        """Change the setting of one of the first `among` rooms, if possible so that its heater switches."""
         places = [(self._next_change + i) % min(among, len(self)) for i in range(min(among, len(self)))]
         place = next((p for p in places if self._wish(p) is not None), places[0])
         self._next_change = place + 1
@@ -98,7 +98,7 @@ class Rooms:
         return SettingChange(sensor, before, wish, measured), self._setting(place)
 
     def _wish(self, place: int) -> float | None:
-        """A temperature that makes a room's heater switch: warmer when it is off, colder when it is on."""
+        """Return a temperature that makes a room's heater switch: warmer if it is off, colder if it is on."""
         step = -_STEP if self.heating[place] else _STEP
         wish = float(np.round(2 * (self.temperature[place] + step)) / 2)
         return wish if _LOWEST <= wish <= _HIGHEST else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from penstock.checkpoints.temporary_checkpoints import kept_to_understand
+from penstock.checkpoints.temporary_checkpoints import keep_on_failure
 from penstock.demo.check import Checker
 from penstock.demo.example import load_fold
 from penstock.demo.feeds import READINGS, SETTINGS, Feed, Record
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DemoSettings", "DemoSummary", "run_demo"]
 
 _TICK_S: Final = 0.25
-_MOST_READINGS_PER_S: Final = 40_000
+_MAX_READINGS_PER_S: Final = 40_000
 _CHANGE_EVERY_S: Final = 4.0
 _CHECK_EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 120.0
@@ -39,13 +39,13 @@ _PATIENCE_S: Final = 120.0
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """How the demo is run.
+    """The settings of the demo.
 
     Args:
-        seconds: how long the rooms live once the job is up.
-        sensors: how many rooms there are.
-        kafka: talk through a real Kafka broker, fetched and started here, instead of folders.
-        seed: the same seed gives the same rooms.
+        seconds: how long the simulation runs once the job is up.
+        sensors: the number of rooms.
+        kafka: use a real Kafka broker, fetched and started here, instead of folders.
+        seed: the same seed produces the same rooms.
 
     """
 
@@ -57,9 +57,9 @@ class DemoSettings:
 
 @dataclass
 class DemoSummary:
-    """What the job did (as in `RunSummary`), what the demo did, and what the check has found.
+    """The results of the job (as in `RunSummary`), of the demo, and of the check.
 
-    `first_command_s` counts from the start of the demo until a heater has its first command; None: there was none.
+    `first_command_s` is the time from the start of the demo until a heater has its first command; None if none had one.
     """
 
     job_id: str
@@ -83,9 +83,9 @@ def run_demo(
     json_output: bool = False,
     watch: Callable[[Snapshot], None] | None = None,
 ) -> DemoSummary:
-    """Run the demo; Ctrl-C ends it early. Prints a summary on standard output unless `json_output`.
+    """Run the demo, which Ctrl-C ends early. Print a summary on standard output unless `json_output`.
 
-    `watch` sees every snapshot of the view. Raises a PenstockError when the job or the broker fails.
+    `watch` is called with every snapshot of the view. Raises a PenstockError when the job or the broker fails.
     """
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     began = time.monotonic()
@@ -93,7 +93,7 @@ def run_demo(
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(_interrupts())
         display = stack.enter_context(Display())
-        stack.enter_context(kept_to_understand(folder, folder / "checkpoint", display.note))
+        stack.enter_context(keep_on_failure(folder, folder / "checkpoint", display.note))
         feed = _feed(settings, folder, display, stack)
         demo = _Demo(settings, feed, folder / "checkpoint", display, interrupted, began, watch)
         summary = demo.run()
@@ -110,14 +110,14 @@ def _feed(settings: DemoSettings, folder: Path, display: Display, stack: context
     from penstock.demo.topics import Topics
     from penstock.machine.kafka_broker import KafkaBroker
 
-    display.note("Starting a Kafka broker. The first time it is fetched, which may take half a minute.")
+    display.note("Starting a Kafka broker. The first time, fetching it may take half a minute.")
     topics = Topics(stack.enter_context(KafkaBroker()))
     stack.callback(topics.close)
     return topics
 
 
 class _Demo:
-    """One run of the demo. Rooms and view live in the calling thread, the job in a thread of its own."""
+    """One run of the demo. Rooms and view are in the calling thread, and the job in its own thread."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Demo:
         self._lived_s = 0.0
 
     def run(self) -> DemoSummary:
-        """The whole demo."""
+        """Run the whole demo."""
         self._send(SETTINGS, self._rooms.settings())
         self._send(READINGS, self._rooms.readings())
         self._show(None, "starting")
@@ -166,8 +166,8 @@ class _Demo:
         return self._summary(summary)
 
     def _live(self, job: JobThread) -> None:
-        """Rooms live, owners change their minds."""
-        tick_s = max(_TICK_S, len(self._rooms) / _MOST_READINGS_PER_S)
+        """Simulate the rooms, and change settings, until the time is over."""
+        tick_s = max(_TICK_S, len(self._rooms) / _MAX_READINGS_PER_S)
         start = due = last = time.monotonic()
         next_change, next_check = start + _CHANGE_EVERY_S, start + _CHECK_EVERY_S
         with contextlib.ExitStack() as stack:
@@ -195,7 +195,7 @@ class _Demo:
             self._lived_s = time.monotonic() - start
 
     def _drain(self, job: JobThread) -> None:
-        """Wait until the job has processed all that was sent, so that every reading can be judged."""
+        """Wait until the job has processed everything that was sent, so that every reading can be judged."""
         deadline = time.monotonic() + _PATIENCE_S
         while waiting := self._waiting(job):
             job.check()
@@ -203,19 +203,19 @@ class _Demo:
             self._show(job, "finishing")
             if time.monotonic() > deadline:
                 raise JobFailedError(
-                    f"The job did not work off what was sent within {_PATIENCE_S:.0f} s; {waiting} records wait. "
-                    f"Its log: {self._checkpoint}/spark.log"
+                    f"The job did not process all records within {_PATIENCE_S:.0f} s; {waiting} records remain. "
+                    f"See its log: {self._checkpoint}/spark.log"
                 )
             time.sleep(0.1)
         self._obey()
 
     def _waiting(self, job: JobThread) -> int:
-        """How many records the job has not processed yet."""
+        """Return the number of records that the job has not processed yet."""
         processed = {} if job.progress is None else job.progress.records_in
         return sum(sent - processed.get(stream, 0) for stream, sent in self._sent.items())
 
     def _check_all(self, last_batch: int) -> int:
-        """Violations over the whole run, from a fresh look at everything. What the job never read counts too."""
+        """Return the violations over the whole run, with new evidence. Readings that the job never read count too."""
         with contextlib.ExitStack() as stack:
             evidence = self._feed.evidence(self._checkpoint)
             stack.callback(evidence.close)
@@ -268,7 +268,7 @@ class _Demo:
             readings=0 if progress is None else progress.records_in.get(READINGS, 0),
             commands=self._commands,
             control_changes=self._control_changes,
-            last_change=None if self._last_change is None else self._last_change.seen(),
+            last_change=None if self._last_change is None else self._last_change.to_view(),
             judged=0 if self._checker is None else self._checker.readings,
             violations=self._violations,
         )
@@ -281,7 +281,7 @@ class _Demo:
             desired=float(self._rooms.desired[place]),
             band=self._rooms.band,
             heating=bool(self._rooms.heating[place]),
-            change=None if change is None else change.seen(),
+            change=None if change is None else change.to_view(),
         )
 
     def _summary(self, result: RunSummary) -> DemoSummary:
@@ -307,7 +307,7 @@ def _last_batch(job: JobThread) -> int:
 
 
 class _OpenChange:
-    """A control change whose answer is awaited: the first command to that heater."""
+    """A control change and its answer, the first command to that heater."""
 
     def __init__(self, change: SettingChange, at: float) -> None:
         self._change = change
@@ -316,12 +316,12 @@ class _OpenChange:
         self._answered_s: float | None = None
 
     def answer(self, command: str) -> None:
-        """A command has come to the heater."""
+        """Note a command to the heater."""
         if self._answered_s is None:
             self._command, self._answered_s = command, time.monotonic() - self._at
 
-    def seen(self) -> Change:
-        """The change as the view shows it."""
+    def to_view(self) -> Change:
+        """Return the change in the form that the view shows."""
         ago_s = time.monotonic() - self._at
         change = self._change
         return Change(change.sensor_id, ago_s, change.before, change.after, self._command, self._answered_s)
@@ -329,7 +329,7 @@ class _OpenChange:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, for a clean end with a summary; a second Ctrl-C ends it at once."""
+    """Set an event on Ctrl-C or SIGTERM, for a clean end with a summary. A second Ctrl-C ends the demo at once."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
@@ -352,7 +352,7 @@ def _print_summary(summary: DemoSummary, folder: Path) -> None:
     console = Console(highlight=False)
     readings, settings = summary.records_in.get(READINGS, 0), summary.records_in.get(SETTINGS, 0)
     console.print(
-        f"{summary.sensors:,} rooms lived for {summary.seconds:.0f} s. The job read {readings:,} readings and "
+        f"{summary.sensors:,} rooms ran for {summary.seconds:.0f} s. The job read {readings:,} readings and "
         f"{settings:,} settings in {summary.batches:,} micro-batches and sent "
         f"{sum(summary.records_out.values()):,} commands.",
         soft_wrap=True,
@@ -361,7 +361,7 @@ def _print_summary(summary: DemoSummary, folder: Path) -> None:
     console.print(f"Control changes: {summary.control_changes}. First command: {first}.")
     colour = "green" if summary.violations == 0 else "red"
     console.print(
-        f"Violations: [bold {colour}]{summary.violations}[/] (an independent fold has judged every reading again).",
+        f"Violations: [bold {colour}]{summary.violations}[/] (an independent fold judged every reading again).",
         soft_wrap=True,
     )
     if summary.dead_letters:

@@ -1,4 +1,4 @@
-"""Topics: rooms and job talk through a real Kafka broker."""
+"""Topics: rooms and job communicate through a real Kafka broker."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["TopicEvidence", "Topics"]
 _PARTITIONS: Final = 2
 _PATIENCE_S: Final = 30.0
 _POLL_MESSAGES: Final = 10_000
-_WAIT_S: Final = 0.01  # the client waits that long for more, whatever is there already
+_WAIT_S: Final = 0.01  # the client waits this long for more messages, even if some are there already
 _END_OF_PARTITION: Final = KafkaError._PARTITION_EOF  # noqa: SLF001  # the client's public name for it
 
 
 class Broker(Protocol):
-    """What is needed of a broker."""
+    """The broker that the demo needs."""
 
     @property
     def bootstrap(self) -> str:
-        """Its address."""
+        """The address of the broker."""
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Make a topic."""
+        """Create a topic."""
 
 
 class Topics:
@@ -46,7 +46,7 @@ class Topics:
             broker.create_topic(stream, _PARTITIONS)
         base = f"kafka://{self._servers}"
         self.bindings: Final[Mapping[str, str]] = {
-            # The rooms send before the job is up, and nothing of it may be passed over.
+            # The rooms send before the job is up, and the job must not skip any of it.
             READINGS: f"{base}/{READINGS}?start=earliest",
             SETTINGS: f"{base}/{SETTINGS}",
             COMMANDS: f"{base}/{COMMANDS}?delivery=exactly-once",
@@ -56,7 +56,10 @@ class Topics:
         self._encoder = msgspec.json.Encoder()
 
     def send(self, stream: str, records: Sequence[Record]) -> None:
-        """Send records, keyed by sensor, and wait until the broker has them."""
+        """Send records, keyed by sensor, and wait until the broker has them.
+
+        Raises ExternalSystemError when the broker does not take them within 30 s.
+        """
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, message: Any) -> None:  # noqa: ARG001  # the client's signature
@@ -69,17 +72,17 @@ class Topics:
             self._producer.poll(0)
         if self._producer.flush(_PATIENCE_S) or failed:
             raise ExternalSystemError(
-                f"Kafka at {self._servers} did not take records for the topic {stream!r}."
+                f"Kafka at {self._servers} did not accept records for the topic {stream!r}."
             )
 
     def new_commands(self) -> list[Record]:
-        """The commands that were committed since the last call."""
+        """Return the commands that were committed since the last call."""
         if self._commands is None:
             self._commands = _Tail(self._servers, COMMANDS)
         return self._commands.new()
 
     def evidence(self, checkpoint: str) -> TopicEvidence:
-        """A fresh look at everything, from the first micro-batch on."""
+        """Return new evidence, from the first micro-batch on."""
         return TopicEvidence(Path(checkpoint), self._servers)
 
     def close(self) -> None:
@@ -89,7 +92,7 @@ class Topics:
 
 
 class TopicEvidence:
-    """Reads the offsets of each micro-batch from the topics, and the commands that are committed."""
+    """A reader of the records of each micro-batch by their offsets, and of the committed commands."""
 
     tells_batch: Final = False
 
@@ -99,7 +102,7 @@ class TopicEvidence:
         self._commands = _Tail(servers, COMMANDS)
 
     def batch(self, batch_id: int) -> Batch:
-        """What a micro-batch read."""
+        """Return the input of a micro-batch."""
         ends = read_cut(self._checkpoint, batch_id).ends
         found = {}
         for stream, ranges in self._inputs.items():
@@ -108,8 +111,8 @@ class TopicEvidence:
             found[stream] = ranges.up_to(end)
         return Batch(batch_id, found[SETTINGS], found[READINGS])
 
-    def commands(self, batch_id: int) -> list[Record]:  # noqa: ARG002  # the topic does not tell
-        """The commands that were committed since the last call."""
+    def commands(self, batch_id: int) -> list[Record]:  # noqa: ARG002  # the topic does not have it
+        """Return the commands that were committed since the last call."""
         return self._commands.all_new()
 
     def close(self) -> None:
@@ -120,7 +123,7 @@ class TopicEvidence:
 
 
 class _Ranges:
-    """Reads a topic by offsets, onwards from the beginning of each partition."""
+    """A reader of a topic by offsets, from the beginning of each partition."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._consumer = _consumer(servers, topic)
@@ -129,11 +132,11 @@ class _Ranges:
         self._early: dict[int, list[tuple[int, Record]]] = {}
 
     def up_to(self, ends: Mapping[int, int]) -> list[Record]:
-        """The records before `ends` that were not returned yet, by partition and offset."""
+        """Return the records before `ends` that were not returned yet, by partition and offset."""
         deadline = time.monotonic() + _PATIENCE_S
         while any(self._position.get(partition, 0) < end for partition, end in ends.items()):
             if time.monotonic() > deadline:
-                raise ExternalSystemError(f"Kafka did not give back the topic {self._topic!r} up to {ends}.")
+                raise ExternalSystemError(f"Kafka did not return the topic {self._topic!r} up to {ends}.")
             for message in self._consumer.consume(_POLL_MESSAGES, _WAIT_S):
                 self._take(message)
         found: list[Record] = []
@@ -158,32 +161,30 @@ class _Ranges:
 
 
 class _Tail:
-    """Reads a topic to its end, again and again, as far as it is committed."""
+    """A reader of a topic up to its committed end, again and again."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._consumer = _consumer(servers, topic)
         self._topic = topic
-        # Where the consumer has met the end of each partition. Markers of transactions count as offsets but never
-        # show as messages, so the messages alone do not tell that the end is reached.
+        # Where the consumer has reached the end of each partition. Transaction markers take up offsets but are never
+        # returned as messages, so messages alone do not show that the end is reached.
         self._ends: dict[int, int] = {part.partition: 0 for part in self._consumer.assignment()}
 
     def new(self) -> list[Record]:
-        """The records that are here already; others may be on their way."""
+        """Return the records that are available now; others may still be on their way."""
         found: list[Record] = []
         while messages := self._consumer.consume(_POLL_MESSAGES, _WAIT_S):
             found += self._records(messages)
         return found
 
     def all_new(self) -> list[Record]:
-        """All records that were committed since the last call, in order for each key."""
+        """Return all records that were committed since the last call, in order for each key."""
         wanted = {partition: self._committed_end(partition) for partition in self._ends}
         found = self.new()
         deadline = time.monotonic() + _PATIENCE_S
         while any(self._ends[partition] < end for partition, end in wanted.items()):
             if time.monotonic() > deadline:
-                raise ExternalSystemError(
-                    f"Kafka did not give back the topic {self._topic!r} up to {wanted}."
-                )
+                raise ExternalSystemError(f"Kafka did not return the topic {self._topic!r} up to {wanted}.")
             found += self._records(self._consumer.consume(_POLL_MESSAGES, _WAIT_S))
         return found
 
@@ -210,11 +211,11 @@ class _Tail:
 
 
 def _lost(error: Any) -> ExternalSystemError:
-    return ExternalSystemError(f"Kafka did not give back what was sent: {error}")
+    return ExternalSystemError(f"Kafka did not return the records that were sent: {error}")
 
 
 def _consumer(servers: str, topic: str) -> Consumer:
-    """A consumer on all partitions of a topic, from the beginning, that sees only what is committed."""
+    """Make a consumer of committed records on all partitions of a topic, from the beginning."""
     settings = {
         **_client(servers),
         "group.id": f"penstock-demo-{uuid.uuid4().hex[:8]}",
@@ -233,9 +234,9 @@ def _consumer(servers: str, topic: str) -> Consumer:
 
 
 def _client(servers: str) -> dict[str, Any]:
-    # Without a callback librdkafka writes a line for every connection that fails when the broker stops.
+    # Without a callback, librdkafka logs every connection that fails when the broker stops.
     return {"bootstrap.servers": servers, "error_cb": _ignore, "log_level": 0}
 
 
 def _ignore(error: Any) -> None:
-    """Errors show in the result of the call."""
+    """Ignore an error, since the result of the call reports it."""

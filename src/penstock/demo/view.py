@@ -1,4 +1,4 @@
-"""The view: rooms, what their owners want, and what the job does about it, on a terminal or as plain lines."""
+"""The view: show the rooms, their settings and the job's commands, on a terminal or as plain lines."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = ["Change", "Display", "Room", "Snapshot", "plain_line", "render"]
 
 _PLAIN_INTERVAL_S: Final = 2.0
 _FRESH_S: Final = 6.0  # how long a control change is highlighted
-_OTHER_LINES: Final = 9  # of the view, beside the rooms
-_OTHER_COLUMNS: Final = 70  # beside the bar
+_OTHER_LINES: Final = 9  # of the view, in addition to the rooms
+_OTHER_COLUMNS: Final = 70  # in addition to the bar
 _SHORTEST_BAR, _LONGEST_BAR = 10, 33
 _COLDEST, _WARMEST = 14.0, 27.0  # degrees Celsius at the ends of the bar
 
 
 @dataclass(frozen=True)
 class Change:
-    """A control change, and how soon the heater answered (None: not yet).
+    """A control change, and the time until the heater had its command.
 
     Attributes:
-        ago_s: how long ago the owner asked.
-        before: what the owner wanted until then, in degrees.
-        after: what the owner wants now.
-        command: what the heater was told.
-        answered_s: how long it took until that was read back.
+        ago_s: the time since the change.
+        before: the desired temperature before the change, in degrees.
+        after: the desired temperature after it.
+        command: the command to the heater.
+        answered_s: the time until that command was read back; None if it was not yet.
 
     """
 
@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Room:
-    """A room as it is now; `change` is its last control change."""
+    """The current state of a room; `change` is its last control change."""
 
     sensor_id: int
     temperature: float
@@ -66,7 +66,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that the view shows at one moment. Counts are totals; `judged` readings have been checked."""
+    """Everything that the view shows at one moment. Counts are totals; `judged` is the number of checked readings."""
 
     phase: Literal["starting", "running", "finishing", "done"]
     place: str
@@ -87,9 +87,9 @@ class Snapshot:
 
 @dataclass
 class Display:
-    """Shows snapshots: as a live view where standard error is a terminal, else as a line now and then.
+    """A display of snapshots: a live view if standard error is a terminal, else a line every two seconds.
 
-    Standard output stays free for the result.
+    Standard output remains free for the result.
     """
 
     console: Console | None = None
@@ -99,7 +99,7 @@ class Display:
 
     def __enter__(self) -> Self:
         if self.console is None:
-            # A copy of its own, since standard error goes to Spark's log while Spark starts.
+            # A duplicate descriptor, since standard error goes to Spark's log while Spark starts.
             encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
             file = os.fdopen(os.dup(2), "w", encoding=encoding, errors="replace")
             self.console = Console(file=self._stack.enter_context(file), highlight=False)
@@ -116,16 +116,16 @@ class Display:
 
     @property
     def rooms(self) -> int:
-        """How many rooms fit."""
+        """The number of rooms that fit."""
         return max(4, self.console.height - _OTHER_LINES) if self.console is not None else 12
 
     def note(self, sentence: str) -> None:
-        """Say something before there is a snapshot."""
+        """Print a sentence before there is a snapshot."""
         assert self.console is not None
         self.console.print(sentence, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show how things are."""
+        """Show a snapshot."""
         assert self.console is not None
         if self._live is not None:
             self._live.update(render(snapshot, self.console.width), refresh=True)
@@ -137,7 +137,7 @@ class Display:
 
 
 def plain_line(snapshot: Snapshot) -> str:
-    """A snapshot in one line."""
+    """Format a snapshot as one line."""
     if snapshot.phase == "starting":
         return f"{snapshot.elapsed_s:.0f} s: starting Spark"
     line = (
@@ -151,7 +151,7 @@ def plain_line(snapshot: Snapshot) -> str:
 
 
 def render(snapshot: Snapshot, columns: int) -> RenderableType:
-    """A snapshot as a view for a terminal of that many columns."""
+    """Render a snapshot for a terminal with that many columns."""
     title = Text.assemble(("penstock demo", "bold"), f"  temperature-control through {snapshot.place}")
     bar = min(_LONGEST_BAR, max(_SHORTEST_BAR, columns - _OTHER_COLUMNS))
     inside: list[RenderableType] = [_rooms(snapshot, bar), Text(), _status(snapshot), _latest(snapshot)]
@@ -164,7 +164,7 @@ def _clock(snapshot: Snapshot) -> Text:
     if snapshot.phase == "starting":
         return Text("starting Spark", "yellow")
     if snapshot.phase == "finishing":
-        return Text("finishing: the job works off what was sent, then all is checked again", "yellow")
+        return Text("finishing: the job processes what is left, then all is checked again", "yellow")
     if snapshot.phase == "done":
         return Text("done", "green")
     return Text(f"{snapshot.elapsed_s:.0f} s of {snapshot.seconds:.0f} s · Ctrl-C ends it")
@@ -196,7 +196,7 @@ def _rooms(snapshot: Snapshot, bar: int) -> Table:
 
 
 def _bar(room: Room, width: int) -> Text:
-    """The temperature as a bar, on which the wanted band is marked."""
+    """Draw the temperature as a bar on which the desired band is marked."""
     bar = Text()
     low, now, high = (
         _cell(temperature, width)

@@ -33,7 +33,7 @@ from penstock.streams.job_description import JobDescription
 
 __all__ = ["check_binding", "examine_bindings", "loaded_job"]
 
-_LEAST_BYTES: Final = 1 << 28
+_MIN_BYTES: Final = 1 << 28
 _GOOD_BYTES: Final = 1 << 30
 
 
@@ -67,7 +67,7 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
     """Check that the place of one binding answers."""
     check = f"-D {name}"
     if isinstance(binding, FilesBinding) and not is_source:
-        return check_folder(Folder(check, Path(binding.directory), check, _LEAST_BYTES, _GOOD_BYTES))
+        return check_folder(Folder(check, Path(binding.directory), check, _MIN_BYTES, _GOOD_BYTES))
     if isinstance(binding, SocketBinding):
         return _resolved(check, binding)
     careful = _not_created(binding)

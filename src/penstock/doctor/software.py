@@ -31,7 +31,7 @@ __all__ = [
     "installed_requirements",
 ]
 
-_LEAST_PYTHON: Final = (3, 11)
+_MIN_PYTHON: Final = (3, 11)
 _PREPARE: Final = "python -m penstock.machine.setup"
 _WORKER_TIMEOUT_S: Final = 60
 _IN_WORKER: Final = "import penstock, sys; print('%d.%d' % sys.version_info[:2])"
@@ -53,8 +53,8 @@ _MODULES: Final = {"pyyaml": "yaml", "protobuf": "google.protobuf"}
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     """Check the Python that runs this."""
     shown = ".".join(map(str, version))
-    if version < _LEAST_PYTHON:
-        least = ".".join(map(str, _LEAST_PYTHON))
+    if version < _MIN_PYTHON:
+        least = ".".join(map(str, _MIN_PYTHON))
         return failed("python", f"Python {shown}", f"Install penstock with Python {least} or later.")
     return fine("python", f"Python {shown}, {sys.executable}")
 

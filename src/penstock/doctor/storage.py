@@ -26,13 +26,13 @@ _JAVA_TEMPORARY: Final = Path("/tmp")  # noqa: S108  # checked, not written unde
 class Folder:
     """A folder that jobs use: its purpose, the setting that names it, and its requirements.
 
-    With less than `least_bytes` free no job runs for long; with less than `good_bytes` some do not.
+    With less than `min_bytes` free no job runs for long; with less than `good_bytes` some do not.
     """
 
     check: str
     path: Path
     setting: str
-    least_bytes: int
+    min_bytes: int
     good_bytes: int
     runs_programs: bool = False
     has_locks: bool = False
@@ -97,7 +97,7 @@ def check_folder(
             f"{shown} is mounted with noexec, and programs and libraries in it must run",
             f"Mount it without noexec, or choose another folder with {folder.setting}.",
         )
-    if found.free_bytes < folder.least_bytes:
+    if found.free_bytes < folder.min_bytes:
         return failed(folder.check, free, room)
     if found.free_files is not None and found.free_files < _FEW_FILES:
         return warning(folder.check, f"{free}, but only {found.free_files} more files", room)

@@ -1,4 +1,4 @@
-"""Engine: one step at work in one slot of one micro-batch. Plain Python and Arrow.
+"""Engine: runs one step in one slot for one micro-batch, in plain Python and Arrow.
 
 In: records, commands and stored state.
 Out: emitted records, dead letters, reports, and new state.

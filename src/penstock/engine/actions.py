@@ -1,4 +1,4 @@
-"""Actions: what a command does for one key, or for the whole step."""
+"""Actions: the effect of a command on one key, or on the whole step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Action", "StandingCommands", "action_of", "standing_applier"]
 
 Action = Callable[[CommandContext], Iterable[Any] | None]
 
-_MOST_STANDING: Final = 1000
+_MAX_STANDING: Final = 1000
 
 
 def action_of(command: Command, binding: FunctionInstance) -> Action:
-    """What carries out an accepted command; its payload is decoded once."""
+    """Return the action that carries out an admitted command. Its payload is decoded only once."""
     core = binding.core
     handler = core.handlers.get(command.kind)
     if handler is not None:
@@ -47,10 +47,10 @@ def _values(command: Command, core: StepCore) -> dict[str, Any]:
 
 
 class _Unheard:
-    """Where records go that nobody is to get."""
+    """An output that discards its records."""
 
     def side_output(self, name: str, record: Any) -> None:
-        """Forget the record."""
+        """Discard the record."""
 
 
 def standing_applier(
@@ -58,10 +58,10 @@ def standing_applier(
     binding: FunctionInstance,
     failed: Callable[[AdmittedCommand, Exception], None],
 ) -> Callable[[int], None] | None:
-    """What lets the standing commands take effect for the current key, which is new; None when there is none.
+    """Return a function that applies the standing commands to the current key, which is new; None without any.
 
-    It is called with the key group. What handlers emit went out when the command came: a new key is only brought up to
-    date. `failed` hears of a handler that raises, of which nothing is left.
+    The function takes the key group. It discards records that handlers emit, since the command emitted its records when
+    it arrived; a new key only catches up. If a handler raises, its changes are undone and `failed` is called.
     """
     if not standing.commands:
         return None
@@ -90,9 +90,10 @@ def standing_applier(
 
 @dataclass
 class StandingCommands:
-    """The commands to all keys that also keys get which appear later: for each kind the newest.
+    """The commands to all keys that also apply to keys that appear later: the newest of each kind.
 
-    Of `set` the newest is kept for each state, and of commands that are effective at an event time one for each time.
+    For `set`, the newest is kept for each state. For commands that are effective at an event time, one is kept for each
+    time.
     """
 
     commands: dict[tuple[str, str, str], AdmittedCommand]
@@ -100,7 +101,7 @@ class StandingCommands:
 
     @classmethod
     def of(cls, stored: bytes) -> StandingCommands:
-        """From the stored form."""
+        """Decode the stored form."""
         commands = (
             [admitted for admitted in decode_commands(stored) if isinstance(admitted, AdmittedCommand)]
             if stored
@@ -109,31 +110,31 @@ class StandingCommands:
         return cls({_identity(admitted): admitted for admitted in commands})
 
     def dump(self) -> bytes:
-        """The stored form."""
+        """Return the stored form."""
         return encode_commands(list(self.commands.values())) if self.commands else b""
 
     def copy(self) -> StandingCommands:
-        """The same commands, to which others can be added."""
+        """Return a copy, which can be changed independently."""
         return StandingCommands(dict(self.commands))
 
     def add(self, admitted: AdmittedCommand, core: StepCore) -> bool:
-        """Keep a command to all keys; whether it is of a kind that is kept."""
+        """Keep a command to all keys, and return True, unless its handler excludes new keys."""
         handler = core.handlers.get(admitted.command.kind)
         if handler is not None and not handler.new_keys:
             return False
         self.changed = True
         for part in _parts(admitted) if handler is None else [admitted]:
             identity = _identity(part)
-            # The newest comes last, so that new keys get commands of several kinds in the order of their cuts.
+            # The newest is last, so that new keys receive commands of several kinds in the order of their cuts.
             self.commands.pop(identity, None)
             self.commands[identity] = part
-        while len(self.commands) > _MOST_STANDING:
+        while len(self.commands) > _MAX_STANDING:
             del self.commands[next(iter(self.commands))]
         return True
 
 
 def _parts(admitted: AdmittedCommand) -> list[AdmittedCommand]:
-    """A `set` of several states as one of each."""
+    """Split a `set` of several states into one for each state."""
     values = msgspec.json.decode(admitted.command.payload, type=dict[str, msgspec.Raw])
     if len(values) == 1:
         return [admitted]

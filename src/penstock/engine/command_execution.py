@@ -1,4 +1,4 @@
-"""Command execution: commands and broadcast control records take effect in a slot, before keyed records."""
+"""Command execution: applies commands and broadcast control records in a slot, before keyed records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.control.encoded_receipts import Applied
 from penstock.control.receipts import RecordPosition, Report
 from penstock.control.register import Register
 from penstock.engine.actions import Action, StandingCommands, action_of, standing_applier
-from penstock.engine.command_validation import are_as_named, named_keys, payload_of
+from penstock.engine.command_validation import are_same_in_json, named_keys, payload_of
 from penstock.engine.control_emissions import Emissions
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.slot import Slot, SlotHeader, dead_letter_of, letter_of, report_of
@@ -47,7 +47,7 @@ __all__ = ["CommandExecution", "KeptOnce"]
 
 @dataclass(frozen=True)
 class KeptOnce:
-    """What a slot keeps once for its step, as steering changes it. The register is not settled."""
+    """The state that a slot keeps once for its step, as commands change it. The register is not settled yet."""
 
     header: SlotHeader
     register: Register
@@ -55,9 +55,9 @@ class KeptOnce:
 
 
 class CommandExecution:
-    """One pass of steering over a slot. `table` gives the stored table of a key group.
+    """The execution of a micro-batch's commands in a slot. `table` returns the stored table of a key group.
 
-    Afterwards `changes` and what is `kept` hold what is new; nothing else changes.
+    Afterwards `changes` and `kept` hold the new state; nothing else changes.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CommandExecution:
         self._emitted: Final = Emissions(self._binding, first=slot.first)
         self._visited = 0
         self._standing_applier: Callable[[int], None] | None = None
-        self._went_through = False
+        self._iterated_keys = False
         self._at_a_key = False
         self._raised_at_key = False
         self.result: Final = StepResult()
@@ -90,14 +90,14 @@ class CommandExecution:
         self._named: Final[dict[int, list[Any]]] = {}
         self._entered: Final[set[int]] = set()
         core = self._core
-        self._as_named: Final = are_as_named(core.key_type)
-        self._sets_plainly: Final = not (binding.checks_values or core.stamped or "set" in core.handlers)
+        self._same_in_json: Final = are_same_in_json(core.key_type)
+        self._has_plain_sets: Final = not (binding.checks_values or core.stamped or "set" in core.handlers)
         self._binding.leave()
 
     # -- commands --
 
     def expect(self, commands: Sequence[SlotCommand]) -> None:
-        """Note the keys that commands name, to load their states together."""
+        """Collect the keys that commands name, so that their states are loaded together."""
         named: list[Any] = []
         groups: list[int] = []
         for admitted in commands:
@@ -121,22 +121,22 @@ class CommandExecution:
                 self._named.setdefault(group, []).append(key)
 
     def command(self, admitted: SlotCommand, now: dt.datetime) -> None:
-        """Carry out a command, or several plain sets, or say why not."""
+        """Carry out a command or several plain sets, and report the outcome."""
         if isinstance(admitted, PlainSets):
             self._set_all(admitted, now)
             return
         if isinstance(admitted, CommandIdNotice):
-            self._register.seen(admitted.id)
+            self._register.mark_seen(admitted.id)
             return
         command = admitted.command
         if admitted.refusal:
-            if not self._register.seen(command.id) and self._first:
+            if not self._register.mark_seen(command.id) and self._first:
                 self.reports.append(report_of(admitted, "refused", admitted.refusal, alone=True))
             return
         refusal = self._register.admit(command, now)
         scope = command.target.scope
         if refusal is not None:
-            # Of a command to single keys only the slots that have them see more than its id.
+            # For a command to single keys, other slots than those of the keys only see its id.
             if (self._first or scope in ("key", "keys")) and not refusal.duplicate:
                 self.reports.append(
                     report_of(admitted, "refused", refusal.reason, alone=scope not in ("keys", "job"))
@@ -158,24 +158,25 @@ class CommandExecution:
         if target.keys is None:
             (group,) = admitted.key_groups
             if group in self._own:
-                key = target.key if self._as_named else named_keys([target.key], self._core.key_type)[0]
-                if not self._set_plainly(admitted, key, group):
+                key = target.key if self._same_in_json else named_keys([target.key], self._core.key_type)[0]
+                if not self._set_plain(admitted, key, group):
                     self._for_keys(admitted, [(key, group)], admitted.key_groups)
             return
         if self._own.isdisjoint(admitted.key_groups):
             return
         places = zip(named_keys(target.keys, self._core.key_type), admitted.key_groups, strict=True)
         own = dict.fromkeys((key, group) for key, group in places if group in self._own)
-        # One key group after the other, since the states move to another one slowly.
+        # Sorted by key group, since moving the states to another group is slow.
         self._for_keys(admitted, sorted(own, key=operator.itemgetter(1)), sorted({group for _, group in own}))
 
     def _set_all(self, sets: PlainSets, now: dt.datetime) -> None:
-        """Carry out plain sets as they would be one by one, but for thousands of them a second."""
-        if not self._sets_plainly or self._standing.commands:
+        """Carry out plain sets, with the same result as one by one, but at thousands per second."""
+        if not self._has_plain_sets or self._standing.commands:
             for admitted in sets.separate():
                 self.command(admitted, now)
             return
-        seen = self._register.seen_all([one if isinstance(one, str) else one.id for one in sets.commands])
+        ids = [one if isinstance(one, str) else one.id for one in sets.commands]
+        seen = self._register.mark_all_seen(ids)
         own = [
             one
             for one, was_seen in zip(sets.commands, seen, strict=True)
@@ -190,7 +191,7 @@ class CommandExecution:
                 continue
             self._set(key, one.key_group, values)
             done.append(one)
-        # A slot that none of them is for reports nothing.
+        # A slot without any of their keys reports nothing.
         if done:
             self._applied_of(sets.place).add_sets(
                 [one.offset for one in done],
@@ -206,13 +207,18 @@ class CommandExecution:
             column.values[key] = value
             column.dirty[key] = None
 
-    def _set_plainly(self, admitted: AdmittedCommand, key: Any, group: int) -> bool:
-        """Set states of one key where no code of the user's has to hear of it; whether that was so.
+    def _set_plain(self, admitted: AdmittedCommand, key: Any, group: int) -> bool:
+        """Set states of one key without running user code, and return True; return False if that is not possible.
 
-        It does what `_for_keys` does, for thousands of commands a second.
+        It has the same result as `_for_keys`, at thousands of commands per second.
         """
         command = admitted.command
-        if command.kind != "set" or not self._sets_plainly or self._standing.commands or command.effective_at:
+        if (
+            command.kind != "set"
+            or not self._has_plain_sets
+            or self._standing.commands
+            or command.effective_at
+        ):
             return False
         values = self._core.plain_values.read(command.payload)
         if values is None or self._register.stale_key(command, key) is not None:
@@ -225,7 +231,7 @@ class CommandExecution:
         return True
 
     def _applied_of(self, place: RecordPosition) -> Applied:
-        """Where to note what was applied to a single key of this slot."""
+        """Return the list of commands from a source that were applied to single keys of this slot."""
         source = place.stream, place.partition
         if source not in self.applied:
             self.applied[source] = Applied(*source)
@@ -234,7 +240,7 @@ class CommandExecution:
     def _for_keys(
         self, admitted: AdmittedCommand, keys: list[tuple[Any, int]], groups: Sequence[int]
     ) -> None:
-        """Carry out a command for each of some keys."""
+        """Carry out a command for each of the keys."""
         command = admitted.command
         binding = self._binding
         context = CommandContext(binding.cursor, self._outputs, command)
@@ -275,7 +281,7 @@ class CommandExecution:
             self.reports.append(report_of(admitted, "applied", **counts))
 
     def _apply_standing(self, key: Any, group: int) -> None:
-        """A key that the step has not seen gets what all keys got, before it gets something of its own."""
+        """Apply the standing commands to a key that is new to the step, before its own command."""
         if not self._standing.commands or self._groups[group].has(key):
             return
         if self._standing_applier is None:
@@ -292,8 +298,8 @@ class CommandExecution:
         context = kind(self._binding.cursor, self._outputs, admitted.command)
         context.enter(admitted.place.stream, self._emitted)
         context.open_keys(lambda: self._keys(context))
-        error = self._whole_step(action_of(admitted.command, self._binding), context, admitted)
-        # Every slot replies the same where it has no key.
+        error = self._run_for_step(action_of(admitted.command, self._binding), context, admitted)
+        # Outside of a key, every slot gives the same reply.
         replies = [reply for reply in context.replies if self._first or reply[0] is not None]
         counts: dict[str, Any] = {
             "key_groups": list(self._key_groups),
@@ -303,14 +309,14 @@ class CommandExecution:
         if error is None:
             self.reports.append(report_of(admitted, "applied", **counts))
             return
-        # What raises for the whole step raises in every slot, and is told once.
+        # Code that raises for the whole step raises in every slot; a single dead letter suffices.
         if self._first or self._raised_at_key:
             self.result.dead_letters.append(dead_letter_of(admitted, error, self._core.step))
         self.reports.append(
             report_of(admitted, "degraded", reason_in_short(error), failed=list(self._key_groups), **counts)
         )
 
-    def _whole_step(self, action: Action, context: Context, admitted: AdmittedCommand) -> Exception | None:
+    def _run_for_step(self, action: Action, context: Context, admitted: AdmittedCommand) -> Exception | None:
         self._visited = 0
         self._binding.leave()
         self.shared.writable = True
@@ -321,10 +327,10 @@ class CommandExecution:
             self._binding.leave()
 
     def _attempt(self, action: Action, context: Any, admitted: AdmittedCommand) -> Exception | None:
-        """Carry out an action; when it raises, nothing of it is left."""
+        """Carry out an action. If it raises, undo its changes and emissions, and return the error."""
         cursor = self._binding.cursor
         mark = len(self._emitted)
-        self._at_a_key = self._went_through = False
+        self._at_a_key = self._iterated_keys = False
         self._emitted.origin = lambda reason: letter_of(admitted, reason, self._core.step)
         cursor.time = admitted.command.effective_at
         try:
@@ -341,22 +347,22 @@ class CommandExecution:
         return None
 
     def _take_back(self) -> None:
-        """Undo what the running code has changed.
+        """Undo the changes of the running code.
 
-        Code for the whole step that has gone through keys may raise in some slots only. What it did to the shared
-        states before that stays, as it does in the other slots, for these must remain the same.
+        Code for the whole step that has iterated over keys may raise in some slots only. Its earlier changes to the
+        shared states are kept, as in the other slots, because shared states must be the same in all slots.
         """
         self._raised_at_key = self._at_a_key
-        self._binding.cursor.take_back(self.shared.own if self._went_through else None)
+        self._binding.cursor.take_back(self.shared.own if self._iterated_keys else None)
 
     def _built_in(self, admitted: AdmittedCommand) -> None:
         kind = admitted.command.kind
         if kind == "trace":
-            # It answers when the data of this micro-batch has gone through.
+            # Answered after the data of this micro-batch is processed.
             self.traced.append(admitted)
             return
         if kind == "dump-state":
-            # The driver has the dump made of this micro-batch, once it is committed.
+            # The driver starts the dump of this micro-batch once it is committed.
             wanted = msgspec.to_builtins(payload_of(admitted.command, DumpRequest))
             replies = [(None, wanted)] if self._first else []
             self.reports.append(
@@ -374,14 +380,14 @@ class CommandExecution:
                 self.result.dead_letters.append(dead_letter_of(admitted, e, self._core.step))
                 self.reports.append(report_of(admitted, "degraded", reason_in_short(e), failed=groups))
                 return
-            # Other workers clear theirs when they next see the slot.
+            # Other workers clear their caches when they next run the slot.
             self.header.cache_generation += 1
         self.reports.append(report_of(admitted, "applied", key_groups=list(self._key_groups)))
 
     # -- broadcast control records --
 
     def broadcast(self, block: Block) -> None:
-        """Let the records of a broadcast stream take effect, one after the other."""
+        """Apply the records of a broadcast stream, one by one."""
         source = self._core.inputs[block.input]
         function = self._binding.function
         assert isinstance(function, ConnectedProcessFunction)
@@ -394,13 +400,13 @@ class CommandExecution:
         self._binding.leave()
         for row in range(block.batch.num_rows):
             mark = len(self._emitted)
-            self._at_a_key = self._went_through = False
+            self._at_a_key = self._iterated_keys = False
             self._emitted.origin = functools.partial(self._letter_of_record, block, row)
             cursor = self._binding.cursor
             cursor.time = None if times is None else times[row]
             self.shared.writable = True
             try:
-                # One by one, since the class of the records is the user's and may refuse some of them.
+                # One by one, since the record class is the user's and may reject some of them.
                 (record,) = source.record_type.objects(block.batch.slice(row, 1))
                 self._binding.note_version(None if versions is None else versions[row])
                 for item in function.process_control(record, context) or ():
@@ -408,7 +414,7 @@ class CommandExecution:
             except Exception as e:  # user code may raise anything
                 self._take_back()
                 self._emitted.forget(mark)
-                # What raises for the whole step raises in every slot, and is told once.
+                # Code that raises for the whole step raises in every slot; a single dead letter suffices.
                 if self._first or self._raised_at_key:
                     self.result.dead_letters.append(self._letter_of_record(block, row, reason_of(e)))
             cursor.undo.clear()
@@ -422,7 +428,7 @@ class CommandExecution:
         raw = raw_bytes(block.column(RAW), block.batch, row, source.record_type)
         return DeadLetter(reason, block.stream, self._core.step, block.partition, offset, raw)
 
-    # -- keys and what is emitted --
+    # -- keys --
 
     def _group(self, key_group: int) -> GroupState:
         state = self._groups.get(key_group)
@@ -438,30 +444,33 @@ class CommandExecution:
         state = self._group(key_group)
         if key_group not in self._entered:
             self._entered.add(key_group)
-            # What was set plainly is written back, so that all values can be turned into Python objects together.
+            # Write back plain sets, so that all values can be converted to Python objects together.
             state.flush()
             state.materialise()
         self._binding.enter(state)
         context.key_group = key_group
 
     def _all_keys(self) -> Iterator[tuple[Any, int]]:
-        """Every key of the slot with its key group; keys whose values are all gone do not count as keys."""
+        """Yield every key of the slot with its key group, except for keys without any value."""
         for group in self._key_groups:
             if not self._table(group).keys and group not in self._groups:
                 continue
             state = self._group(group)
-            # What the running handler has changed must stay where it can be taken back.
+            # The running handler's changes must stay undoable.
             keys = state.keys_now() if self._binding.cursor.undo else state.settled_keys()
             yield from ((key, group) for key in keys)
 
     def _keys(self, context: Context) -> Iterator[Any]:
-        """`ctx.keys()`, `ctx.parts()`: from now on slots may differ in what they do, so shared states are fixed."""
-        self._went_through = True
-        self.shared.writable = False
-        return self._through_keys(context)
+        """Return the iterator of `ctx.keys()` or `ctx.parts()`.
 
-    def _through_keys(self, context: Context) -> Iterator[Any]:
-        """All keys of the slot, with the states at each."""
+        Slots may behave differently from now on, so shared states become read-only.
+        """
+        self._iterated_keys = True
+        self.shared.writable = False
+        return self._iterate_keys(context)
+
+    def _iterate_keys(self, context: Context) -> Iterator[Any]:
+        """Yield all keys of the slot, with the states at the current one."""
         entered = -1
         try:
             for key, group in self._all_keys():
@@ -470,17 +479,17 @@ class CommandExecution:
                     entered = group
                 self._binding.cursor.key = key
                 self._visited += 1
-                # A loop that is left by an exception is closed here, before anybody else hears of it.
+                # If an exception ends the loop, `finally` runs before any handler of the exception.
                 self._at_a_key = True
                 yield key if self._core.has_key else group
                 self._at_a_key = False
         finally:
             self._binding.leave()
 
-    # -- what is emitted --
+    # -- results --
 
     def finish(self) -> None:
-        """Bring together what is new."""
+        """Collect the emissions and the changes."""
         for output in self._emitted.outputs():
             emission = self._emitted.emission(output, self.result.dead_letters)
             if emission is not None:

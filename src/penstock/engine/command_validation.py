@@ -1,4 +1,4 @@
-"""Command validation: what a step takes, and whether a command is one of these. Needs no state."""
+"""Command validation: the commands that a step accepts, and whether a command is one of them. Needs no state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.control.admitted_commands import AdmittedCommand
-from penstock.control.commands import Command, CommandError, DumpRequest, in_short
+from penstock.control.commands import Command, CommandError, DumpRequest, short_reason
 from penstock.control.receipts import RecordPosition
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
 from penstock.state.history import TemporalState
@@ -26,7 +26,7 @@ from penstock.state.values import KeyedState
 __all__ = [
     "AcceptedStep",
     "Accepting",
-    "are_as_named",
+    "are_same_in_json",
     "key_array",
     "named_keys",
     "payload_decoder",
@@ -43,7 +43,7 @@ _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "dump-state": ("job",),
 }
 _HANDLER_SCOPES: Final = {"key": ("key", "keys", "all"), "step": ("step", "job")}
-# What an unfit key raises on its way into a column.
+# Errors raised when an invalid key is converted to a column.
 _NOT_A_KEY: Final = (
     ValueError,
     TypeError,
@@ -52,16 +52,16 @@ _NOT_A_KEY: Final = (
     pa.ArrowException,
     msgspec.ValidationError,
 )
-# Kinds of penstock's own that a step takes only with a handler of its own.
+# Built-in kinds that a step only accepts with a handler.
 _NEEDS_HANDLER: Final = ("load-model",)
 
 
 @dataclass(frozen=True)
 class AcceptedStep:
-    """What one step takes.
+    """The commands that one step accepts.
 
-    `timed` tells that its records have an event time, so that a command may be effective at one. A step without a key
-    has the key type null, and no states that a command could set.
+    If `timed`, its records have an event time, so a command may be effective at an event time. A step without a key has
+    the key type null, and no states that a command can set.
     """
 
     step: str
@@ -74,7 +74,7 @@ class AcceptedStep:
 
     @functools.cached_property
     def kinds(self) -> dict[str, tuple[str, ...]]:
-        """The kinds of commands that the step takes, with their scopes."""
+        """The kinds of commands that the step accepts, with their scopes."""
         found = dict(_SCOPES)
         if not self.settings:
             found["set"] = ("key", "keys", "all")
@@ -90,13 +90,13 @@ class AcceptedStep:
 
 @dataclass(frozen=True)
 class Accepting:
-    """Which commands the steps of a job take."""
+    """The commands that the steps of a job accept."""
 
     steps: Mapping[str, AcceptedStep]
     key_groups: int
 
     def admit(self, commands: Sequence[tuple[RecordPosition, Command]]) -> list[AdmittedCommand]:
-        """Validate commands; those that no step takes get a refusal."""
+        """Validate commands; those that no step accepts get a refusal."""
         checked = [(place, command, self._refusal(command)) for place, command in commands]
         good = [command for _, command, refusal in checked if not refusal]
         try:
@@ -105,14 +105,14 @@ class Accepting:
             return [self._order(place, command, refusal) for place, command, refusal in checked]
         left = iter(groups)
         return [
-            self.refused(place, command, refusal)
+            self.refuse(place, command, refusal)
             if refusal
             else AdmittedCommand(place, command, command.target.step, "", next(left))
             for place, command, refusal in checked
         ]
 
     def _order(self, place: RecordPosition, command: Command, refusal: str) -> AdmittedCommand:
-        """Admit one command, before its keys are checked."""
+        """Admit one command whose keys are not checked yet."""
         if not refusal:
             try:
                 (groups,) = self._key_groups([command])
@@ -121,17 +121,17 @@ class Accepting:
                 refusal = f"the target has a key that is not of type {kind}: {e}"
             else:
                 return AdmittedCommand(place, command, command.target.step, "", groups)
-        return self.refused(place, command, refusal)
+        return self.refuse(place, command, refusal)
 
-    def refused(self, place: RecordPosition, command: Command, refusal: str) -> AdmittedCommand:
-        """Admit a command with a refusal."""
+    def refuse(self, place: RecordPosition, command: Command, refusal: str) -> AdmittedCommand:
+        """Return a command with a refusal."""
         judge = command.target.step if command.target.step in self.steps else next(iter(self.steps))
-        # A refused command keeps its payload out of the way of the steps.
+        # Steps do not need the payload of a refused command.
         short = msgspec.structs.replace(command, payload=msgspec.Raw(b"null"))
         return AdmittedCommand(place, short, judge, refusal)
 
     def _key_groups(self, commands: Sequence[Command]) -> list[list[int]]:
-        """For each command the key groups of the keys that it names; all keys of a step are hashed at once."""
+        """Return for each command the key groups of its keys. All keys of a step are hashed at once."""
         found: list[list[int]] = [[] for _ in commands]
         places: dict[str, list[int]] = {}
         keys: dict[str, list[Any]] = {}
@@ -148,38 +148,38 @@ class Accepting:
         return found
 
     def _refusal(self, command: Command) -> str:
-        """Why a command is not taken, whatever its keys; empty when it is."""
-        if command.kind == "set" and command.target.key is not None and self._sets_plainly(command):
+        """Return why a command is refused regardless of its keys; empty if it is accepted."""
+        if command.kind == "set" and command.target.key is not None and self._is_plain_set(command):
             return ""
         try:
             self._check(command)
         except CommandError as e:
             return str(e)
         except Exception as e:  # the class of a payload is the user's and may raise anything
-            return f"the payload does not fit: {in_short(e)}"
+            return f"the payload does not fit: {short_reason(e)}"
         return ""
 
-    def _sets_plainly(self, command: Command) -> bool:
-        """Whether a `set` of a key is one that all checks let pass; for thousands of commands a second."""
+    def _is_plain_set(self, command: Command) -> bool:
+        """Return whether a `set` of a key surely passes all checks: a shortcut for thousands of commands per second."""
         plain = self._plain_values.get(command.target.step)
         return plain is not None and command.effective_at is None and plain.read(command.payload) is not None
 
     @functools.cached_property
     def _plain_values(self) -> dict[str, PlainValues]:
-        """Of the steps that take `set` for keys, and have no handler of their own for it, what reads most payloads."""
+        """The fast payload readers of the steps that accept `set` for keys and have no handler for it."""
         return {
             name: PlainValues(step.states)
             for name, step in self.steps.items()
             if "key" in step.kinds.get("set", ()) and not any(h.kind == "set" for h in step.handlers.values())
         }
 
-    def malformed(self, error: CommandError, place: RecordPosition) -> AdmittedCommand:
-        """Admit, with a refusal, what is not a valid command."""
+    def refuse_malformed(self, error: CommandError, place: RecordPosition) -> AdmittedCommand:
+        """Return a refusal for a record that is not a valid command."""
         command_id = error.id or f"{place.stream}/{place.partition}/{place.offset}"
         return AdmittedCommand(place, Command(id=command_id, kind=""), next(iter(self.steps)), str(error))
 
     def takers(self, command: Command) -> list[str]:
-        """The steps that a command is for."""
+        """Return the steps that a command is for."""
         if command.target.step:
             return [command.target.step]
         return [name for name, step in self.steps.items() if "job" in step.kinds.get(command.kind, ())]
@@ -197,7 +197,7 @@ class Accepting:
             raise CommandError(_unknown(command.kind, f"the step {step.step!r}", step.kinds))
         if target.scope not in scopes:
             raise CommandError(
-                f"{command.kind!r} is for {' or '.join(scopes)}, and the target {str(target)!r} is for {target.scope}"
+                f"{command.kind!r} is for {' or '.join(scopes)}, but the target {str(target)!r} is for {target.scope}"
             )
         self._check_payload(command, step)
         self._check_time(command, step)
@@ -225,7 +225,7 @@ class Accepting:
             payload_of(command, DumpRequest)
 
     def _check_read(self, command: Command, step: AcceptedStep) -> None:
-        """As for values that the sender gave, but without the words of the file: it may be for other eyes."""
+        """Check values read from a file like those of a sender, but never quote the file: it may be confidential."""
         read = payload_decoder(dict[str, msgspec.Raw]).decode(command.payload)
         unknown = len(read.keys() - step.settings.keys())
         if unknown:
@@ -237,7 +237,7 @@ class Accepting:
             try:
                 step.settings[name].value_of(raw)
             except Exception:  # the class of a setting is the user's and may raise anything
-                raise CommandError(f"what was read for the setting {name!r} does not fit its type") from None
+                raise CommandError(f"the value read for the setting {name!r} does not fit its type") from None
         self._check_values(command, step)
 
     def _check_values(self, command: Command, step: AcceptedStep) -> None:
@@ -256,8 +256,8 @@ class Accepting:
             )
             if command.effective_at is not None and not temporal:
                 raise CommandError(
-                    f"the {'setting' if shared else 'state'} {name!r} has no history, so nothing can be effective at "
-                    "a time"
+                    f"the {'setting' if shared else 'state'} {name!r} has no history, so a command cannot be effective "
+                    "at a time"
                 )
             declared.value_of(raw)
         if not values:
@@ -267,14 +267,14 @@ class Accepting:
         if command.effective_at is None:
             return
         if command.kind in BUILT_IN_KINDS and command.kind not in ("set", "reload-config"):
-            raise CommandError(f"{command.kind!r} takes effect at the cut and not at an event time")
+            raise CommandError(f"{command.kind!r} takes effect at the cut, not at an event time")
         if not step.timed:
             raise CommandError(
                 f"the records of step {step.step!r} have no event time; declare event_time= on its data stream"
             )
         if not step.settings and not any(isinstance(s, TemporalState) for s in step.states.values()):
             raise CommandError(
-                f"the step {step.step!r} has no setting and no temporal state to be effective at a time"
+                f"the step {step.step!r} has no setting and no temporal state, so no command can be effective at a time"
             )
 
 
@@ -285,20 +285,20 @@ def _unknown(kind: str, who: str, kinds: Mapping[str, Any]) -> str:
 
 
 def payload_of(command: Command, payload_type: Any) -> Any:
-    """A command's payload. msgspec.DecodeError when it is not of the type."""
+    """Decode a command's payload. Raises msgspec.DecodeError if it is not of the type."""
     return fill_defaults(payload_decoder(payload_type).decode(command.payload))
 
 
 @functools.lru_cache(maxsize=256)
 def payload_decoder(payload_type: Any) -> msgspec.json.Decoder[Any]:
-    """What reads payloads of a type."""
+    """Return the decoder for payloads of a type."""
     return msgspec.json.Decoder(payload_type)
 
 
 def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
-    """Keys as they stand in a command's JSON, as a column of the step's key type.
+    """Convert keys from a command's JSON to a column of the step's key type.
 
-    Raises ValueError, TypeError, an Arrow or a msgspec error when one does not fit.
+    Raises ValueError, TypeError, an Arrow error or a msgspec error for a key that does not fit.
     """
     if pa.types.is_struct(key_type):
         parts = [f.type for f in key_type]
@@ -312,12 +312,12 @@ def key_array(keys: Sequence[Any], key_type: pa.DataType) -> pa.Array:
 
 
 def named_keys(keys: Sequence[Any], key_type: pa.DataType) -> list[Any]:
-    """Accepted keys as user code sees them."""
-    return list(keys) if are_as_named(key_type) else key_values(key_array(keys, key_type))
+    """Convert accepted keys from a command's JSON to those that user code sees."""
+    return list(keys) if are_same_in_json(key_type) else key_values(key_array(keys, key_type))
 
 
-def are_as_named(key_type: pa.DataType) -> bool:
-    """Whether accepted keys of a type are in JSON what they are in Python, as those of the common types are."""
+def are_same_in_json(key_type: pa.DataType) -> bool:
+    """Return whether accepted keys of a type are the same in JSON and in Python, like those of the common types."""
     return bool(pa.types.is_integer(key_type) or pa.types.is_string(key_type))
 
 

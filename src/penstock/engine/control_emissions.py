@@ -1,4 +1,4 @@
-"""Emitting outside of blocks: what commands and broadcast control records emit, with the keys they emit it under."""
+"""Control emissions: the records that commands and broadcast control records emit, with their keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base.instants import milliseconds_of
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.step import MAIN, Emission
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import unfit
+from penstock.operators.error_reasons import misfit_reason
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import VERSION_FIELD
 from penstock.records.types import RecordType
@@ -23,7 +23,7 @@ Origin = Callable[[str], DeadLetter]
 
 
 class Emitted(NamedTuple):
-    """A record that was emitted, the key, version and time under which it was, and what makes a dead letter of it."""
+    """An emitted record, with the key, version and time it was emitted under, and a function for its dead letter."""
 
     output: str
     record: Any
@@ -34,7 +34,7 @@ class Emitted(NamedTuple):
 
 
 class Emissions:
-    """What was emitted so far, in order. What is emitted outside of a key is kept in the first slot only."""
+    """The records emitted so far, in order. Records emitted outside of a key are only kept in the first slot."""
 
     def __init__(self, binding: FunctionInstance, *, first: bool) -> None:
         self._binding: Final = binding
@@ -43,7 +43,7 @@ class Emissions:
         self.origin: Origin | None = None
 
     def side_output(self, name: str, record: Any) -> None:
-        """Take a record for an output."""
+        """Emit a record to an output."""
         cursor = self._binding.cursor
         key = cursor.key
         if key is None and not self._first:
@@ -56,19 +56,15 @@ class Emissions:
         return len(self._found)
 
     def forget(self, count: int) -> None:
-        """Keep only the first `count`."""
+        """Keep only the first `count` records."""
         del self._found[count:]
 
     def outputs(self) -> list[str]:
-        """The outputs that got anything."""
+        """Return the outputs with records."""
         return list(dict.fromkeys(one.output for one in self._found))
 
-    def of(self, output: str) -> list[Emitted]:
-        """What one output got."""
-        return [one for one in self._found if one.output == output]
-
     def emission(self, output: str, letters: list[DeadLetter]) -> Emission | None:
-        """What one output got, as a batch; what does not fit it becomes a dead letter. None when nothing is left."""
+        """Return the records of one output as a batch; None if empty. Records that do not fit become dead letters."""
         core = self._binding.core
         found = [one for one in self._found if one.output == output]
         output_type = core.outputs.get(output)
@@ -97,6 +93,6 @@ def _fits(one: Emitted, output_type: RecordType, letters: list[DeadLetter]) -> b
     try:
         output_type.batch([one.record])
     except SchemaError as e:
-        letters.append(one.origin(unfit(one.record, output_type, e)))
+        letters.append(one.origin(misfit_reason(one.record, output_type, e)))
         return False
     return True

@@ -1,4 +1,4 @@
-"""Function instances: a user's function at work in one slot, with states that follow the current key group."""
+"""Function instances: a user's function in one slot, with states that follow the current key group."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["Clock", "FunctionInstance", "SlotContext"]
 
 
 class Clock(NamedTuple):
-    """What time it is for a slot: that of the micro-batch, and the largest event time of earlier ones.
+    """The times of a slot: that of the micro-batch, and the largest event time of earlier micro-batches.
 
-    `watermark_ms` is the watermark of the earlier ones, and `after_ms` the one behind the data of this one;
-    `has_watermarks` tells whether there ever is one, and `ends` that time ends behind the data.
+    `watermark_ms` is the watermark before the data of this micro-batch, and `after_ms` the watermark after it.
+    `has_watermarks` is whether there can be a watermark, and `ends` whether time ends after the data.
     """
 
     now_ms: int
@@ -38,14 +38,14 @@ class Clock(NamedTuple):
 
     @property
     def after_us(self) -> int:
-        """The watermark behind the data, when there is one, in microseconds, as timers have their times."""
+        """The watermark after the data, which must exist, in microseconds, the unit of timers."""
         assert self.after_ms is not None
         return min(self.after_ms, END_MS // 1000) * 1000
 
 
 @dataclass(frozen=True)
 class SlotContext:
-    """What a slot has for a function at work: its shared states, its unions, and the time."""
+    """The context that a slot provides to a function: its shared states, its unions, and the times."""
 
     shared: SharedStates
     unions: Unions
@@ -55,8 +55,8 @@ class SlotContext:
 class FunctionInstance:
     """One copy of a step's function for one run in one slot.
 
-    Its states speak of one key group at a time, the one that was entered last; where code runs for the whole step, of
-    none. `checks_values` tells that they try at once whether what they are set to can be stored.
+    Its states are those of one key group at a time, the one that was entered last; of none while code runs for the
+    whole step. If `checks_values`, the states check immediately whether a new value can be stored.
     """
 
     def __init__(self, core: StepCore, around: SlotContext, kind: type[BoundValueState]) -> None:
@@ -70,12 +70,12 @@ class FunctionInstance:
         self.function: Final = copy.copy(core.function)
         self.states: dict[str, Any] = {}
         self._entered: GroupState | None = None
-        self._nowhere = {
-            name: _no_column(_nowhere(name, core), spec)
+        self._no_columns = {
+            name: _no_column(_no_key_reason(name, core), spec)
             for name, spec in zip(core.states, core.specs, strict=True)
         }
         for name, declared in core.states.items():
-            state: BoundState = declared.bound(kind)(self._nowhere[name], self.cursor)
+            state: BoundState = declared.bound(kind)(self._no_columns[name], self.cursor)
             state.describe(declared)
             if isinstance(state, BoundUnionListState):
                 state.restore(around.unions[name])
@@ -87,28 +87,28 @@ class FunctionInstance:
                 setattr(self.function, name, state)
 
     def enter(self, group: GroupState) -> None:
-        """From now on the states speak of the keys of a group."""
+        """Move the states to a key group."""
         self._entered = group
         for name, state in self.states.items():
             state.move(group.columns[name])
 
     def leave(self) -> None:
-        """From now on the code runs for the whole step again."""
+        """Detach the states from any key group, for code that runs for the whole step."""
         self.cursor.key = None
         if self._entered is not None:
             self._entered = None
             for name, state in self.states.items():
-                state.move(self._nowhere[name])
+                state.move(self._no_columns[name])
 
     def refresh(self) -> None:
-        """The states of the current group were flushed or preloaded; look at them anew."""
+        """Refresh the states after those of the current group were flushed or preloaded."""
         for state in self.states.values():
             state.refresh()
 
     # -- control versions --
 
     def note_version(self, version: int | None) -> None:
-        """A control took effect for the current key, or for the whole step; without a version it is one more."""
+        """Note the version of a control record or command for the current key, or for the whole step; None adds one."""
         if not self.core.stamped:
             return
         kept = self.shared_states if self.cursor.key is None else self.states
@@ -116,13 +116,13 @@ class FunctionInstance:
         state.set((state.get() or 0) + 1 if version is None else version)
 
     def version(self) -> int:
-        """The control version in force for the current key at the current time."""
+        """Return the control version of the current key at the current time."""
         of_key = 0 if self.cursor.key is None else self.states[CONTROL_VERSION].get() or 0
         return max(of_key, self.shared_states[CONTROL_VERSION].get() or 0)
 
 
 class _NoKey(dict[Any, Any]):
-    """The values of a state where there is no key."""
+    """The values of a state without a key. Any access raises StateError."""
 
     def __init__(self, refusal: str) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _NoKey(dict[Any, Any]):
 
 
 class _NoColumn:
-    """The column of a state where there is no key group."""
+    """The column of a state without a key group."""
 
     def __init__(self, refusal: str, spec: StateSpec) -> None:
         self.spec = spec
@@ -143,23 +143,23 @@ class _NoColumn:
         self.dirty: dict[Any, None] = {}
 
     def columns(self) -> Any:
-        """As `StateColumn`."""
+        """Raise StateError; see `StateColumn`."""
         return self.values[None]
 
     def put(self, slots: Iterable[int], values: Any) -> None:  # noqa: ARG002  # as StateColumn
-        """As `StateColumn`."""
+        """Raise StateError; see `StateColumn`."""
         self.values[None] = values
 
 
 def _no_column(refusal: str, spec: StateSpec) -> StateColumn:
-    # The two agree in what a state at work asks of its column.
+    # Both have the interface that a bound state needs of its column.
     return _NoColumn(refusal, spec)  # type: ignore[return-value]
 
 
-def _nowhere(name: str, core: StepCore) -> str:
-    """What is said of a state where there is no key."""
+def _no_key_reason(name: str, core: StepCore) -> str:
+    """Return the error message for access to a state without a key."""
     owners, loop = ("keys", "ctx.keys()") if core.has_key else ("parts", "ctx.parts()")
     return (
-        f"The state {name!r} belongs to single {owners}, and this code runs for the whole step. Use it inside of a "
+        f"The state {name!r} belongs to single {owners}, but this code runs for the whole step. Use it inside a "
         f"loop over {loop}."
     )

@@ -1,4 +1,4 @@
-"""Group emissions: what the function of a key group has emitted, and for which row or timer."""
+"""Group emissions: the records emitted for a key group, and the row or timer that emitted each."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = [
     "EmittedRecords",
     "FiredTimers",
     "Stamps",
+    "conform_batch",
     "due_ms",
-    "returned_batch",
 ]
 
 
 class FiredTimers:
-    """Timers that fire in one run, with their keys; `found` has those that were called, in order."""
+    """The timers that fire in one run, with their keys; `found` has those already called, in order."""
 
     def __init__(self, step: str, due: list[tuple[StoredTimer, Any]], watermark_us: int = 0) -> None:
         self._step: Final = step
@@ -45,14 +45,14 @@ class FiredTimers:
         self.expect(due)
 
     def next(self) -> tuple[StoredTimer, Any]:
-        """The earliest that waits."""
+        """Remove and return the earliest waiting timer."""
         place, timer, key = heapq.heappop(self.waiting)
         self._known.remove(place)
         self.found.append((timer, key))
         return timer, key
 
     def expect(self, more: list[tuple[StoredTimer, Any]]) -> None:
-        """Add timers, each once."""
+        """Add timers, unless they are already waiting."""
         for timer, key in more:
             place = (timer.at, timer.name, key)
             if place not in self._known:
@@ -60,27 +60,27 @@ class FiredTimers:
                 heapq.heappush(self.waiting, (place, timer, key))
 
     def dead_letter(self, row: int, reason: str) -> DeadLetter:
-        """The dead letter of a timer."""
+        """Return the dead letter of a timer."""
         timer, key = self.found[row]
         raw = msgspec.json.encode({"key": key, "at": timer.at, "name": timer.name, "domain": timer.domain})
         return DeadLetter(reason, TIMERS, self._step, "", 0, raw)
 
 
 def due_ms(timer: StoredTimer) -> int | None:
-    """The first watermark at which a timer by event time is due; None of one by the clock."""
+    """Return the first watermark at which an event-time timer is due; None for a processing-time timer."""
     return -((EPOCH - timer.at) // dt.timedelta(milliseconds=1)) if timer.domain == "event" else None
 
 
 @dataclass(frozen=True)
 class Stamps:
-    """Tells the control version of each row of a block; `noted` is that of each emitted record, where it is known."""
+    """The control versions of the rows of a block; `noted` has those of the emitted records, if already known."""
 
     keys: list[Any]
     times: list[dt.datetime | None] | None
     noted: list[int] | None = None
 
     def stamp(self, batch: pa.RecordBatch, rows: Sequence[int], binding: FunctionInstance) -> pa.RecordBatch:
-        """The emitted records with the version under which each was made."""
+        """Return the emitted records with the version under which each was made."""
         cursor = binding.cursor
         if self.noted is not None:
             return batch.append_column(VERSION_FIELD, pa.array(self.noted, pa.int64()))
@@ -94,9 +94,9 @@ class Stamps:
 
 
 class EmittedRecords:
-    """What a block's records have emitted so far.
+    """The records emitted so far for the rows of a block.
 
-    The row at work is derived from how many keys are left, so that the innermost loop need not note it.
+    The current row is derived from the number of remaining keys, so the innermost loop need not track it.
     """
 
     def __init__(self, count: int, keys_left: Iterator[Any]) -> None:
@@ -108,15 +108,15 @@ class EmittedRecords:
         self._keys_left = keys_left
 
     def current_row(self) -> int:
-        """The row whose record is being processed."""
+        """Return the row whose record is being processed."""
         return self._count - operator.length_hint(self._keys_left) - 1
 
     def side_output(self, name: str, record: Any) -> None:
-        """Take a record for a side output."""
+        """Emit a record to a side output."""
         self.side.append((self.current_row(), name, record))
 
     def forget(self, row: int) -> None:
-        """Forget what a row has emitted, which is the last one."""
+        """Discard the records emitted for a row, which must be the last one."""
         while self.rows and self.rows[-1] == row:
             self.rows.pop()
         del self.records[len(self.rows) :]
@@ -126,41 +126,41 @@ class EmittedRecords:
 
 
 class EmittedByTimers(EmittedRecords):
-    """What timers have emitted so far; the row at work is the last timer that was called."""
+    """The records emitted so far by timers; the current row is the last timer called."""
 
     def __init__(self, fired: FiredTimers) -> None:
         super().__init__(0, iter(()))
         self._fired = fired
 
     def current_row(self) -> int:
-        """The last timer that was called."""
+        """Return the last timer called."""
         return len(self._fired.found) - 1
 
 
 class DueTimers(NamedTuple):
-    """The keys of a key group that may have timers that are due, by either clock.
+    """The keys of a key group that may have due timers, by processing time and by event time.
 
-    None by event time when more data of the micro-batch follows, so that it is too early for these.
+    `event` is None while more data of the micro-batch follows, when it is too early for event-time timers.
     """
 
     processing: pa.Array
     event: pa.Array | None
 
 
-def returned_batch(
+def conform_batch(
     output_type: RecordType, batch: pa.RecordBatch, rows: npt.NDArray[np.int64] | None, count: int
 ) -> pa.RecordBatch:
-    """What `process_batch` has returned for `count` records, as declared. ValueError when it does not fit."""
+    """Convert the batch returned for `count` records to its declared type. Raises ValueError if it does not fit."""
     if rows is None and batch.num_rows != count:
         raise ValueError(
-            f"process_batch got {count} records and returned {batch.num_rows}; return (batch, rows) with the "
+            f"process_batch got {count} records but returned {batch.num_rows}; return (batch, rows) with the "
             "input row of each"
         )
     missing = [name for name in output_type.field_names if name not in batch.schema.names]
     if missing:
-        raise ValueError(f"process_batch returned no column {missing[0]!r}; {output_type!r} is declared")
+        raise ValueError(f"process_batch returned no column {missing[0]!r}, but {output_type!r} is declared")
     if rows is not None and len(rows) != batch.num_rows:
-        raise ValueError(f"process_batch returned {batch.num_rows} records and the rows of {len(rows)}")
+        raise ValueError(f"process_batch returned {batch.num_rows} records but the rows of {len(rows)}")
     columns = [batch.column(f.name).cast(f.arrow_type) for f in output_type.fields]
     for f, column in zip(output_type.fields, columns, strict=True):
         f.check(column)

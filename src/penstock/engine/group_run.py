@@ -1,4 +1,4 @@
-"""Group runs: a step's function on the records of one key group, record by record or as columns."""
+"""Group runs: run a step's function on the records of one key group, record by record or in batches."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.engine.group_emissions import (
     EmittedRecords,
     FiredTimers,
     Stamps,
+    conform_batch,
     due_ms,
-    returned_batch,
 )
 from penstock.engine.step import MAIN, Emission, StepResult
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import reason_of, unfit
+from penstock.operators.error_reasons import misfit_reason, reason_of
 from penstock.operators.event_times import (
     BEFORE_ALL,
     EVENT_TIME,
@@ -44,9 +44,9 @@ from penstock.state.timer import StoredTimer, Timer
 __all__ = ["GroupRun"]
 
 
-# What time it is at a record: that by which values are read, the largest so far, and that which travels beside it.
+# The times of a record: that by which values are read, the largest event time so far, and that of a separate column.
 _Moment = tuple[dt.datetime | None, int | None, int | None]
-# The keys of some rows, and their event times where a step behind goes by them.
+# The keys of some rows, and their event times if a later step uses them.
 _OfRows = tuple[pa.Array, pa.Array | None]
 
 
@@ -70,15 +70,15 @@ class GroupRun:
     def process(
         self, blocks: list[Block], apply_standing: Callable[[int], None] | None, due: DueTimers | None = None
     ) -> StepResult:
-        """Run the blocks, which are in order; `greet` is called first for each key that is new to the step.
+        """Run the blocks, which are in order; `apply_standing` is called first for each key that is new to the step.
 
-        `due` is None when no timer is to be called.
+        `due` is None when no timers fire.
         """
         self._load_keys(blocks, due)
         if apply_standing is not None:
             self._apply_standing(blocks, apply_standing)
         data = []
-        # Control records may have registered timers for a time that has come.
+        # Control records may have registered timers that are already due.
         waking = []
         for block in blocks:
             if self._core.inputs[block.input].is_control:
@@ -101,13 +101,13 @@ class GroupRun:
                 self._per_record(block, self._function.process_record)
             return
         self._flush()
-        self._at_the_newest(data)
+        self._advance_to_newest(data)
         for block in join_blocks(data):
             self._per_batch(block)
         self._binding.cursor.time = None
 
     def _load_keys(self, blocks: list[Block], due: DueTimers | None) -> None:
-        """Bring the states of all keys that the blocks name, and of those with timers that are due."""
+        """Load the states of all keys in the blocks, and of keys with due timers."""
         keys = [self._keys(block) for block in blocks]
         if due is not None:
             keys += [found for found in due if found is not None]
@@ -116,7 +116,7 @@ class GroupRun:
         self._materialise()
 
     def _apply_standing(self, blocks: list[Block], apply_standing: Callable[[int], None]) -> None:
-        """Let the commands that hold for all keys take effect for the keys that the step has not seen before."""
+        """Apply the standing commands to the keys that are new to the step."""
         new = dict.fromkeys(key for block in blocks for key in self._state.new_keys(self._keys(block)))
         for key in new:
             self._binding.cursor.key = key
@@ -145,11 +145,11 @@ class GroupRun:
     # -- timers --
 
     def _fire(self, keys: pa.Array) -> None:
-        """Call what is due by processing time."""
+        """Call the due processing-time timers."""
         self._call_all(FiredTimers(self._core.step, self._due(key_values(keys), "processing", self._now_us)))
 
     def _fire_by_event(self, due: pa.Array) -> None:
-        """Call the timers that are due by event time, and those that these register, if they are due as well."""
+        """Call the due event-time timers, and timers registered by these that are already due."""
         cursor = self._binding.cursor
         timers = cursor.timers
         assert timers is not None
@@ -166,7 +166,7 @@ class GroupRun:
         return self._binding.cursor.now_ms * 1000
 
     def _due(self, keys: Sequence[Any], domain: Domain, now_us: int) -> list[tuple[StoredTimer, Any]]:
-        """The timers of keys that are due."""
+        """Return the due timers of keys."""
         cursor = self._binding.cursor
         timers = cursor.timers
         assert timers is not None
@@ -177,7 +177,7 @@ class GroupRun:
         return found
 
     def _call_all(self, fired: FiredTimers) -> None:
-        """Call timers; one that raises leaves no trace but a dead letter."""
+        """Call timers. If one raises, its changes are undone and it becomes a dead letter."""
         cursor = self._binding.cursor
         emitted = EmittedByTimers(fired)
         self._context.enter("", emitted)
@@ -200,10 +200,10 @@ class GroupRun:
     def _call(self, timer: StoredTimer, key: Any, emitted: EmittedRecords) -> None:
         cursor = self._binding.cursor
         cursor.key = key
-        # An earlier one may have deleted it.
+        # An earlier timer may have deleted it.
         if cursor.timers is None or not cursor.timers.take(timer):
             return
-        # It has fired, whatever comes of it.
+        # It counts as fired even if it raises.
         cursor.undo.clear()
         if timer.domain == "event":
             cursor.time = timer.at
@@ -217,7 +217,7 @@ class GroupRun:
     # -- record by record --
 
     def _per_record(self, block: Block, process: Any) -> None:
-        """Run a method on each record of a block; a record on which it raises leaves no trace but a dead letter."""
+        """Run a method on each record of a block. If it raises, undo its changes and add a dead letter."""
         source = self._core.inputs[block.input]
         key_column = self._keys(block)
         keys = key_values(key_column)
@@ -252,7 +252,7 @@ class GroupRun:
         self._emit(block, key_column, emitted, stamps)
 
     def _times(self, block: Block) -> list[dt.datetime | None] | None:
-        """The event time of each record of data, or from which each control record is effective, where it matters."""
+        """Return the event time of each record, or the effective time of each control record; None if unused."""
         source = self._core.inputs[block.input]
         if source.time is None:
             return None
@@ -264,17 +264,17 @@ class GroupRun:
         return event_times(block.batch.column(source.time))
 
     def _moments(self, block: Block, times: list[dt.datetime | None] | None) -> list[_Moment] | None:
-        """What time it is at each record of data, where that matters."""
+        """Return the times of each data record; None if unused."""
         count = block.batch.num_rows
         if times is not None:
             return list(zip(times, self._clocks(block), [None] * count, strict=True))
         if self._core.inputs[block.input].time != EVENT_TIME:
             return None
-        travelling = block.batch.column(EVENT_TIME).to_pylist()
-        return [(None, None, at_ms) for at_ms in travelling]
+        event_times_ms = block.batch.column(EVENT_TIME).to_pylist()
+        return [(None, None, at_ms) for at_ms in event_times_ms]
 
     def _clocks(self, block: Block) -> list[int | None]:
-        """The largest event time up to each record of data, for what expires by it."""
+        """Return the largest event time up to each data record, for values that expire by event time."""
         rows = block.batch.num_rows
         time = self._core.inputs[block.input].time
         if time is None or not self._core.expires_by_event or not rows:
@@ -290,22 +290,22 @@ class GroupRun:
         self._result.newest_ms = clocks[-1]
         return clocks
 
-    def _at_the_newest(self, data: list[Block]) -> None:
-        """Columns are written at the largest event time that they come with, however they are cut into batches."""
+    def _advance_to_newest(self, data: list[Block]) -> None:
+        """Write columns at the largest event time of the data, so the result does not depend on batch boundaries."""
         for block in data:
             self._clocks(block)
         if self._result.newest_ms is not None:
             self._binding.cursor.time = nearest_instant(self._result.newest_ms)
 
     def _versions(self, block: Block) -> list[int | None] | None:
-        """The version that each control record carries."""
+        """Return the version of each control record."""
         field = self._core.inputs[block.input].version
         return None if field is None else list(block.batch.column(field).to_pylist())
 
     def _run_records(
         self, records: Iterator[tuple[int, Any, Any]], process: Any, emitted: EmittedRecords
     ) -> None:
-        """The innermost loop. What it does for every record, it does with locals."""
+        """Run the innermost loop, which only uses local variables."""
         context = self._context
         cursor = self._binding.cursor
         undo = cursor.undo
@@ -327,7 +327,7 @@ class GroupRun:
         emitted: EmittedRecords,
         moments: list[_Moment],
     ) -> None:
-        """The same for records that are judged by their event time, or whose event time travels beside them."""
+        """Run the same loop for records that need their event time set, which may be in a separate column."""
         context = self._context
         cursor = self._binding.cursor
         undo = cursor.undo
@@ -351,7 +351,7 @@ class GroupRun:
         times: list[dt.datetime | None] | None,
         versions: list[int | None] | None,
     ) -> None:
-        """The same for control records that have a time or a version."""
+        """Run the same loop for control records with a time or a version."""
         cursor = self._binding.cursor
         for row, key, record in records:
             cursor.key = key
@@ -392,7 +392,7 @@ class GroupRun:
         try:
             batch = output_type.batch(records)
         except SchemaError:
-            records, rows = self._fitting(block, output_type, records, rows)
+            records, rows = self._keep_fitting(block, output_type, records, rows)
             batch = output_type.batch(records)
         if stamps is not None:
             batch = stamps.stamp(batch, rows, self._binding)
@@ -402,7 +402,7 @@ class GroupRun:
             self._result.emissions.append(Emission(output, batch, keys.take(picked), times))
 
     def _row_times(self, block: Block | FiredTimers) -> pa.Array:
-        """The event time that what came of each row of a block, or of each timer, has."""
+        """Return the event times of records emitted for each row of a block, or for each timer."""
         if isinstance(block, FiredTimers):
             return pa.array([due_ms(timer) for timer, _ in block.found], pa.int64())
         field = self._core.inputs[block.input].time
@@ -410,17 +410,17 @@ class GroupRun:
             return pa.nulls(block.batch.num_rows, pa.int64())
         return times_column(block.batch.column(field))
 
-    def _fitting(
+    def _keep_fitting(
         self, block: Block | FiredTimers, output_type: RecordType, records: list[Any], rows: list[int]
     ) -> tuple[list[Any], list[int]]:
-        """The emitted records that fit the output type; the others become dead letters."""
+        """Return the emitted records that fit the output type, with their rows; the others become dead letters."""
         kept: list[tuple[Any, int]] = []
         for record, row in zip(records, rows, strict=True):
             try:
                 output_type.batch([record])
                 kept.append((record, row))
             except SchemaError as e:
-                self._dead_letter(block, row, unfit(record, output_type, e))
+                self._dead_letter(block, row, misfit_reason(record, output_type, e))
         return [record for record, _ in kept], [row for _, row in kept]
 
     def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
@@ -436,7 +436,7 @@ class GroupRun:
     # -- batch by batch --
 
     def _per_batch(self, block: Block) -> None:
-        """Run `process_batch`; where it raises, halve the batch until the records to blame stand alone."""
+        """Run `process_batch`. If it raises, halve the batch until each failing record is isolated."""
         source = self._core.inputs[block.input]
         keys = self._keys(block)
         slots = self._state.slots_of(keys)
@@ -446,7 +446,7 @@ class GroupRun:
         cursor = self._binding.cursor
         known = self._state.keys
         if len(records) and not self._core.has_key:
-            # All records are of one part, of whose states the code speaks as code for single records does.
+            # All records belong to one part, whose states the code accesses like code for single records.
             cursor.key = key_values(keys.slice(0, 1))[0]
             known = pa.nulls(1, known.type)
 
@@ -490,7 +490,7 @@ class GroupRun:
         output_type = self._core.outputs.get(output)
         if output_type is None:
             raise ValueError(f"the output {output or 'main'!r} is not declared by step {self._core.step!r}")
-        fitted = returned_batch(output_type, batch, rows, len(keys))
+        fitted = conform_batch(output_type, batch, rows, len(keys))
         picked = None if rows is None else pa.array(rows)
         taken = keys if picked is None else keys.take(picked)
         if self._core.stamped and output == MAIN:

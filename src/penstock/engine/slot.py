@@ -1,4 +1,4 @@
-"""Slots: a task's share of a step, what it keeps once for the step, and how it tells of commands."""
+"""Slots: a task's share of a step, the state that it keeps once for the step, and its reports on commands."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 from penstock.control.admitted_commands import AdmittedCommand
 from penstock.control.receipts import Outcome, Report
-from penstock.control.register import Register, merged_registers
+from penstock.control.register import Register, merge_registers
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.record_blocks import DeadLetter
-from penstock.operators.watermarks import Progress, merged_progress
+from penstock.operators.watermarks import Progress, merge_progress
 from penstock.state.slot_tables import SlotTables
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "header_of",
     "held_name",
     "letter_of",
-    "merged",
+    "merge_headers",
     "put_header",
     "register_of",
     "report_of",
@@ -38,22 +38,22 @@ __all__ = [
 ]
 
 
-# What a slot keeps once for a step and stores when it changes, beside the small header.
+# The parts that a slot keeps once for a step and stores when they change, in addition to the small header.
 REGISTER: Final = "register"
 SHARED: Final = "shared"
 STANDING: Final = "standing"
 UNIONS: Final = "unions"
 
-# The register is stored whole again when what was added to it is half of it, or this, or in so many pieces.
+# The register is rewritten when the pieces added exceed half of it and this size, or reach this number.
 _SMALL_BYTES: Final = 64 << 10
-_MOST_PIECES: Final = 256
+_MAX_PIECES: Final = 256
 
 
 class SlotHeader(msgspec.Struct):
-    """What a slot keeps once for a step and is small, so that it may change in every micro-batch.
+    """The small state that a slot keeps once for a step, which may change in every micro-batch.
 
-    Data that waits because the step is paused is stored in so many parts, of so many bytes together. `progress` is what
-    is known of event time.
+    While the step is paused, waiting data is stored in `held_parts` parts with `held_bytes` bytes in total. `progress`
+    is that of event time.
     """
 
     paused: bool = False
@@ -64,16 +64,16 @@ class SlotHeader(msgspec.Struct):
 
     @classmethod
     def of(cls, stored: bytes | None) -> SlotHeader:
-        """From the stored form."""
+        """Decode the stored form."""
         return cls() if stored is None else msgspec.msgpack.decode(stored, type=cls)
 
     def dump(self) -> bytes | None:
-        """The stored form; None when there is nothing to keep."""
+        """Return the stored form; None if all fields have their defaults."""
         return None if self == SlotHeader() else msgspec.msgpack.encode(self)
 
 
 class Header(msgspec.Struct):
-    """All that a slot keeps once for a step, as one; in this form it is in snapshots.
+    """The whole state that a slot keeps once for a step, in the form that snapshots contain.
 
     `unions` are those of the step's union list states; for the rest see `SlotHeader`.
     """
@@ -90,16 +90,16 @@ class Header(msgspec.Struct):
 
     @classmethod
     def of(cls, stored: bytes | None) -> Header:
-        """From the stored form."""
+        """Decode the stored form."""
         return cls() if stored is None else msgspec.msgpack.decode(stored, type=cls)
 
     def dump(self) -> bytes | None:
-        """The stored form; None when there is nothing to keep."""
+        """Return the stored form; None if all fields have their defaults."""
         return None if self == Header() else msgspec.msgpack.encode(self)
 
 
 def header_of(tables: SlotTables) -> Header:
-    """All that a slot has stored once for its step."""
+    """Return the whole state that a slot has stored once for its step."""
     small = SlotHeader.of(tables.header)
     parts = tables.parts
     register = parts.get(REGISTER)
@@ -113,7 +113,7 @@ def header_of(tables: SlotTables) -> Header:
 
 
 def put_header(tables: SlotTables, header: Header) -> None:
-    """Let a slot that has stored nothing keep all this once for its step."""
+    """Store the whole state of a slot that has stored nothing yet."""
     small = {name: getattr(header, name) for name in SlotHeader.__struct_fields__}
     tables.put_header(SlotHeader(**small).dump())
     found = {
@@ -128,17 +128,17 @@ def put_header(tables: SlotTables, header: Header) -> None:
 
 
 def register_of(pieces: Sequence[bytes]) -> Register:
-    """The register from what is stored of it."""
+    """Return the register from its stored pieces."""
     return Register(pieces[0], pieces[1:]) if pieces else Register()
 
 
 def store_register(tables: SlotTables, register: Register) -> None:
-    """Store what was noted in a register, by itself or, now and then, with all that is known."""
+    """Store the additions to a register: as a new piece or, occasionally, by rewriting the whole register."""
     noted = register.settle()
     if noted is None:
         return
     whole, *pieces = tables.parts.sizes(REGISTER) or [0]
-    if not whole or len(pieces) >= _MOST_PIECES or sum(pieces) + len(noted) > max(whole // 2, _SMALL_BYTES):
+    if not whole or len(pieces) >= _MAX_PIECES or sum(pieces) + len(noted) > max(whole // 2, _SMALL_BYTES):
         register.shrink()
         tables.parts.put(REGISTER, register.dump())
     else:
@@ -147,36 +147,36 @@ def store_register(tables: SlotTables, register: Register) -> None:
 
 
 def whole_part(pieces: Sequence[bytes]) -> bytes | None:
-    """A part that is stored in one piece, None when it is not there."""
+    """Return a part that is stored in one piece; None if it does not exist."""
     return pieces[0] if pieces else None
 
 
 def held_name(part: int) -> str:
-    """The name of a stored part of the data that waits for a paused step: what one micro-batch brought."""
+    """Return the name of a stored part of waiting data, which holds the data of one micro-batch."""
     return f"held/{part}"
 
 
-def merged(headers: Sequence[Header]) -> Header:
-    """What the slots of a step keep, as one. All keep the same, but for the versions of single keys and held data.
+def merge_headers(headers: Sequence[Header]) -> Header:
+    """Merge the headers of a step's slots. They only differ in the versions of single keys and in held data.
 
-    Unions are made anew where the state is restored.
+    Unions are rebuilt when the state is restored.
     """
     if not headers:
         return Header()
     registers = [header.register for header in headers if header.register is not None]
     return msgspec.structs.replace(
         headers[0],
-        register=merged_registers(registers) if registers else None,
+        register=merge_registers(registers) if registers else None,
         cache_generation=max(header.cache_generation for header in headers),
         unions=None,
         held_bytes=0,
         held_parts=0,
-        progress=merged_progress([header.progress for header in headers]),
+        progress=merge_progress([header.progress for header in headers]),
     )
 
 
 def report_of(admitted: AdmittedCommand, outcome: Outcome, reason: str = "", **more: Any) -> Report:
-    """A report on a command."""
+    """Return a report on a command."""
     command = admitted.command
     return Report(
         admitted.place,
@@ -192,12 +192,12 @@ def report_of(admitted: AdmittedCommand, outcome: Outcome, reason: str = "", **m
 
 
 def dead_letter_of(admitted: AdmittedCommand, error: Exception, step: str) -> DeadLetter:
-    """The dead letter of a command whose handler raised."""
+    """Return the dead letter of a command whose handler raised."""
     return letter_of(admitted, reason_of(error), step)
 
 
 def letter_of(admitted: AdmittedCommand, reason: str, step: str) -> DeadLetter:
-    """The dead letter of a command, or of what its handler has emitted."""
+    """Return the dead letter of a command, or of a record that its handler emitted."""
     place = admitted.place
     raw = msgspec.json.encode(admitted.command)
     return DeadLetter(reason, place.stream, step, place.partition, place.offset, raw)
@@ -205,12 +205,12 @@ def letter_of(admitted: AdmittedCommand, reason: str, step: str) -> DeadLetter:
 
 @dataclass(frozen=True)
 class Slot:
-    """A task's share of the key groups of a step; `first` tells that it is the first of them."""
+    """A task's share of the key groups of a step; `first` is whether it is the step's first slot."""
 
     key_groups: Sequence[int]
     first: bool
 
     @functools.cached_property
     def own(self) -> frozenset[int]:
-        """The key groups, to look them up."""
+        """The key groups as a set, for lookups."""
         return frozenset(self.key_groups)

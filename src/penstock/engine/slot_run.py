@@ -1,4 +1,4 @@
-"""Slot runs: a step on everything that one task has for it in one micro-batch. Commands first, then the key groups."""
+"""Slot runs: run a step on all input of one task in one micro-batch: first the commands, then the key groups."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from penstock.state.values import BoundValueState, CheckedValueState
 __all__ = ["BatchTime", "SlotRun"]
 
 
-_MOST_SETTING_BYTES: Final = 4096
+_MAX_SETTING_BYTES: Final = 4096
 ApplyStanding: TypeAlias = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class BatchTime:
-    """When a step runs: the time of the micro-batch, how its inputs count for event time, and what they tell."""
+    """The times of a run: that of the micro-batch, and the watermark rules and watermark updates of the inputs."""
 
     now: dt.datetime
     watermark_rules: Sequence[InputWatermarkRule] = ()
@@ -65,11 +65,11 @@ class BatchTime:
 
 
 class SlotRun:
-    """A step in one slot, in one micro-batch. `tables` holds the states of its key groups, and is changed.
+    """The run of a step in one slot and one micro-batch. It changes `tables`, the states of the key groups.
 
-    `changed_shared` tells whether settings or broadcast states were changed, `records` counts the data records that
-    were processed, and `counts` those of a step with windows by what became of
-    them; `dead_letters` has what went wrong before the first of them.
+    `changed_shared` is whether settings or broadcast states changed. `records` is the number of processed data records,
+    and `counts` has their number by outcome in a step with windows. `dead_letters` has the failures before the first
+    record.
     """
 
     def __init__(self, core: StepCore, slot: Slot, tables: SlotTables, moment: BatchTime) -> None:
@@ -99,14 +99,14 @@ class SlotRun:
         self.records = 0
         self.changed_shared = False
         self.counts: Counter[str] = Counter()
-        self._runs: Final = self._kind_of_runs()
-        self.dead_letters = self._cleared_cache()
+        self._run_type: Final = self._choose_run_type()
+        self.dead_letters = self._catch_up_cache()
 
-    def _kind_of_runs(self) -> type[GroupRun]:
-        """How the step is run in each key group."""
+    def _choose_run_type(self) -> type[GroupRun]:
+        """Return the class that runs the step in each key group."""
         if self._core.windows is None:
             return GroupRun
-        # Of which version a row is, is told one by one.
+        # Control versions are only tracked record by record.
         in_columns = runs_as_columns(self._core.windows) and not self._core.stamped
         return WindowColumnsRun if in_columns else WindowRun
 
@@ -114,16 +114,16 @@ class SlotRun:
         return SharedStates(self._core.shared, whole_part(pieces))
 
     def _read_shared(self) -> None:
-        """Take the shared states as they are stored, whatever the worker has kept."""
+        """Read the stored shared states, ignoring those cached in the worker."""
         parts = self._tables.parts
         self._shared = self._shared_of(parts.get(SHARED))
         parts.keep(SHARED, self._shared)
 
-    def _around(self, shared: SharedStates) -> SlotContext:
+    def _slot_context(self, shared: SharedStates) -> SlotContext:
         return SlotContext(shared, self._unions, self._clock)
 
-    def _cleared_cache(self) -> list[DeadLetter]:
-        """Clear the function's cache, should a command have asked for that while this worker did not see the slot."""
+    def _catch_up_cache(self) -> list[DeadLetter]:
+        """Clear the function's cache if a command requested it while this worker did not run the slot."""
         try:
             self._core.catch_up_cache(self.header.cache_generation)
         except Exception as e:  # user code may raise anything
@@ -131,18 +131,18 @@ class SlotRun:
         return []
 
     def steer(self, commands: Sequence[SlotCommand], blocks: Sequence[Block]) -> CommandExecution:
-        """Carry out commands and let broadcast control records take effect, for all key groups of the slot.
+        """Carry out commands and apply broadcast control records, for all key groups of the slot.
 
-        Gives the steering that is done, which has the result and the reports.
+        Returns the finished execution, with the result and the reports.
         """
         ordered = sorted(blocks, key=lambda block: block.order)
         with no_cyclic_collection():
             try:
-                execution = self._steered(commands, ordered, BoundValueState)
+                execution = self._execute(commands, ordered, BoundValueState)
             except UnstorableValueError:
-                # The first form may have changed them.
+                # The first attempt may have changed them.
                 self._read_shared()
-                execution = self._steered(commands, ordered, CheckedValueState)
+                execution = self._execute(commands, ordered, CheckedValueState)
         for group, changes in execution.changes.items():
             self._tables.put(group, changes)
         self._take_over(execution)
@@ -150,7 +150,7 @@ class SlotRun:
         return execution
 
     def _take_over(self, execution: CommandExecution) -> None:
-        """Go on with what the slot keeps once, and store what has changed of it."""
+        """Adopt the state that the slot keeps once, and store what has changed."""
         parts = self._tables.parts
         self.header, self._standing = execution.kept.header, execution.kept.standing
         self._plain = None
@@ -164,7 +164,7 @@ class SlotRun:
             self._standing.changed = False
             parts.keep(STANDING, self._standing)
 
-    def _steered(
+    def _execute(
         self,
         commands: Sequence[SlotCommand],
         blocks: Sequence[Block],
@@ -173,9 +173,9 @@ class SlotRun:
         register = self._tables.parts.load(REGISTER, register_of)
         register.take_back()
         kept = KeptOnce(SlotHeader.of(self._tables.header), register, self._standing.copy())
-        around = self._around(self._shared)
+        context = self._slot_context(self._shared)
         execution = CommandExecution(
-            FunctionInstance(self._core, around, kind), kept, self._slot, self._tables.table
+            FunctionInstance(self._core, context, kind), kept, self._slot, self._tables.table
         )
         execution.expect(commands)
         for admitted in commands:
@@ -186,9 +186,9 @@ class SlotRun:
         return execution
 
     def begin_data(self) -> None:
-        """Take note of the watermark updates, and look which keys have timers that are due; `process` calls them."""
+        """Apply the watermark updates, and find the keys with due timers, which `process` calls."""
         clock = self._clock
-        # Windows are done at the end also where there is no event time.
+        # The end of time fires windows even without event time.
         ends = self._core.windows is not None and any(update.ends for update in self._moment.updates)
         if self._moment.watermark_rules or ends:
             self.event_clock = EventClock(
@@ -196,7 +196,7 @@ class SlotRun:
                 self.header.progress or Progress(),
                 self._moment.updates,
                 clock.now_ms,
-                stands=self.header.paused,
+                paused=self.header.paused,
             )
             if self._moment.watermark_rules:
                 self.header.progress = self.event_clock.progress
@@ -221,12 +221,12 @@ class SlotRun:
 
     @property
     def due_groups(self) -> list[int]:
-        """The key groups with keys that have timers that are due, and were not processed."""
+        """The key groups with due timers that were not processed yet."""
         return sorted(self._due)
 
     @property
     def next_timer_ms(self) -> int | None:
-        """When the slot must run again, in milliseconds since 1970: for its timers, or since an input falls idle."""
+        """When the slot must run again, in milliseconds since 1970: for a timer, or because an input becomes idle."""
         found: list[int] = []
         if self._core.timers is not None and not self.header.paused:
             found = self._earliest_ms("processing")
@@ -245,9 +245,9 @@ class SlotRun:
         return [-(-at // 1000) for at in timelines if at is not None]
 
     def process(self, key_group: int, blocks: Sequence[Block], *, more_follows: bool = False) -> StepResult:
-        """Process the keyed blocks of one key group, in their own order whatever the order of the argument.
+        """Process the keyed blocks of one key group, sorted by their order.
 
-        With `more_follows` it is called again for the key group, so that time stands.
+        If `more_follows`, there will be another call for the key group, so the watermark does not advance yet.
         """
         ordered = sorted(blocks, key=lambda block: block.order)
         data = len(self._core.inputs) - 1
@@ -260,21 +260,21 @@ class SlotRun:
                 self._begun.add(key_group)
                 due = DueTimers(due.processing, None)
             elif key_group in self._begun:
-                # Earlier parts may have registered timers that are due by now.
+                # Earlier parts may have registered timers that are due now.
                 more = self._due_by_event(self._tables.table(key_group))
                 due = DueTimers(due.processing, pa.concat_arrays([due.event, more]))
         self.records += sum(block.batch.num_rows for block in ordered if block.input == data)
         with no_cyclic_collection():
             try:
                 if self._plain is None:
-                    self._plain = self._bound(BoundValueState)
-                result = self._processed(self._plain, key_group, ordered, due)
+                    self._plain = self._bind(BoundValueState)
+                result = self._process_group(self._plain, key_group, ordered, due)
             except UnstorableValueError:
-                # What is found when the states are stored does not say which record did it. So once more, and every
-                # value is tried when it is set; that would be too slow to do always. (In the first form, a value that
-                # another one replaces within the same micro-batch is never stored, and so never tried.)
+                # An error when storing the states does not reveal the record at fault. So run once more and check each
+                # value when it is set, which would be too slow to do always. (Without these checks, a value that is
+                # replaced within the same micro-batch is never stored, and so never checked.)
                 self._plain = None
-                result = self._processed(self._bound(CheckedValueState), key_group, ordered, due)
+                result = self._process_group(self._bind(CheckedValueState), key_group, ordered, due)
         self.counts += result.counts
         if result.newest_ms is not None:
             self._tables.advance_clock(result.newest_ms)
@@ -282,26 +282,26 @@ class SlotRun:
             self._tables.put(key_group, result.changes)
         return result
 
-    def _bound(self, kind: type[BoundValueState]) -> FunctionInstance:
-        """The function at work on data, for all key groups."""
-        binding = FunctionInstance(self._core, self._around(self._shared), kind)
+    def _bind(self, kind: type[BoundValueState]) -> FunctionInstance:
+        """Return an instance of the function for data, for all key groups."""
+        binding = FunctionInstance(self._core, self._slot_context(self._shared), kind)
         if self._core.windows is not None:
             self._core.windows.begin(binding.shared_states, binding.states)
         return binding
 
-    def _processed(
+    def _process_group(
         self, binding: FunctionInstance, key_group: int, blocks: list[Block], due: DueTimers | None
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
-        run = self._runs(binding, context, key_group, self._tables.table(key_group))
+        run = self._run_type(binding, context, key_group, self._tables.table(key_group))
         self._letters = []
         result = run.process(blocks, self._standing_applier_in(binding), due)
         result.dead_letters[:0] = self._letters
         return result
 
     def _standing_applier_in(self, binding: FunctionInstance) -> ApplyStanding | None:
-        """What lets the standing commands take effect for a new key; made once for all key groups."""
+        """Return the function that applies the standing commands to a new key, made once for all key groups."""
         if binding is not self._standing_applier[0]:
             self._standing_applier = binding, standing_applier(self._standing, binding, self._standing_failed)
         return self._standing_applier[1]
@@ -310,7 +310,7 @@ class SlotRun:
         self._letters.append(dead_letter_of(admitted, error, self._core.step))
 
     def traces(self, level: int) -> list[Report]:
-        """The answers to the traces of this micro-batch, once its data is processed."""
+        """Return the answers to the traces of this micro-batch, after its data is processed."""
         if not self._traced:
             return []
         settings = self._shared.in_force() if self._slot.first else None
@@ -329,18 +329,18 @@ class SlotRun:
         ]
 
     def settings(self) -> dict[str, Any]:
-        """The settings in force as plain values; of one that is large, only how large it is."""
+        """Return the current settings as plain values; for a large one, only its size as text."""
         found = {}
         for name, value in self._shared.in_force().items():
             if isinstance(self._core.shared.get(name), BroadcastState):
                 continue
             size = len(msgspec.json.encode(value))
-            found[name] = value if size <= _MOST_SETTING_BYTES else f"{size:,} bytes of JSON"
+            found[name] = value if size <= _MAX_SETTING_BYTES else f"{size:,} bytes of JSON"
         return found
 
     @property
     def time(self) -> StepTime | None:
-        """How far event time is, where there is any, and the stream and partition or the step that hold it."""
+        """The watermark, and the stream and partition or the step that holds it back; None without event time."""
         if self.event_clock is None or not self._moment.watermark_rules:
             return None
         watermark_ms, held = self.event_clock.progress.watermark_ms, self.event_clock.held_by
@@ -350,7 +350,7 @@ class SlotRun:
         return StepTime(watermark_ms, f"{name}/{held[1]}" if kind == "source" and held[1] else name)
 
     def close(self) -> None:
-        """Take out some of what has expired, and put what is kept once for the slot beside the tables."""
+        """Remove some of the expired values, and store the header of the slot."""
         self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
         self._tables.put_header(self.header.dump())
 

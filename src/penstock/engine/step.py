@@ -1,8 +1,8 @@
-"""The core of a keyed step: blocks of records, commands and stored state in, emitted records and new state out.
+"""The core of a step: takes records, commands and stored state, and returns emitted records and new state.
 
-A step knows nothing of micro-batches or of who calls it: what it does is a pure function of its arguments (as far as
-the user's function is). In each run commands and broadcast control records come first, then key group by key group the
-keyed control records, and after these the data.
+A step is independent of micro-batches and of its caller: it is a pure function of its arguments, if the user's function
+is. In each run, commands and broadcast control records come first. Then each key group processes its keyed control
+records, and after these its data.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ __all__ = [
 ]
 
 MAIN: Final = ""
-# The state under which control versions are kept; users' own states cannot begin with two underscores.
+# The hidden state with control versions; users' states cannot begin with two underscores.
 CONTROL_VERSION: Final = "__control_version"
 
 
 @dataclass(frozen=True)
 class StepInput:
-    """One input of a step: its records, their key, and whether it steers.
+    """One input of a step: its record type, its key, and whether it is a control stream.
 
     A broadcast control stream has no key. `time` is the field with the event time of data (or `INGESTION_TIME`, or
     `EVENT_TIME`), or with the time from which a control record is effective; `version` is the field with the version of
@@ -69,7 +69,7 @@ class StepInput:
 class Emission:
     """Records that a step emitted to one output ("" is the main one), with the keys they were emitted under.
 
-    `times` are their event times in milliseconds since 1970, where a step behind goes by them.
+    `times` are their event times in milliseconds since 1970, if a later step uses them.
     """
 
     output: str
@@ -80,10 +80,10 @@ class Emission:
 
 @dataclass
 class StepResult:
-    """What came of a run of a step. `changes` are the rows of a key group's table that are to change, if any.
+    """The result of a run of a step. `changes` are the rows to change in a key group's table, if any.
 
-    `newest_ms` is the largest event time so far, where values expire by it. `counts` has the numbers of the records
-    of a step with windows, by what became of them: in windows, late, or without a window.
+    `newest_ms` is the largest event time so far, if values expire by event time. `counts` has the number of records of
+    a step with windows by outcome: in windows, late, or without a window.
     """
 
     emissions: list[Emission] = field(default_factory=list)
@@ -96,10 +96,10 @@ class StepResult:
 class StepCore:
     """A step: a process function, its inputs (control first, data last) and its outputs.
 
-    A step without a key is one whose data is told apart by its place; what it calls keys are those of its parts.
+    In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
-    With `stamped` the main output has one more field, the control version under which each record was made. The records
-    of the outputs in `timed` leave with their event times.
+    If `stamped`, the main output has an additional field, the control version under which each record was made. The
+    outputs in `timed` carry the event times of their records.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class StepCore:
         self.states: Final[dict[str, KeyedState]] = declared_states(function)
         self.shared: Final = declared_shared(type(function))
         if stamped:
-            # The version goes with each key and with the step as a hidden state, so that it is carried like others.
+            # The version is a hidden state of each key and of the step, so it is stored like others.
             self.states[CONTROL_VERSION] = TemporalState(int)
             self.states[CONTROL_VERSION].name = CONTROL_VERSION
             self.shared[CONTROL_VERSION] = Setting(int, 0)
@@ -142,12 +142,12 @@ class StepCore:
         self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())
         self.expires_by_event: Final = any(spec.ttl and spec.ttl.time == "event" for spec in self.specs)
         self.judges_by_time: Final = self.has_history or self.expires_by_event
-        # What outlives this core in its worker, for every copy of the function to share.
+        # Outlives this core in its worker, and is shared by all copies of the function.
         self._kept: Final = Kept.of(function)
         self._cleared = 0
 
     def _timers(self) -> TimerColumn | None:
-        """Where the timers of keys are, if there are any; with the hidden state that holds them."""
+        """Declare the hidden state for timers, and return its column; None without timers."""
         if self.windows is not None:
             self.states[WINDOWS] = self.windows.state()
             return TimerColumn(WINDOWS, earliest_window_timers)
@@ -158,11 +158,11 @@ class StepCore:
 
     @functools.cached_property
     def plain_values(self) -> PlainValues:
-        """What reads most of what commands set states to; most micro-batches have none."""
+        """The fast reader of most values that commands set. Created on demand: most micro-batches have no commands."""
         return PlainValues(self.states)
 
     def expiry_clocks(self, now_ms: int, event_ms: int | None) -> dict[str, int]:
-        """The time now for each state that expires."""
+        """Return the current time for each state with a TTL, in the TTL's time domain."""
         clocks = {}
         for spec in self.specs:
             if spec.ttl is not None:
@@ -172,12 +172,12 @@ class StepCore:
         return clocks
 
     def clear_cache(self, generation: int) -> None:
-        """Clear what the function keeps in this worker, once for all slots of this core that the command reaches."""
+        """Clear the function's cache in this worker, once for all slots of this core that the command reaches."""
         if generation > self._cleared:
             self._clear(generation)
 
     def catch_up_cache(self, generation: int) -> None:
-        """Clear it, should a command have asked for that of which this worker has not heard."""
+        """Clear the cache if a command that this worker has missed requested it."""
         if generation > self._kept.generations.get(self.step, 0):
             self._clear(generation)
 
@@ -191,7 +191,7 @@ class StepCore:
 
 @contextmanager
 def no_cyclic_collection() -> Iterator[None]:
-    """Without the cyclic collector: records make no cycles, and its passes over them cost more than the records."""
+    """Disable the cyclic garbage collector: records form no cycles, and collections cost more than the records."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

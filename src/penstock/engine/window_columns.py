@@ -1,7 +1,7 @@
-"""Window columns: windows whose function is an aggregate of a field, as columns; the fast road of windows.
+"""Window columns: the fast path for windows that aggregate a field, which processes columns.
 
-It does what `WindowRun` does, on the same state and to the same bytes. Where something is not as usual (a late record
-that fires its window again, windows from before a size was changed, values that are not numbers), `WindowRun` does it.
+The result equals that of `WindowRun`, on the same state and to the same bytes. `WindowRun` takes over in irregular
+cases: a late record that fires its window again, windows from before a change of the size, values that are NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.step import MAIN, Emission
 from penstock.engine.window_run import WindowRun
-from penstock.operators.event_times import are_beyond
+from penstock.operators.event_times import are_out_of_range
 from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block
 from penstock.operators.watermarks import END_MS
@@ -33,7 +33,7 @@ from penstock.windows.window_state import WINDOWS, PaneColumns
 
 __all__ = ["WindowColumnsRun", "runs_as_columns"]
 
-# What users derive from these may assign otherwise.
+# Users' subclasses may assign windows differently.
 _KNOWN: Final = (TumblingWindows.assign, SlidingWindows.assign, CumulativeWindows.assign)
 
 Ints = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def runs_as_columns(step: WindowStep) -> bool:
-    """Whether the windows of a step can be run as columns."""
+    """Return whether the windows of a step can be processed as columns."""
     spec, contents = step.spec, step.spec.contents
     return (
         isinstance(contents, Aggregated)
@@ -57,7 +57,7 @@ def runs_as_columns(step: WindowStep) -> bool:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Records in their windows, in the order of the records: the key's slot, the window, and the record's value."""
+    """Pairs of records and windows, in the order of the records: the key's slot, the window, the record's value."""
 
     slots: Ints
     starts: Ints
@@ -67,7 +67,7 @@ class _Pairs:
 
 
 class WindowColumnsRun(WindowRun):
-    """One run of a step with windows of an aggregate, in one key group."""
+    """One run of a step with windows that aggregate a field, in one key group."""
 
     def __init__(
         self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable
@@ -87,7 +87,7 @@ class WindowColumnsRun(WindowRun):
         self._known: tuple[pa.Array, PaneColumns] | None = None
 
     def _materialise(self) -> None:
-        """Nothing becomes an object, unless it has to."""
+        """Do nothing: columns are only converted to objects for irregular records."""
 
     # -- data --
 
@@ -98,7 +98,7 @@ class WindowColumnsRun(WindowRun):
             self._flush()
 
     def _put_columns(self, data: list[Block]) -> bool:
-        """Put records into their windows; False, and nothing is done, when they are not as usual."""
+        """Put records into their windows, and return True; in irregular cases, do nothing and return False."""
         keys = pa.concat_arrays([self._keys(block) for block in data])
         found = [self._times_ms(block) for block in data]
         times = np.concatenate([times for times, _ in found])
@@ -108,13 +108,13 @@ class WindowColumnsRun(WindowRun):
         has_value, values = with_values
         slots = self._state.slots_of(keys)
         at = times if self._by_event else np.full(len(times), self._clock.processing_ms, np.int64)
-        rows, starts, ends = self._assigned(at)
+        rows, starts, ends = self._assign(at)
         watermark_ms = self._clock.watermark_ms if self._by_event else MIN_TIME
         is_late = _cleanup(ends, self._lateness_ms) <= watermark_ms
         if (~is_late & (ends - 1 <= watermark_ms)).any():
             return False
         panes = self._panes()
-        if not self._are_usual(panes):
+        if not self._are_regular(panes):
             return False
         kept = ~is_late
         pairs = _Pairs(slots[rows[kept]], starts[kept], ends[kept], values[rows[kept]], has_value[rows[kept]])
@@ -123,22 +123,22 @@ class WindowColumnsRun(WindowRun):
             self._add(panes, pairs)
         return True
 
-    def _assigned(self, at: Ints) -> tuple[Ints, Ints, Ints]:
-        """For each record its windows: the row, the start and the end, the row's in the order of the assigner."""
+    def _assign(self, at: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the windows of each record: its row, the start and the end, in the order of the assigner."""
         starts, ends = self._assigner.columns(at)
-        # One column for each window that a record may have; in it the first is where there is none.
+        # There is a column for each window that a record may have; start and end are equal where it has none.
         rows = np.repeat(np.arange(len(at)), starts.shape[1])
         flat_starts, flat_ends = starts.ravel(), ends.ravel()
         there = flat_ends > flat_starts
         return rows[there], flat_starts[there], flat_ends[there]
 
-    def _are_usual(self, panes: PaneColumns) -> bool:
-        """Whether all open windows are such as the assigner gives and the lateness keeps."""
+    def _are_regular(self, panes: PaneColumns) -> bool:
+        """Return whether all open windows match the current assigner and lateness."""
         fits = self._assigner.fit(panes.starts, panes.ends)
         return bool(fits.all() and (panes.cleanups == _cleanup(panes.ends, self._lateness_ms)).all())
 
     def _count_records(self, data: list[Block], keys: pa.Array, times: Ints, rows: Ints, kept: Mask) -> None:
-        """Count the records by what became of them, and emit those that are late."""
+        """Count the records by outcome, and emit those that are late."""
         taken = np.zeros(len(times), bool)
         taken[rows[kept]] = True
         assigned = np.zeros(len(times), bool)
@@ -157,10 +157,10 @@ class WindowColumnsRun(WindowRun):
             self._result.emissions.append(Emission(LATE, batch, keys.take(places), late_times))
 
     def _add(self, panes: PaneColumns, pairs: _Pairs) -> None:
-        """Add records to the open windows, some of which are new."""
+        """Add records to the open windows, opening new ones."""
         slots = np.concatenate([panes.slots, pairs.slots])
         ends = np.concatenate([panes.ends, pairs.ends])
-        # The end tells a window from the others of its key, since all are the assigner's.
+        # The end identifies a window within its key, since all windows are regular.
         known_ends, end_places = np.unique(ends, return_inverse=True)
         codes, places = np.unique(slots * len(known_ends) + end_places, return_inverse=True)
         old, new = places[: len(panes.slots)], places[len(panes.slots) :]
@@ -189,7 +189,7 @@ class WindowColumnsRun(WindowRun):
         return self._state.columns[WINDOWS]
 
     def _panes(self) -> PaneColumns:
-        """The open windows of all keys of the run."""
+        """Return the open windows of all keys of the run."""
         stored = self._column.stored
         if self._known is None or self._known[0] is not stored:
             self._known = stored, PaneColumns.of(stored, self._aggregate.held)
@@ -213,8 +213,8 @@ class WindowColumnsRun(WindowRun):
         assert clock.after_ms is not None
         if self._by_event and clock.after_ms != clock.watermark_ms:
             panes = self._panes()
-            if (are_beyond(panes.starts) | are_beyond(panes.ends)).any():
-                # Results with such bounds become dead letters.
+            if (are_out_of_range(panes.starts) | are_out_of_range(panes.ends)).any():
+                # Results with bounds out of range become dead letters.
                 super()._materialise()
                 super()._fire_by_event(self._state.keys)
                 self._flush()
@@ -225,7 +225,7 @@ class WindowColumnsRun(WindowRun):
             self._fire_columns(END_MS)
 
     def _fire_columns(self, until_ms: int) -> None:
-        """Emit the windows that end, in the order of time and key, and take out those that are over."""
+        """Emit the windows that end, in the order of time and key, and remove those to clean up."""
         panes = self._panes()
         fires = ~panes.fired & (panes.ends - 1 <= until_ms) & (panes.counts > 0)
         if fires.any():
@@ -246,7 +246,7 @@ class WindowColumnsRun(WindowRun):
         self._result.emissions.append(Emission(MAIN, batch, keys, times))
 
     def _ranks(self, slots: Ints) -> Ints:
-        """For each slot where its key stands in the order of keys."""
+        """Return for each slot the rank of its key in sorted order."""
         keys = self._state.keys
         if pa.types.is_struct(keys.type):
             values = key_values(keys)
@@ -259,6 +259,6 @@ class WindowColumnsRun(WindowRun):
 
 
 def _cleanup(ends: Ints, lateness_ms: int) -> Ints:
-    """When windows are cleaned up: behind their last millisecond and the lateness; the end of time is the latest."""
+    """Return when windows are cleaned up: their last millisecond plus the lateness, at most the end of time."""
     last = np.iinfo(np.int64).max
     return np.where(ends - 1 > last - lateness_ms, last, ends - 1 + min(lateness_ms, last))

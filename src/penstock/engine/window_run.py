@@ -1,4 +1,4 @@
-"""Window runs: a step with windows on the records of one key group, record by record."""
+"""Window runs: run a step with windows on the records of one key group, record by record."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.group_run import GroupRun
 from penstock.engine.step import MAIN, Emission
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import reason_of, unfit
-from penstock.operators.event_times import EVENT_TIME, are_beyond, beyond, times_ms, untimed
+from penstock.operators.error_reasons import misfit_reason, reason_of
+from penstock.operators.event_times import (
+    EVENT_TIME,
+    are_out_of_range,
+    no_time_reason,
+    out_of_range_reason,
+    times_ms,
+)
 from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import END_MS, INGESTION_TIME
@@ -35,7 +41,7 @@ __all__ = ["WindowRun"]
 
 
 class WindowRun(GroupRun):
-    """One run of a step with windows in one key group: what is due by the clock, records, what is due by event time."""
+    """One run of a step with windows in one key group: processing-time timers, records, event-time timers."""
 
     def __init__(
         self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable
@@ -57,7 +63,7 @@ class WindowRun(GroupRun):
         self._take_emitted()
 
     def _put(self, block: Block) -> None:
-        """Put the records of a block into their windows; one on which code raises leaves no trace but a dead letter."""
+        """Put the records of a block into their windows. If code raises, undo its changes and add a dead letter."""
         source = self._core.inputs[block.input]
         keys = key_values(self._keys(block))
         times, is_untimely = self._times_ms(block)
@@ -70,7 +76,7 @@ class WindowRun(GroupRun):
         for row in sorted(untimely):
             assert source.time is not None
             is_missing = not block.batch.column(source.time)[row].is_valid
-            reason = untimed(source.time) if is_missing else beyond(int(times[row]))
+            reason = no_time_reason(source.time) if is_missing else out_of_range_reason(int(times[row]))
             self._dead_letter(block, row, reason)
         row = -1
         while True:
@@ -93,19 +99,19 @@ class WindowRun(GroupRun):
                 self._dead_letter(block, row, reason_of(e))
 
     def _times_ms(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The event time of each record, that of the micro-batch where there is none, and which cannot be."""
+        """Return the time of each record, and a mask of invalid ones. Without event time, that of the micro-batch."""
         time = self._core.inputs[block.input].time
         if time is None or time == INGESTION_TIME:
             rows = block.batch.num_rows
             return np.full(rows, self._binding.clock.now_ms, np.int64), np.zeros(rows, bool)
         times, is_missing = times_ms(block.batch.column(time))
         if time == EVENT_TIME and not self._step.is_event_time:
-            # They need no event time, so a record may come without one.
+            # These windows need no event time, so a record may lack one.
             times, is_missing = (
                 np.where(is_missing, self._binding.clock.now_ms, times),
                 np.zeros(len(times), bool),
             )
-        return times, is_missing | are_beyond(times)
+        return times, is_missing | are_out_of_range(times)
 
     # -- timers --
 
@@ -121,17 +127,17 @@ class WindowRun(GroupRun):
         clock = self._binding.clock
         assert clock.after_ms is not None
         if clock.after_ms == clock.watermark_ms:
-            # What has registered a timer for a time that has passed waits until time moves.
+            # Timers for a time that has passed wait until the watermark advances.
             return
         self._clock.watermark_ms = clock.after_ms
         keys = [*key_values(due), *self._open.changed]
         self._fire_all(keys, next_event_timer, self._operator.fire_event_timer, clock.after_ms)
         if clock.ends and self._step.is_by_clock:
-            # Windows by the clock have no later timers than their ends, so this ends as well.
+            # Processing-time windows have no timers after their ends, so this loop ends.
             self._fire_all(keys, next_processing_timer, self._operator.fire_processing_timer, END_MS)
 
     def _fire_all(self, keys: Sequence[Any], next_timer: NextTimer, fire: Any, until_ms: int) -> None:
-        """Fire what is due, in the order of time and key; one that raises is spent, and leaves a dead letter."""
+        """Fire due timers, in the order of time and key. A timer that raises is used up, and leaves a dead letter."""
         cursor = self._binding.cursor
         found = [(key, self._open.of(key)) for key in sorted(dict.fromkeys(keys))]
         for key, windows in in_time_order(found, next_timer, until_ms):
@@ -146,25 +152,25 @@ class WindowRun(GroupRun):
             self._open.changed[key] = None
         self._take_emitted()
 
-    # -- what leaves --
+    # -- emissions --
 
     def _take_emitted(self) -> None:
-        """Take away what the windows have emitted, and the counts of the records that they did and did not take."""
+        """Take over the emissions of the windows, and the counts of records by outcome."""
         emitted = self._operator.emitted
         if emitted.panes:
             self._emit_panes(emitted.panes)
         if emitted.late:
             keys = pa.array([late.key for late in emitted.late], self._core.key_type)
             batch = self._step.record_type.batch([late.record for late in emitted.late])
-            times = self._timed(LATE, [late.time_ms for late in emitted.late])
+            times = self._output_times(LATE, [late.time_ms for late in emitted.late])
             self._result.emissions.append(Emission(LATE, batch, keys, times))
         for name in dict.fromkeys(one.name for one in emitted.side_outputs):
-            self._emit_aside(name, [one for one in emitted.side_outputs if one.name == name])
+            self._emit_side_output(name, [one for one in emitted.side_outputs if one.name == name])
         self._count(emitted.in_windows, emitted.late_records, emitted.without_window)
         emitted.clear()
 
     def _count(self, in_windows: int, late: int, without_window: int) -> None:
-        """Count records by what became of them, each once; of the others there are dead letters."""
+        """Count records by outcome, each once. All other records are dead letters."""
         found = {"in_windows": in_windows, "late": late, "without_window": without_window}
         self._result.counts.update({what: count for what, count in found.items() if count})
 
@@ -173,25 +179,25 @@ class WindowRun(GroupRun):
         try:
             batch, keys = self._step.output.batch(panes, key_type)
         except SchemaError:
-            panes = self._fitting_panes(panes)
+            panes = self._keep_fitting_panes(panes)
             batch, keys = self._step.output.batch(panes, key_type)
         if not len(keys):
             return
         if self._core.stamped:
             batch = batch.append_column(VERSION_FIELD, self._versions_of(keys))
-        times = self._timed(MAIN, [pane.timestamp_ms for pane in panes for _ in pane.results])
+        times = self._output_times(MAIN, [pane.timestamp_ms for pane in panes for _ in pane.results])
         self._result.emissions.append(Emission(MAIN, batch, keys, times))
 
-    def _timed(self, output: str, times: list[int | None] | list[int]) -> pa.Array | None:
-        """The event times of what leaves by an output, where a step behind goes by them."""
+    def _output_times(self, output: str, times: list[int | None] | list[int]) -> pa.Array | None:
+        """Return the event times of records emitted to an output; None if no later step uses them."""
         if output not in self._core.timed:
             return None
         if self._core.inputs[-1].time == INGESTION_TIME:
             times = [self._binding.clock.now_ms if at_ms is None else at_ms for at_ms in times]
         return pa.array(times, pa.int64())
 
-    def _fitting_panes(self, panes: list[Pane]) -> list[Pane]:
-        """What was emitted and fits, result by result; the others become dead letters."""
+    def _keep_fitting_panes(self, panes: list[Pane]) -> list[Pane]:
+        """Return the emitted results that fit, one by one; the others become dead letters."""
         kept = []
         for pane in panes:
             for result in pane.results:
@@ -200,11 +206,13 @@ class WindowRun(GroupRun):
                     self._step.output.batch([one], self._core.key_type)
                     kept.append(one)
                 except SchemaError as e:
-                    self._window_letter(one.key, one.window, unfit(result, self._step.output.record_type, e))
+                    self._window_letter(
+                        one.key, one.window, misfit_reason(result, self._step.output.record_type, e)
+                    )
         return kept
 
-    def _emit_aside(self, name: str, found: list[SideRecord]) -> None:
-        """Emit to a side output what fits; the others become dead letters."""
+    def _emit_side_output(self, name: str, found: list[SideRecord]) -> None:
+        """Emit the records that fit to a side output; the others become dead letters."""
         kind = self._core.outputs[name]
         try:
             batch = kind.batch([one.record for one in found])
@@ -213,19 +221,19 @@ class WindowRun(GroupRun):
             batch = kind.batch([one.record for one in found])
         if found:
             keys = pa.array([one.key for one in found], self._core.key_type)
-            times = self._timed(name, [one.timestamp_ms for one in found])
+            times = self._output_times(name, [one.timestamp_ms for one in found])
             self._result.emissions.append(Emission(name, batch, keys, times))
 
     def _fits(self, one: SideRecord, kind: RecordType) -> bool:
         try:
             kind.batch([one.record])
         except SchemaError as e:
-            self._window_letter(one.key, one.window, unfit(one.record, kind, e))
+            self._window_letter(one.key, one.window, misfit_reason(one.record, kind, e))
             return False
         return True
 
     def _versions_of(self, keys: pa.Array) -> pa.Array:
-        """The control version under which each window fired."""
+        """Return the control version under which each window fired."""
         cursor, versions = self._binding.cursor, []
         for key in key_values(keys):
             cursor.key = key
@@ -233,9 +241,9 @@ class WindowRun(GroupRun):
         return pa.array(versions, VERSION_FIELD.type)
 
     def _window_letter(self, key: Any, window: Window | None, reason: str) -> None:
-        """The dead letter of a window."""
-        told = {"key": key}
+        """Add the dead letter of a window."""
+        fields = {"key": key}
         if window is not None:
-            told |= {"start": window.start, "end": window.end}
-        raw = msgspec.json.encode(told)
+            fields |= {"start": window.start, "end": window.end}
+        raw = msgspec.json.encode(fields)
         self._result.dead_letters.append(DeadLetter(reason, WINDOWS, self._core.step, "", 0, raw))

@@ -1,4 +1,4 @@
-"""Jobs: loads, compiles, starts, commits and stops one run of a job.
+"""Jobs: load, compile, start, commit and stop one run of a job.
 
 In: a job file, bindings and settings.
 Out: committed micro-batches, receipts, metrics, and a summary.

@@ -1,8 +1,8 @@
-"""Bounds of micro-batches: how many records of a topic go into one, so that their bytes stay within a bound.
+"""Bounds of micro-batches: limit the records of a topic in a micro-batch so that their bytes stay within a bound.
 
-Spark bounds what it reads of a topic by records alone, and fixes that when a query starts. How large records are is
-seen in the micro-batches. Where the bound in records no longer fits, the query goes on as another one; that a plan is
-made with another bound changes no replay, since Spark logs each plan.
+Spark limits what it reads of a topic by records only, and fixes the limit when a query starts. The micro-batches show
+how large records are. When the limit no longer fits, another query replaces the running one. A new limit changes no
+replay, since Spark logs each plan.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from penstock.spark.query import BoundSource
 __all__ = ["BatchBounds", "RecordSize", "TopicBounds", "next_limit"]
 
 _FILE: Final = "record-bytes.json"
-# Kafka's own limit for one record, which counts until the first ones have come.
+# Kafka's default limit for one record: the assumed size until the first records arrive.
 _LARGEST_RECORD_BYTES: Final = 1 << 20
-# How many records before the newest ones still count for their mean size.
+# The number of earlier records that count for the mean size, in addition to the newest.
 _REMEMBERED_RECORDS: Final = 10_000
-# By what factor a bound must be wrong before the query is started anew for it.
+# A limit must be wrong by this factor before the query restarts for it.
 _TOLERANCE: Final = 2
 
 
 class TopicBounds(NamedTuple):
-    """What of a topic goes into a micro-batch at most."""
+    """The maximum that a micro-batch reads of a topic."""
 
-    most_records: int
-    most_bytes: int
+    max_records: int
+    max_bytes: int
 
 
 @dataclass
 class RecordSize:
-    """The mean size of the newest records of a topic; None as long as there was none."""
+    """The mean size of the newest records of a topic; None before the first."""
 
     mean_bytes: float | None = None
     _records: float = 0.0
 
     def see(self, records: int, size: int) -> None:
-        """Take note of the records of a micro-batch, and of their bytes together."""
+        """Add the records of a micro-batch and their total size in bytes."""
         if not records:
             return
         before = min(self._records, _REMEMBERED_RECORDS)
@@ -53,7 +53,9 @@ class RecordSize:
 
 
 def next_limit(bounds: TopicBounds, mean_bytes: float | None, limit: int = 0, records: int = 0) -> int:
-    """How many records of a topic the next micro-batches take, after one of so many, with a limit before if any.
+    """Return how many records of a topic the next micro-batches may read.
+
+    `limit` is the current limit, 0 before the first; `records` is the number that the last micro-batch read.
 
     >>> next_limit(TopicBounds(2_000_000, 256 << 20), None)
     256
@@ -61,16 +63,16 @@ def next_limit(bounds: TopicBounds, mean_bytes: float | None, limit: int = 0, re
     262144
     """
     largest = _LARGEST_RECORD_BYTES if mean_bytes is None else mean_bytes
-    wanted = max(1, min(bounds.most_records, int(bounds.most_bytes / max(largest, 1.0))))
+    wanted = max(1, min(bounds.max_records, int(bounds.max_bytes / max(largest, 1.0))))
     if not limit or wanted * _TOLERANCE < limit:
         return wanted
-    # Where less comes than may, a higher limit would change nothing. Spark rounds down for each partition.
+    # A higher limit changes nothing if fewer records arrive than it allows. Spark rounds down for each partition.
     is_full = records * _TOLERANCE >= limit
     return wanted if is_full and wanted >= limit * _TOLERANCE else limit
 
 
 class BatchBounds:
-    """The bounds of a job's topics. `limits` has those in records with which its query runs, by stream."""
+    """The bounds of a job's topics. `limits` has the limits in records of the running query, by stream."""
 
     def __init__(self, checkpoint: Checkpoint, topics: Mapping[str, TopicBounds]) -> None:
         self._checkpoint: Final = checkpoint
@@ -84,7 +86,7 @@ class BatchBounds:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, sources: Iterable[BoundSource]) -> BatchBounds:
-        """The bounds of the topics whose bindings bound their bytes."""
+        """Return the bounds of the topics with a limit in bytes in their bindings."""
         topics = {}
         for source in sources:
             binding = source.input
@@ -95,25 +97,25 @@ class BatchBounds:
 
     @property
     def are_outdated(self) -> bool:
-        """Whether the query should go on with other limits."""
+        """Whether the query should continue with other limits."""
         return self._wanted != self.limits
 
     def changes(self) -> list[str]:
-        """Sentences on the limits that are to change."""
+        """Return a sentence for each limit that will change."""
         return [
-            f"A micro-batch of {stream!r} takes at most {counted(limit, 'records')} from now on, since they have some "
-            f"{bytes_text(self._sizes[stream].mean_bytes or 0)} each."
+            f"A micro-batch of {stream!r} reads at most {counted(limit, 'records')} from now on, since a record has "
+            f"about {bytes_text(self._sizes[stream].mean_bytes or 0)}."
             for stream, limit in sorted(self._wanted.items())
             if limit != self.limits[stream]
         ]
 
     def renew(self) -> Mapping[str, int]:
-        """Take the limits that are wanted for those of the query, and give them."""
+        """Replace the limits of the query with the wanted ones, and return them."""
         self.limits = dict(self._wanted)
         return self.limits
 
     def see(self, records: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-        """Take note of the records of a micro-batch, and of their bytes, by stream."""
+        """Add the records of a micro-batch and their bytes, by stream, and adapt the wanted limits."""
         for stream, bounds in self._topics.items():
             count, size = records.get(stream, 0), self._sizes[stream]
             if count:
@@ -122,11 +124,11 @@ class BatchBounds:
         self._store()
 
     def _store(self) -> None:
-        """Note the sizes, with which the next run begins, where they have changed."""
+        """Save the sizes for the start of the next run, if they have changed."""
         found = {name: size.mean_bytes for name, size in self._sizes.items() if size.mean_bytes is not None}
         if all(_alike(mean, self._stored.get(name, 0.0)) for name, mean in found.items()):
             return
-        # Without it the next run begins with a small micro-batch.
+        # Without the file the next run starts with a small micro-batch.
         with contextlib.suppress(OSError):
             self._checkpoint.save(_FILE, found)
             self._stored = found

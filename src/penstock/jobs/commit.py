@@ -1,4 +1,15 @@
-"""Commit: each micro-batch goes to the sinks, its receipts are written, and the counts are kept."""
+"""Commit: what happens between the moment Spark plans a micro-batch and the moment Spark commits it.
+
+1. Spark plans the micro-batch and calls `BatchCommitter.before_batch`. This checks that the run may start it, and
+   starts to sync to disk all that a replay needs.
+2. The tasks process the records. They prepare output and send reports to the driver.
+3. Spark calls `BatchCommitter.on_batch` with the reports. This makes the output visible in the sinks, writes the
+   receipts, and saves the counts.
+4. Spark commits the micro-batch to its log. `BatchCommitter.refresh` notices that and records the metrics.
+
+After a crash before step 4, Spark repeats the whole micro-batch with the same number and the same input. Sinks that are
+exactly once, and receipts, skip what they already have.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +57,14 @@ from penstock.spark.types import StreamingQuery
 
 __all__ = ["STOPPING", "BatchCommitter", "EventTime", "Progress", "RunServices", "RunSummary"]
 
-STOPPING: Final = "The job is stopping and begins no other micro-batch."
+STOPPING: Final = "The job is stopping and starts no further micro-batch."
 
 
 class _StepCounts(msgspec.Struct):
-    """What each step did since the checkpoint began, up to a micro-batch.
+    """The counts of each step from the start of the checkpoint up to a micro-batch.
 
-    `settings` has those that somebody has set, as they are in force. Keys, the bytes of the stored state and those of
-    data that wait for a paused step are by slot.
+    `settings` holds the current values of the settings that were set. `keys`, `state_bytes` (stored state) and `held`
+    (bytes of data that waits for a paused step) are by step and slot.
     """
 
     batch: int = -1
@@ -66,11 +77,11 @@ class _StepCounts(msgspec.Struct):
 
 @dataclass(frozen=True)
 class EventTime:
-    """How far the event time of a step is.
+    """The event time that a step has reached.
 
-    `watermark` is None before the first, and text where no datetime can tell it. `behind_s` is how far it is behind the
-    clock, less than 0 when it is ahead, None where one cannot say. `held_by` is the stream and partition, or the step,
-    that holds it back, None when nothing does.
+    `watermark` is None before the first one, and text if it is beyond the range of datetimes. `behind_s` is its
+    distance behind the clock in seconds: negative if it is ahead, None if unknown. `held_by` is the stream and
+    partition, or the step, that holds it back; None if nothing does.
     """
 
     watermark: dt.datetime | str | None
@@ -80,12 +91,12 @@ class EventTime:
 
 @dataclass(kw_only=True)
 class Progress:
-    """How a run is going. Counts are totals since the start of the run, over all that it was rescaled meanwhile.
+    """The progress of a run. Counts are totals since the start of the run, across all its rescalings.
 
-    `batch_id` is the newest micro-batch, -1 before the first, and `batches` how many there were. `commands` counts
-    those that came to their end: applied, degraded or rejected. `batch_ms` is how long the last micro-batch took, None
-    before one is committed, `rows_per_s` the rate of records in over the last seconds, `lag` what waits in each source.
-    `event_time` has the steps that go by event time, once they have told how far it is.
+    `batch_id` is the newest micro-batch, -1 before the first; `batches` is the number of micro-batches. `commands`
+    counts commands with a final receipt: applied, degraded or rejected. `batch_ms` is the duration of the last
+    micro-batch, None before the first commit. `rows_per_s` is the rate of input records over the last seconds, and
+    `lag` what waits in each source. `event_time` has the steps that use event time, once they have reported it.
     """
 
     batch_id: int = -1
@@ -121,10 +132,10 @@ class Progress:
 
 @dataclass
 class RunSummary:
-    """What a run did. `state` has the number of keys that each step holds, `dead_letters_at` where dead letters go.
+    """The result of a run. `state` has the number of keys in each step, `dead_letters_at` the place of dead letters.
 
-    `in_windows`, `late` and `without_window` have, of each step where there were any, how many records came into its
-    windows, and how many did not, by why; `event_time` how far event time was at the end.
+    `in_windows` counts the records that entered windows, by step; `late` and `without_window` count those that did
+    not, by reason. Steps without any are left out. `event_time` is the event time reached at the end.
     """
 
     job_id: str
@@ -144,10 +155,10 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunServices:
-    """What goes on beside the micro-batches of a run: who owns the checkpoint, dumps to make, metrics to record.
+    """The services of a run besides its micro-batches: ownership of the checkpoint, dumps, and metrics.
 
-    `lag_clocks`, by stream, know since when records wait. They and `progress` are those of the whole run, also when the
-    job was rescaled meanwhile.
+    `lag_clocks`, by stream, know how long records have been waiting. They and `progress` live as long as the run, so
+    rescalings do not reset them.
     """
 
     ownership: Ownership
@@ -158,26 +169,29 @@ class RunServices:
 
 
 class BatchCommitter:
-    """Commits each micro-batch to the sinks and keeps the counts."""
+    """Commits each micro-batch to sinks and receipts, and keeps the counts and the progress of the run.
 
-    def __init__(self, bound: CompiledJob, checkpoint: Checkpoint, watch: RunServices) -> None:
+    Spark calls `before_batch` and `on_batch` in its own thread. The thread that runs the job calls the other methods.
+    """
+
+    def __init__(self, bound: CompiledJob, checkpoint: Checkpoint, services: RunServices) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
         self.sync: Final = CheckpointSync(checkpoint.spark_folder, functools.partial(mark_begun, checkpoint))
-        self.ownership: Final = watch.ownership
+        self.ownership: Final = services.ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
-        self.dumps: Final = watch.dumps
-        self.recorder: Final = watch.recorder
+        self.dumps: Final = services.dumps
+        self.recorder: Final = services.recorder
         self._spark: ProgressReader | None = None
-        self._lag_clocks: Final = watch.lag_clocks
+        self._lag_clocks: Final = services.lag_clocks
         self.history = ControlHistory(checkpoint, bound.lineage, {})
         self.bounds: Final = BatchBounds.of(checkpoint, bound.sources)
         self._rates: list[tuple[float, int]] = []
-        # Of each step, by slot. A new run hears of all of them in its first micro-batch with data.
+        # By step and slot. A new run gets all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}
         self.closing = False
         self.plans: Final = Plans(checkpoint, bound.lineage)
-        self.progress: Final = watch.progress
+        self.progress: Final = services.progress
         for node in bound.plan.graph.sources():
             self.progress.records_in.setdefault(node.name, 0)
         for name in bound.sinks:
@@ -185,53 +199,73 @@ class BatchCommitter:
                 self.progress.records_out.setdefault(name, 0)
 
     def failure(self) -> PenstockError | None:
-        """Why the run cannot go on, whatever the query says: it has lost its checkpoint, or a receiver failed."""
+        """Return why the run cannot continue, whatever the query reports: a lost checkpoint or a failed receiver."""
         found = [self.ownership.lost(), *(receiver.error for receiver in self.bound.receivers)]
         return next((error for error in found if error is not None), None)
 
     def before_batch(self, batch_id: int) -> None:
-        """Refuse a micro-batch that would begin while the job stops, or when another run owns the checkpoint."""
+        """Check that a planned micro-batch may start, and start to sync what a replay of it needs.
+
+        Raises JobFailedError while the job is stopping, and FencedError when another run owns the checkpoint. A
+        micro-batch that is refused here has no effect, so its plan can be taken back. Sinks that commit in tasks may
+        make output visible before `on_batch`; for these, this waits for the sync, and raises CheckpointError when the
+        disk fails.
+        """
         if self.closing:
             raise JobFailedError(STOPPING)
         self.ownership.check()
         self.plans.begin(batch_id)
-        self.recorder.began(batch_id)
+        self.recorder.begin_batch(batch_id)
         self.sync.begin(batch_id)
         if self.bound.writer.commits_in_tasks:
             self.sync.wait(batch_id)
 
     def on_batch(self, batch_id: int, reports: list[Any]) -> None:
-        """Take the reports of a micro-batch; called again with the same batch after a crash.
+        """Commit a micro-batch to the sinks and receipts. Spark calls this again for the same batch after a crash.
 
-        Raises FencedError, before anything is written, when another run owns the checkpoint; and when it has taken it
-        meanwhile, so that Spark does not commit the micro-batch, which the other run does again. CheckpointError,
-        before anything is written, when a topic that was read is not the one that the checkpoint knows.
+        The order is what makes a replay safe:
+
+        1. Check that this run owns the checkpoint, and that the topics are those that the checkpoint knows.
+        2. Wait until the disk has all that a replay needs, and the mark that outputs of this batch may exist.
+        3. Commit the output that the tasks prepared, sink by sink.
+        4. Write the receipts of the commands, and queue the dumps that they request.
+        5. Save the counts.
+        6. Check the ownership again. Spark commits the micro-batch only when this returns.
+
+        Raises FencedError when another run owns the checkpoint. In step 1 nothing is written yet; in step 6 the error
+        keeps Spark from committing the micro-batch, which the other run repeats. Raises CheckpointError, before any
+        output is visible, when a topic is not the one that the checkpoint knows (step 1) or the disk fails (step 2).
         """
         begun_s = time.monotonic()
         self.ownership.check()
         if reports:
             self.bound.topics.check()
         self.sync.wait(batch_id)
+        # Tasks report in any order.
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
-        messages: dict[str, list[bytes]] = {}
-        for report in reports:
-            if report.kind == "out":
-                messages.setdefault(report.name, []).append(bytes(report.body))
-        for name, found in messages.items():
-            self.bound.sinks[name][0].commit(batch_id, found)
+        self._commit_sinks(batch_id, reports)
         self._count(batch_id, reports)
-        receipts = self._receipts(batch_id, reports)
+        receipts = self._build_receipts(batch_id, reports)
         self.bound.receipts.write(batch_id, receipts)
         self.dumps.want(batch_id, receipts.together)
-        # Last, so that a replay counts anew what a crash has left uncounted; and for good, since receipts have counts.
+        # After the outputs, so that a replay counts what a crash left uncounted. Durably, since receipts have counts.
         self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
         held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
         self.progress.add(batch_id, self.recorder.take(batch_id, reports, receipts, held, begun_s))
         self.ownership.check()
 
-    def _receipts(self, batch_id: int, reports: list[Any]) -> BatchReceipts:
-        """What became of the commands of the micro-batch, in their order."""
+    def _commit_sinks(self, batch_id: int, reports: list[Any]) -> None:
+        """Pass each sink the messages of its tasks, which name the output that they prepared."""
+        messages: dict[str, list[bytes]] = {}
+        for report in reports:
+            if report.kind == "out":
+                messages.setdefault(report.name, []).append(bytes(report.body))
+        for name, of_sink in messages.items():
+            self.bound.sinks[name][0].commit(batch_id, of_sink)
+
+    def _build_receipts(self, batch_id: int, reports: list[Any]) -> BatchReceipts:
+        """Build the receipts of the commands in the micro-batch, in the order of the commands."""
         columns = [
             some
             for report in reports
@@ -246,6 +280,7 @@ class BatchCommitter:
         return BatchReceipts.of(columns, together)
 
     def _count(self, batch_id: int, reports: list[Any]) -> None:
+        """Add what the tasks report to the counts. A replay adds no records twice."""
         counts = self._counts
         is_new = batch_id > counts.batch
         counts.batch = max(counts.batch, batch_id)
@@ -268,7 +303,7 @@ class BatchCommitter:
 
     @property
     def held_bytes(self) -> int:
-        """The size of the data that waits for paused steps."""
+        """The size in bytes of the data that waits for paused steps."""
         return sum(size for slots in self._counts.held.values() for size in slots.values())
 
     def watch(self, query: StreamingQuery) -> None:
@@ -276,7 +311,7 @@ class BatchCommitter:
         self._spark = ProgressReader(query)
 
     def refresh(self) -> None:
-        """Bring rate, batch time and lag up to date, and record what Spark has committed."""
+        """Refresh rate, batch time and lag, and record the metrics of the micro-batches that Spark has committed."""
         assert self._spark is not None
         self.progress.event_time = self._event_time()
         now = time.monotonic()
@@ -296,17 +331,17 @@ class BatchCommitter:
             self.recorder.see_lag(lag)
 
     def _lag(self, last: BatchProgress) -> dict[str, Lag]:
-        """For each stream how much waits in its source behind the newest micro-batch, and for how long."""
+        """Return for each stream how much waits in its source after the newest micro-batch, and for how long."""
         found: dict[str, Lag] = {}
         now_s = time.time()
-        for source, told in zip(self.bound.sources, last.sources, strict=False):
+        for source, reported in zip(self.bound.sources, last.sources, strict=False):
             name = source.node.name
             if isinstance(source.input, KafkaBinding):
-                waiting = kafka_waiting(told)
-                # Where the topic ended is known of the time at which the micro-batch was planned.
+                waiting = kafka_waiting(reported)
+                # Spark reports the end of a topic as of the time when it planned the micro-batch.
                 seen_s = last.timestamp.timestamp()
             else:
-                waiting = log_waiting(source.input, told)
+                waiting = log_waiting(source.input, reported)
                 seen_s = now_s
             if waiting is not None:
                 clock = self._lag_clocks.setdefault(name, LagClock())
@@ -317,11 +352,11 @@ class BatchCommitter:
         return found
 
     def _event_time(self) -> dict[str, EventTime]:
-        """How far each step is that has told it, in the order of the steps."""
+        """Return the event time of each step that has reported it, in the order of the steps."""
         now = dt.datetime.now(dt.UTC)
         found = {}
         for step in self.bound.plan.graph.steps():
-            # A copy, since micro-batches are counted in another thread.
+            # A copy, since Spark's thread counts micro-batches at the same time.
             slowest = slowest_time(list(self._times.get(step.step, {}).values()))
             if slowest is not None:
                 watermark = slowest.watermark
@@ -331,7 +366,7 @@ class BatchCommitter:
         return found
 
     def summary(self, job_id: str, status: str) -> RunSummary:
-        """What the run did."""
+        """Return what the run did."""
         progress = self.progress
         state = {
             step.step: sum(self._counts.keys.get(step.step, {}).values())
@@ -355,6 +390,6 @@ class BatchCommitter:
 
 
 def _amounts(lag: Lag) -> dict[str, int]:
-    """How much waits, in the units that are known."""
+    """Return how much waits, in the units that are known."""
     amounts = {"records": lag.records, "files": lag.files, "bytes": lag.bytes}
     return {unit: amount for unit, amount in amounts.items() if amount is not None}

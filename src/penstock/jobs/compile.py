@@ -1,4 +1,4 @@
-"""Compiling a job: from stream names and URIs to sources that read and sinks that write."""
+"""Compile a job: turn stream names and URIs into sources that read and sinks that write."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
 @dataclass(frozen=True)
 class CompiledJob:
-    """A job with its sources and sinks in place, ready to run.
+    """A job with its sources and sinks, ready to run.
 
-    `topics` are the Kafka topics that it reads, and `notes` what the user should know of them.
+    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them.
     """
 
     plan: JobPlan
@@ -93,7 +93,7 @@ class CompiledJob:
 
     @property
     def writer(self) -> Writer:
-        """What writes into the sinks."""
+        """The writer for all sinks."""
         return Writer(self.plan, self.sinks, self.lineage.output_id)
 
 
@@ -102,7 +102,7 @@ def compile_job(
 ) -> CompiledJob:
     """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
 
-    Raises BindingError for the first that cannot be.
+    Raises BindingError for the first one that cannot be bound.
     """
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
@@ -138,7 +138,7 @@ def _plan(
     *,
     gets_seed: bool,
 ) -> JobPlan:
-    """The levels of the job, with what its tasks need to know of the bindings."""
+    """Return the plan of the job, with what its tasks need to know about the bindings."""
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
     kafka_sources = {
         n.name: kafka_source.preflight(binding)
@@ -167,7 +167,7 @@ def _plan(
 def _sinks(
     job: JobDescription, plan: JobPlan, bindings: Mapping[str, Binding]
 ) -> dict[str, tuple[Sink, RecordType, pa.Schema]]:
-    """Each sink and that of the dead letters, with what it writes."""
+    """Return each sink, including the one for dead letters, with the type and schema that it writes."""
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)
@@ -183,7 +183,7 @@ def _sinks(
 def _sources(
     job: JobDescription, bindings: Mapping[str, Binding], place: _Place
 ) -> tuple[list[BoundSource], list[Receiver[Any]]]:
-    """The sources in the order of the lineage, and what receives the records of those that cannot be read again."""
+    """Return the sources in the order of the lineage, and the receivers of those that cannot be read again."""
     sources: list[BoundSource] = []
     receivers: list[Receiver[Any]] = []
     commands = bindings.get(COMMANDS)
@@ -202,7 +202,7 @@ def _sources(
 
 
 def check_travels(job: JobDescription) -> None:
-    """Raise JobDefinitionError when a function of the job cannot be sent to the workers."""
+    """Check that the functions of the job can be sent to the workers. Raises JobDefinitionError for the first."""
     for node in job.graph.nodes.values():
         if isinstance(node, TransformNode):
             _check_travels(f"The function of the {node.kind} {node.name!r}", node.function)
@@ -216,7 +216,7 @@ def check_travels(job: JobDescription) -> None:
 def _check_travels(what: str, function: object) -> None:
     try:
         Sealed(function)
-    except Exception as e:  # what refuses to be pickled raises anything
+    except Exception as e:  # objects that refuse to be pickled raise anything
         raise JobDefinitionError(
             f"{what} cannot be sent to the workers ({e}). Open connections, locks and the like where they are first "
             "used, not when the job is described."
@@ -226,7 +226,10 @@ def _check_travels(what: str, function: object) -> None:
 def parse_bindings(
     job: JobDescription, given: Mapping[str, str], checkpoint: Checkpoint
 ) -> dict[str, Binding]:
-    """The binding of every stream and sink of the job, and of the dead letters."""
+    """Return the binding of every stream and sink of the job, and of the dead letters.
+
+    Raises BindingError when one is missing, unknown or ambiguous.
+    """
     found: dict[str, Binding] = {}
     for source in job.graph.sources():
         role: Any = "control" if source.is_control else "data"
@@ -262,14 +265,14 @@ def parse_bindings(
 
 
 def _command_folder(checkpoint: Checkpoint) -> Path:
-    """Where commands wait for a job whose command stream is bound to nothing else."""
+    """Return the folder where commands wait when the user binds the command stream to nothing else."""
     folder = checkpoint.folder / COMMANDS
     make_folder(folder)
     return folder
 
 
 def wanted_lineage(job: JobDescription, settings: RunSettings) -> Lineage:
-    """The lineage of a new checkpoint of the job."""
+    """Return the lineage for a new checkpoint of the job."""
     streams = tuple(source.name for source in job.graph.sources())
     if job.graph.steps():
         streams = (*streams, COMMANDS)
@@ -280,7 +283,7 @@ def wanted_lineage(job: JobDescription, settings: RunSettings) -> Lineage:
 
 
 def _cores(master: str) -> int:
-    """How many tasks run at a time, as far as the master's name tells."""
+    """Return the number of cores, as far as the master's name says."""
     local = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\d+)?\])?", master)
     if local is not None and local.group(1) not in (None, "*"):
         return int(local.group(1))
@@ -290,7 +293,7 @@ def _cores(master: str) -> int:
 
 
 def _has_raw(binding: Binding) -> bool:
-    """Whether the source has bytes for each record."""
+    """Return whether the source has raw bytes for each record."""
     if isinstance(binding, FilesBinding):
         return binding.format in LINE_FORMATS
     return not isinstance(binding, RateBinding)
@@ -298,14 +301,14 @@ def _has_raw(binding: Binding) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """What a source is bound in."""
+    """What the sources of a job share: its plan, its checkpoint and its settings."""
 
     plan: JobPlan
     checkpoint: Checkpoint
     settings: RunSettings
 
     def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
-        """What is kept of the files of a stream that were read."""
+        """Return what a file stream keeps of the files that it has read."""
         lineage = self.checkpoint.stored_lineage()
         streams = () if lineage is None else lineage.streams
         oldest = (
@@ -320,7 +323,7 @@ class _Place:
 
 
 def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
-    """The source, and for one that cannot be read again what receives its records into its journal."""
+    """Return the source, and a receiver that writes its journal if it cannot be read again."""
     where = place.checkpoint.folder / "sources"
     log: ReplayableLog | KafkaBinding
     receiver: Receiver[Any] | None = None
@@ -350,7 +353,7 @@ def _receiver(
 ) -> Receiver[Any]:
     if isinstance(binding, SocketBinding):
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
-    # The clients take a tenth of a second each to load, which other jobs need not wait for.
+    # Each client takes a tenth of a second to load, which other jobs need not wait for.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
 
@@ -365,34 +368,34 @@ def _receiver(
 def _command_source(
     source: BoundSource, binding: Binding, place: _Place, settings: RunSettings
 ) -> BoundSource:
-    """The source of commands, whose records become orders."""
+    """Return the source that reads commands from the input of a bound source. Raises BindingError for its format."""
     form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
     if form not in known or (isinstance(binding, FilesBinding) and binding.format != "jsonl"):
         raise BindingError(
             f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
         )
-    most_bytes = settings.max_command_bytes
-    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), most_bytes, settings.allowed)
-    reader = CommandReader(place.plan, known[form], most_bytes, fetched)
+    max_bytes = settings.max_command_bytes
+    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
+    reader = CommandReader(place.plan, known[form], max_bytes, fetched)
     return BoundSource(COMMAND_NODE, source.input, reader)
 
 
 def _file_format(node: SourceNode, binding: FilesBinding) -> str | None:
-    """What a line of a file is; None for files that are tables."""
+    """Return the format of a line in a file; None for files that are tables."""
     if binding.format != "text":
         return "json" if binding.format == "jsonl" else None
     if not _is_one_text(node.record_type):
         raise BindingError(
-            f"Stream {node.name!r} is bound to {binding.uri!r}, and its records are not lines of text: they need a "
-            "schema with a single field, of str or bytes. Bind it to jsonl:DIR, or take such a schema and parse the "
-            "lines in the job (map)."
+            f"Stream {node.name!r} is bound to {binding.uri!r}, but its records are not lines of text: these need a "
+            "schema with a single field of type str or bytes. Bind it to jsonl:DIR, or use such a schema and parse "
+            "the lines in the job (map)."
         )
     return "bytes"
 
 
 def _line_format(record_type: RecordType) -> str:
-    """Lines are JSON, but for records of a single text or bytes field, which are the line itself."""
+    """Return the format of a line: JSON, or the line itself for records of a single text or bytes field."""
     return "bytes" if _is_one_text(record_type) else "json"
 
 

@@ -1,7 +1,7 @@
-"""Control history: what control streams hold when a query starts, and whether it is read, so that data may follow.
+"""Control history: what control streams hold when a query starts, which the job reads before data.
 
-A control record takes effect before the data of its micro-batch. What control streams hold at a start may be more than
-one micro-batch takes; then data stands still until all of it is read.
+A control record takes effect before the data of its micro-batch. At a start the control streams may hold more than one
+micro-batch reads; then data waits until all of it is read.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _End: TypeAlias = int | dict[int, int]
 
 @dataclass
 class ControlHistory:
-    """Up to where control streams are read before data: `ends` by stream, as positions or as offsets by partition.
+    """The control records to read before data: `ends` by stream, as positions or as offsets by partition.
 
-    Streams are left out that one micro-batch reads to their end, beside data. `positions` tells where each stream was
-    read to in the newest micro-batch that is committed.
+    Streams that one micro-batch reads to their end, together with data, are left out.
     """
 
     checkpoint: Checkpoint
@@ -39,7 +38,7 @@ class ControlHistory:
     ends: Mapping[str, _End]
 
     def is_behind(self) -> bool:
-        """Whether some of it was not read in a micro-batch that is committed."""
+        """Return whether committed micro-batches have not read all of it yet."""
         if not self.ends:
             return False
         committed = max(batch_numbers(self.checkpoint.spark_folder / "commits"), default=-1)
@@ -49,18 +48,18 @@ class ControlHistory:
         return bool(self.ends)
 
     def finish(self) -> None:
-        """All of it is read, since the query that read it has ended by itself."""
+        """Mark all of it as read, since the query that read it has ended by itself."""
         self.ends = {}
 
     @property
-    def told(self) -> str | None:
-        """A sentence for the user while data waits."""
+    def note(self) -> str | None:
+        """A sentence for the user while data waits, else None."""
         if not self.ends:
             return None
         streams = ", ".join(repr(stream) for stream in sorted(self.ends))
         return (
-            f"Control streams hold more than one micro-batch reads ({streams}). Data waits until what they hold now is "
-            "read, so that no record overtakes its setting."
+            f"Control streams hold more than one micro-batch reads ({streams}). Data waits until the job has read what "
+            "they hold now, so that no record overtakes its setting."
         )
 
 
@@ -74,9 +73,9 @@ def _reaches(position: Mapping[str, Any] | None, end: _End) -> bool:
 
 
 def control_history(sources: list[BoundSource], checkpoint: Checkpoint, lineage: Lineage) -> ControlHistory:
-    """The history to read first, of a job that is about to start its query.
+    """Return the history to read first, for a job that is about to start its query.
 
-    A control stream whose binding says how many files or records go into a micro-batch keeps that pace beside data.
+    A control stream with a limit per micro-batch in its binding keeps that pace, and data does not wait for it.
     """
     planned = max(batch_numbers(checkpoint.spark_folder / "offsets"), default=-1)
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
@@ -102,7 +101,7 @@ def _end_beyond_one_batch(source: BoundSource, position: Mapping[str, Any] | Non
     try:
         settings = client_settings(log)
     except BindingError:
-        # What only Java's client can look at has no limit either.
+        # Only Java's client can look at this topic, so data does not wait for it.
         return None
     read_to = None if position is None else next(iter(position.values()))
     return ends_beyond(log, settings, read_to, RECORDS_PER_BATCH)

@@ -1,4 +1,4 @@
-"""Dead letters: the newest records that a job could not process, read from where it puts them."""
+"""Dead letters: read the newest records that a job could not process from where the job puts them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.operators.record_blocks import DeadLetter
 from penstock.sources.kafka_source import client_settings
 
-__all__ = ["FoundLetter", "newest_letters", "readable"]
+__all__ = ["FoundLetter", "format_record", "newest_letters"]
 
 _PART: Final = re.compile(r"part-(\d{4,})-(\d{10,})\.\w+")
 _TAIL_BYTES: Final = 4 << 20
@@ -36,49 +36,52 @@ _POLL_S: Final = 0.2
 
 
 class FoundLetter(msgspec.Struct, frozen=True):
-    """A dead letter, when it was written in milliseconds since 1970, and in a folder by which micro-batch."""
+    """A dead letter, with the time when it was written in milliseconds since 1970.
+
+    `batch` is the micro-batch that wrote it, if it comes from a folder; else None.
+    """
 
     letter: DeadLetter
     at_ms: int
     batch: int | None = None
 
 
-def readable(raw: bytes, most_bytes: int) -> tuple[Literal["text", "base64"], str]:
-    """The beginning of a record for people: as text when it is some, else in base64.
+def format_record(raw: bytes, max_bytes: int) -> tuple[Literal["text", "base64"], str]:
+    """Format the beginning of a record for people: as text if it is UTF-8, else in base64.
 
-    >>> readable(b"abc", 2), readable(bytes([255, 0]), 10)
+    >>> format_record(b"abc", 2), format_record(bytes([255, 0]), 10)
     (('text', 'ab'), ('base64', '/wA='))
     """
     try:
-        return "text", raw[:most_bytes].decode()
+        return "text", raw[:max_bytes].decode()
     except UnicodeDecodeError as e:
-        # A character at the very end may have been cut.
-        if most_bytes < len(raw) and e.start >= most_bytes - _CHARACTER_BYTES and e.end == most_bytes:
+        # The limit may have cut the last character.
+        if max_bytes < len(raw) and e.start >= max_bytes - _CHARACTER_BYTES and e.end == max_bytes:
             return "text", raw[: e.start].decode()
-        return "base64", base64.b64encode(raw[:most_bytes]).decode()
+        return "base64", base64.b64encode(raw[:max_bytes]).decode()
 
 
 _decoder: Final = msgspec.json.Decoder(DeadLetter)
 
 
 def newest_letters(binding: Binding, most: int, timeout_s: float = _KAFKA_S) -> list[FoundLetter]:
-    """At most so many of the newest dead letters at a place, oldest first.
+    """Return the newest dead letters at a place, oldest first, at most `most`.
 
-    Of one file of a folder no more is read than its last 4 MiB, of a topic what the broker gives in time. A folder that
-    is not there yet has none. Raises BindingError for a place that cannot be read, ExternalSystemError when a broker
-    does not answer, CheckpointError for a file that holds something else.
+    Reads at most the last 4 MiB of each file in a folder, and of a topic what the broker sends within the timeout.
+    Returns none for a folder that does not exist yet. Raises BindingError for a place that cannot be read,
+    ExternalSystemError when a broker does not answer, and CheckpointError for a file with other contents.
     """
     if isinstance(binding, FilesBinding):
-        return _in_folder(binding, most)
+        return _read_folder(binding, most)
     if isinstance(binding, KafkaBinding):
-        return _in_topic(binding, most, timeout_s)
+        return _read_topic(binding, most, timeout_s)
     raise BindingError(
         f"The dead letters of the job go to {redacted(binding.uri)!r}, where nobody can read them again. Bind "
         "dead-letters to a folder or to Kafka, or leave it out."
     )
 
 
-def _in_folder(binding: FilesBinding, most: int) -> list[FoundLetter]:
+def _read_folder(binding: FilesBinding, most: int) -> list[FoundLetter]:
     try:
         names = os.listdir(binding.directory)  # noqa: PTH208  # only names are needed
     except (FileNotFoundError, NotADirectoryError):
@@ -91,7 +94,7 @@ def _in_folder(binding: FilesBinding, most: int) -> list[FoundLetter]:
         path = Path(binding.directory, name)
         try:
             at_ms = path.stat().st_mtime_ns // 1_000_000
-            letters = _in_file(path, binding.format, most - len(found))
+            letters = _read_file(path, binding.format, most - len(found))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, msgspec.MsgspecError, pa.ArrowException, csv.Error) as e:
@@ -102,28 +105,28 @@ def _in_folder(binding: FilesBinding, most: int) -> list[FoundLetter]:
     return list(found)
 
 
-def _in_file(path: Path, form: str, most: int) -> list[DeadLetter]:
+def _read_file(path: Path, form: str, most: int) -> list[DeadLetter]:
     if form == "parquet":
-        return _in_parquet(path, most)
+        return _read_parquet(path, most)
     if form == "csv":
-        return list(deque(_in_csv(path), most))
+        return list(deque(_read_csv(path), most))
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         begin = max(0, size - _TAIL_BYTES)
         file.seek(begin)
         lines = file.read().splitlines()
-    # The first line is not whole when it begins before what was read.
+    # If the file is larger than the tail, the first line is torn.
     return [_decoder.decode(line) for line in (lines[1:] if begin else lines)[-most:]]
 
 
-def _in_csv(path: Path) -> Iterator[DeadLetter]:
+def _read_csv(path: Path) -> Iterator[DeadLetter]:
     csv.field_size_limit(sys.maxsize)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             yield msgspec.convert({**row, "raw": base64.b64decode(row["raw"])}, DeadLetter, strict=False)
 
 
-def _in_parquet(path: Path, most: int) -> list[DeadLetter]:
+def _read_parquet(path: Path, most: int) -> list[DeadLetter]:
     found: deque[DeadLetter] = deque()
     with pq.ParquetFile(path) as file:
         for group in reversed(range(file.num_row_groups)):
@@ -136,13 +139,13 @@ def _in_parquet(path: Path, most: int) -> list[DeadLetter]:
     return list(found)
 
 
-def _in_topic(binding: KafkaBinding, most: int, timeout_s: float) -> list[FoundLetter]:
+def _read_topic(binding: KafkaBinding, most: int, timeout_s: float) -> list[FoundLetter]:
     settings = client_settings(binding)
     deadline_s = time.monotonic() + timeout_s
     partitions = check_topic(binding, settings, timeout_s)
     errors = LastError()
     own = {
-        # Nothing is committed, so that nobody else notices.
+        # Commits nothing, so no other consumer notices.
         "group.id": f"penstock-{uuid.uuid4().hex}",
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
@@ -150,7 +153,7 @@ def _in_topic(binding: KafkaBinding, most: int, timeout_s: float) -> list[FoundL
     }
     consumer = build_client(Consumer, binding, {**settings, **own}, errors)
     try:
-        found = _polled(consumer, binding.topic, partitions, most, deadline_s)
+        found = _poll_newest(consumer, binding.topic, partitions, most, deadline_s)
     except KafkaException as e:
         raise ExternalSystemError(
             f"The dead letters in the topic {binding.topic!r} on {binding.servers} cannot be read "
@@ -161,10 +164,10 @@ def _in_topic(binding: KafkaBinding, most: int, timeout_s: float) -> list[FoundL
     return sorted(found, key=lambda letter: letter.at_ms)[-most:]
 
 
-def _polled(
+def _poll_newest(
     consumer: Consumer, topic: str, partitions: int, most: int, deadline_s: float
 ) -> list[FoundLetter]:
-    """The last records of each partition, until they are there or the time is over."""
+    """Poll the last records of each partition, until all have arrived or the deadline has passed."""
     ends: dict[int, int] = {}
     wanted = []
     for number in range(partitions):
@@ -178,7 +181,7 @@ def _polled(
     while ends and time.monotonic() < deadline_s:
         message = consumer.poll(_POLL_S)
         if message is None:
-            # Behind the last record there may be the end of a transaction, which is no record.
+            # The marker of a transaction's end may follow the last record; it is not a record.
             places = consumer.position(wanted)
             ends = {p.partition: ends[p.partition] for p in places if p.offset < ends.get(p.partition, 0)}
             continue
@@ -194,7 +197,7 @@ def _polled(
 
 
 def _letter(value: Any) -> DeadLetter | None:
-    """A dead letter; None for what another program has written into the topic."""
+    """Decode a dead letter; None for a record that another program has written to the topic."""
     try:
         return _decoder.decode(value or b"")
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""The run display: how a run is going, on a terminal or as plain lines."""
+"""The run display: show the progress of a run on a terminal or as plain lines."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from penstock.base.sizes import counted
 __all__ = ["RunDisplay"]
 
 _PLAIN_INTERVAL_S: Final = 5.0
-# What the clients of brokers say besides is theirs.
-_HEARD: Final = ("penstock.jobs", "penstock.sources")
+# The clients of brokers have loggers of their own, which are not shown.
+_LOGGERS: Final = ("penstock.jobs", "penstock.sources")
 
 
 class RunDisplay:
-    """Shows progress while a job runs: a live line on a terminal, a line now and then elsewhere."""
+    """Shows progress while a job runs: a live table on a terminal, elsewhere a line every 5 seconds at most."""
 
     def __init__(self, console: Console, job: str) -> None:
         self._console = console
@@ -38,7 +38,7 @@ class RunDisplay:
         self._warnings: Final = _Warnings(self)
 
     def __enter__(self) -> Self:
-        for name in _HEARD:
+        for name in _LOGGERS:
             logging.getLogger(name).addHandler(self._warnings)
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=5, transient=True)
@@ -48,7 +48,7 @@ class RunDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for name in _HEARD:
+        for name in _LOGGERS:
             logging.getLogger(name).removeHandler(self._warnings)
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
@@ -59,7 +59,7 @@ class RunDisplay:
         if self._live is not None:
             self._live.update(_view(self._job, progress))
             return
-        # A micro-batch is counted a moment before it is committed, and its time is known.
+        # A micro-batch is counted a moment before its commit, when its duration becomes known.
         if progress.batch_ms is None:
             return
         now = time.monotonic()
@@ -68,7 +68,7 @@ class RunDisplay:
             self._console.print(_line(progress), soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Print a sentence that stays."""
+        """Print a sentence above the live display."""
         self._console.print(text, soft_wrap=True, markup=False)
 
     def print_summary(self, summary: RunSummary) -> None:
@@ -101,12 +101,12 @@ class RunDisplay:
         )
         self._console.print(table)
         if summary.dead_letters:
-            # A table would cut the path at the width of the terminal.
+            # A table would cut the path off at the width of the terminal.
             self._console.print(f"Dead letters: {summary.dead_letters_at}", soft_wrap=True, markup=False)
 
 
 class _Warnings(logging.Handler):
-    """Shows what the run and its receivers warn of."""
+    """Shows the warnings of the run and its receivers."""
 
     def __init__(self, display: RunDisplay) -> None:
         super().__init__(logging.WARNING)
@@ -139,14 +139,14 @@ def _watermark(found: EventTime) -> str:
 
 
 def _behind(found: EventTime) -> str:
-    """How far a step is behind the clock; records may have times that are still to come."""
+    """Format how far a step is behind the clock, or ahead of it if records have times in the future."""
     if found.behind_s is None:
         return "-"
     return f"{_span(-found.behind_s)} ahead" if found.behind_s < 0 else _span(found.behind_s)
 
 
 def _span(span_s: float) -> str:
-    """A span in the largest unit of which there are two."""
+    """Format a time span in the largest unit that fits at least twice."""
     for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if span_s >= 2 * seconds:
             return f"{span_s / seconds:,.0f} {unit}"
@@ -154,7 +154,7 @@ def _span(span_s: float) -> str:
 
 
 def _times(progress: Progress) -> Table:
-    """How far the event time of each step is."""
+    """Build the table of the event time of each step."""
     table = Table()
     table.add_column("event time of")
     for title in ("watermark", "behind the clock", "held by", "late"):

@@ -1,4 +1,4 @@
-"""The dump queue: dumps that a command asked for, made of committed micro-batches beside the running job."""
+"""The dump queue: write the dumps that commands request, from committed micro-batches, while the job runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KIND: Final = "dump-state"
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """A dump that is to be made: of which micro-batch, for which command, where to."""
+    """A requested dump: its micro-batch, the command that requests it, and its destination."""
 
     batch: int
     command: str
@@ -33,10 +33,10 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 
 class DumpQueue:
-    """The dumps of a job. What is wanted is on disk before the micro-batch is committed, and done if it takes two runs.
+    """The queue of a job's dumps. A request is on disk before its micro-batch commits, so a later run can complete it.
 
-    One dump is made at a time, by a process of its own that gives way to the job, in a place that is allowed. `on_note`
-    is told of each.
+    A separate process with low priority writes one dump at a time, to a place that is allowed. `on_note` gets a
+    sentence about each.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DumpQueue:
         self._running: tuple[Path, _Wanted, subprocess.Popen[str]] | None = None
 
     def want(self, batch: int, commands: Iterable[EncodedReceipts]) -> None:
-        """Take note of the dumps that commands of a micro-batch ask for; called again with the same after a crash."""
+        """Queue the dumps that the commands of a micro-batch request. Called again with the same ones after a crash."""
         for command in commands:
             if _KIND.encode() not in command.lines:
                 continue
@@ -67,7 +67,7 @@ class DumpQueue:
             write_atomically(self._folder / f"{name}.json", msgspec.json.encode(wanted))
 
     def step(self) -> bool:
-        """Start or end a dump, if there is one to start or end; whether there are any left."""
+        """Start a dump or complete the running one, if possible; return whether any are left."""
         if self._running is not None:
             path, wanted, process = self._running
             if process.poll() is None:
@@ -86,17 +86,17 @@ class DumpQueue:
                 try:
                     self._running = path, wanted, self._start(wanted)
                 except PlaceRefusedError as e:
-                    self._failed(path, wanted, f"It was refused: {e}.")
+                    self._record_failure(path, wanted, f"It was refused: {e}.")
                 return True
         return bool(waiting)
 
     def finish(self) -> None:
-        """Wait for the dumps of what is committed."""
+        """Wait for the dumps of committed micro-batches."""
         while self.step() and self._running is not None:
             self._running[2].wait()
 
     def abandon(self) -> None:
-        """Break off the dump that is being made. It is not there then, and is made when the job runs again."""
+        """Abort the running dump. It leaves no dump behind, and the next run of the job starts it again."""
         if self._running is not None:
             process = self._running[2]
             process.kill()
@@ -107,7 +107,7 @@ class DumpQueue:
         return min(batch_numbers(self._checkpoint.spark_folder / "commits"), default=0)
 
     def _start(self, wanted: _Wanted) -> subprocess.Popen[str]:
-        # Looked at again here, since a link can lead elsewhere than the words that were checked before.
+        # Checked again here, since a link can lead to another place than the text that was checked before.
         to = self._allowed.to_write(wanted.to)
         arguments = [str(self._checkpoint.folder), "--to", to, "--format", wanted.format]
         command = [sys.executable, "-m", "penstock.cli", "state", "dump", *arguments]
@@ -121,24 +121,24 @@ class DumpQueue:
     def _end(self, path: Path, wanted: _Wanted, process: subprocess.Popen[str]) -> None:
         output, errors = process.communicate()
         if process.returncode != 0:
-            self._failed(path, wanted, " ".join(errors.split())[-1000:])
+            self._record_failure(path, wanted, " ".join(errors.split())[-1000:])
             return
         made = msgspec.json.decode(output.strip().splitlines()[-1])
         self._on_note(f"The dump of micro-batch {wanted.batch} is in {wanted.to}: {made['rows']:,} rows.")
         _settle(path, msgspec.structs.asdict(wanted) | made)
 
-    def _failed(self, path: Path, wanted: _Wanted, why: str) -> None:
+    def _record_failure(self, path: Path, wanted: _Wanted, why: str) -> None:
         self._on_note(f"The dump of micro-batch {wanted.batch} to {wanted.to} failed. {why}")
         _settle(path, {**msgspec.structs.asdict(wanted), "error": why})
 
 
 def _settle(path: Path, outcome: dict[str, Any]) -> None:
-    """Note what came of a dump, which is wanted no more."""
+    """Record the outcome of a dump, and remove it from the queue."""
     write_atomically(path.with_suffix(".done"), msgspec.json.encode(outcome))
     path.unlink()
 
 
 def _request(details: str) -> DumpRequest:
-    """The request, which the first slot of each step has replied."""
+    """Decode the request from the details of a receipt, where the first slot of each step repeats it."""
     found = msgspec.json.decode(details)
     return msgspec.convert(found[0] if isinstance(found, list) else found, DumpRequest)

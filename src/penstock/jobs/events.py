@@ -1,8 +1,8 @@
-"""Events: who did what to a job, and what became of it. Lines of JSON in its checkpoint, within a bound.
+"""Events: who did what to a job, and with what result. Lines of JSON in its checkpoint, of bounded size.
 
-The file `events.jsonl` is the audit log of a checkpoint. When it is full it becomes `events.1.jsonl`, in the place of
-the one before, and a new one begins. What commands did has receipts already, so that it is not
-written again: reading puts both together. docs/metrics.md describes the events.
+The file `events.jsonl` is the audit log of a checkpoint. When it is full, it replaces `events.1.jsonl`, and a new file
+starts. Commands have receipts already, so the log does not repeat them: readers merge both. docs/metrics.md describes
+the events.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ EVENTS_FILE: Final = "events.jsonl"
 """The file in a checkpoint that keeps the newest events."""
 
 OLDER_EVENTS_FILE: Final = "events.1.jsonl"
-"""The file that keeps those before, if there are that many."""
+"""The file that keeps the events before these, once there are enough."""
 
 EventKind: TypeAlias = Literal[
     "started",
@@ -75,18 +75,19 @@ EventKind: TypeAlias = Literal[
 
 _ENDS: Final = ("stopped", "finished", "failed")
 _POLL_S: Final = 0.2
-# Some 30,000 events; a job has a few in each run.
-_MOST_BYTES: Final = 8 << 20
+# About 30,000 events; a job has a few in each run.
+_MAX_BYTES: Final = 8 << 20
 _SECRET_SETTING: Final = re.compile(
     r"(?i)secret|password|token|credential|jaas|access[.-]?key|account[.-]?key"
 )
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to a job, or was done to it.
+    """Something that happened to a job, or that a user did to it.
 
-    `by` is the name of the user who did it, of several in alphabetical order; empty when nobody did. `job_id` is the
-    run that it happened in, empty outside of one; `batch` the newest micro-batch then, None when that does not matter.
+    `by` is the name of the user who did it, or the names of several in alphabetical order; empty if no user did.
+    `job_id` is the run in which it happened, empty outside a run. `batch` is the newest micro-batch at that time, None
+    if it does not matter.
     """
 
     at: dt.datetime
@@ -103,16 +104,16 @@ _decoder: Final = msgspec.json.Decoder(Event)
 
 
 def user_name() -> str:
-    """The name of the user of this process, which says nothing of the machine."""
+    """Return the name of this process's user, without anything about the machine."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run under a number that has no name.
+        # A container may run under a user id without a name.
         return str(os.getuid())
 
 
 def settings_of(settings: RunSettings) -> dict[str, Any]:
-    """The settings of a run as plain values, without secrets: those that differ from their defaults."""
+    """Return the settings of a run that differ from their defaults, as plain values without secrets."""
     found: dict[str, Any] = {}
     for field in fields(RunSettings):
         value = getattr(settings, field.name)
@@ -121,19 +122,19 @@ def settings_of(settings: RunSettings) -> dict[str, Any]:
         ):
             continue
         if field.name == "spark_settings":
-            value = {name: _masked(name, text) for name, text in sorted(value.items())}
+            value = {name: _mask(name, text) for name, text in sorted(value.items())}
         found[field.name] = redacted(value) if isinstance(value, str) else value
     return found
 
 
-def _masked(name: str, value: str) -> str:
+def _mask(name: str, value: str) -> str:
     return "***" if _SECRET_SETTING.search(name) else redacted(value)
 
 
 def record_event(checkpoint: Path, event: Event) -> None:
-    """Append an event to the log of a checkpoint, durably; several processes may do so at once.
+    """Append an event to the log of a checkpoint, durably. Several processes may do so at once.
 
-    Raises CheckpointError when it cannot be written.
+    Raises CheckpointError when the event cannot be written.
     """
     path = checkpoint / EVENTS_FILE
     line = _encoder.encode(event) + b"\n"
@@ -141,13 +142,13 @@ def record_event(checkpoint: Path, event: Event) -> None:
         is_new = not path.exists()
         with _locked(path) as file:
             end = whole_lines_bytes(file)
-            # What a crash has left of a line was never there, as nobody was told that it is.
+            # A crash may have left a torn line. Its writer never returned, so the event does not count.
             os.ftruncate(file, end)
             if os.write(file, line) != len(line):
                 os.ftruncate(file, end)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as what the system itself may raise
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as the system raises it
             os.fsync(file)
-            if end + len(line) > _MOST_BYTES:
+            if end + len(line) > _MAX_BYTES:
                 path.rename(checkpoint / OLDER_EVENTS_FILE)
                 path.touch()
                 is_new = True
@@ -155,13 +156,13 @@ def record_event(checkpoint: Path, event: Event) -> None:
             sync_folder(checkpoint)
     except OSError as e:
         raise CheckpointError(
-            f"The event {event.event!r} cannot be written to {path} ({e.strerror}). Make room there."
+            f"The event {event.event!r} cannot be written to {path} ({e.strerror}). Free some space there."
         ) from e
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """The log, made if it is not there, for one writer at a time."""
+    """Open the log for one writer at a time; create it if it does not exist."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -169,7 +170,7 @@ def _locked(path: Path) -> Iterator[int]:
             if _inode_of(path) == os.fstat(file).st_ino:
                 yield file
                 return
-            # Somebody else has filled it meanwhile, and put it aside.
+            # Another writer has filled it meanwhile and renamed it.
         finally:
             os.close(file)
 
@@ -188,7 +189,7 @@ class RunEvents:
         checkpoint: the folder of the checkpoint.
         job: the name of the job.
         job_id: the id of the run.
-        by: who started it.
+        by: the user who started it.
 
     """
 
@@ -198,16 +199,16 @@ class RunEvents:
         self._job_id: Final = job_id
         self._by: Final = by
 
-    def started(self, details: Mapping[str, Any]) -> None:
-        """The run has begun. When the run before it has left no word of its end, the event tells so."""
-        interrupted = _without_end(read_events(self._checkpoint))
+    def record_start(self, details: Mapping[str, Any]) -> None:
+        """Record the start of the run. The event names the run before, if that has no event of its end."""
+        interrupted = _interrupted_run(read_events(self._checkpoint))
         more = {"version": __version__} | ({"interrupted": interrupted} if interrupted else {})
         self.add("started", {**details, **more})
 
     def add(
         self, kind: EventKind, details: Mapping[str, Any], *, by: str | None = None, batch: int | None = None
     ) -> None:
-        """Record an event; `by` is who started the run unless it is given. Raises CheckpointError."""
+        """Record an event; `by` defaults to the user who started the run. Raises CheckpointError."""
         event = Event(
             at=dt.datetime.now(dt.UTC),
             event=kind,
@@ -220,8 +221,8 @@ class RunEvents:
         record_event(self._checkpoint, event)
 
     @contextlib.contextmanager
-    def failures(self) -> Iterator[None]:
-        """Record what the body raises, which goes on."""
+    def record_failure(self) -> Iterator[None]:
+        """Record the error that the body raises, and raise it again."""
         try:
             yield
         except BaseException as e:
@@ -230,21 +231,20 @@ class RunEvents:
             try:
                 self.add("failed", details, by="")
             except CheckpointError as unwritten:
-                # What has failed says more than that it cannot be written down.
+                # The error itself says more than that it cannot be recorded.
                 job_log.warning("%s", unwritten)
             raise
 
 
 def read_events(checkpoint: Path) -> list[Event]:
-    """All events that were recorded, oldest first. Raises CheckpointError when they cannot be read."""
+    """Read all recorded events, oldest first. Raises CheckpointError when they cannot be read."""
     return NewEvents(checkpoint, with_commands=False, from_start=True).read()
 
 
 class NewEvents:
-    """The events that come after this was made; with `from_start` those that are there already come first.
+    """Events that come after its creation; with `from_start` the existing ones come first.
 
-    With `with_commands` an event `commands` tells of each micro-batch in which commands came to their end, put together
-    from its receipts.
+    With `with_commands` there is also an event `commands` for each micro-batch with receipts, which sums them up.
     """
 
     def __init__(self, checkpoint: Path, *, with_commands: bool = True, from_start: bool = False) -> None:
@@ -259,7 +259,7 @@ class NewEvents:
             self._lines()
 
     def read(self) -> list[Event]:
-        """What came since the last call, oldest first. Raises CheckpointError when it cannot be read."""
+        """Return the events since the last call, oldest first. Raises CheckpointError when they cannot be read."""
         lines = self._lines()
         try:
             found = [_decoder.decode(line) for line in lines]
@@ -267,33 +267,33 @@ class NewEvents:
             raise CheckpointError(f"The events in {self._path} cannot be read: {e}. Restore the file.") from e
         if self._with_commands:
             for name, receipts in self._receipts.by_segment():
-                found += [_commands(self._checkpoint, name, told) for _, told in by_batch(receipts)]
+                found += [_commands(self._checkpoint, name, of_batch) for _, of_batch in by_batch(receipts)]
             found.sort(key=lambda event: event.at)
         return found
 
-    def follow(self, tell: Callable[[Event], None]) -> None:
-        """Tell each event as it comes, until the caller breaks it off."""
+    def follow(self, on_event: Callable[[Event], None]) -> None:
+        """Pass on each event as it comes, until the caller interrupts this."""
         while True:
             for event in self.read():
-                tell(event)
+                on_event(event)
             time.sleep(_POLL_S)
 
     def _lines(self) -> list[bytes]:
-        """The whole lines that are new, of the file before as well when there is a new one."""
+        """Return the new whole lines; if a new file has started, also those of the one before it."""
         try:
             while True:
                 with contextlib.ExitStack() as stack:
-                    # A crash may have come between putting one aside and the next.
-                    file = _opened(self._path, stack) or _opened(self._older, stack)
+                    # After a crash between the renaming and the start of a new file there is only the older one.
+                    file = _open(self._path, stack) or _open(self._older, stack)
                     if file is None:
                         return []
                     inode = os.fstat(file.fileno()).st_ino
                     before: list[bytes] = []
                     if inode != self._inode:
-                        older = _opened(self._older, stack)
+                        older = _open(self._older, stack)
                         older_inode = None if older is None else os.fstat(older.fileno()).st_ino
                         if older_inode == inode and self._path.exists():
-                            # It was put aside just now.
+                            # A writer has renamed it just now.
                             continue
                         if older is not None and older_inode != inode:
                             before, _ = _whole_lines(older, self._offset if older_inode == self._inode else 0)
@@ -304,7 +304,7 @@ class NewEvents:
             raise CheckpointError(f"The events in {self._path} cannot be read: {e.strerror}.") from e
 
 
-def _opened(path: Path, stack: contextlib.ExitStack) -> IO[bytes] | None:
+def _open(path: Path, stack: contextlib.ExitStack) -> IO[bytes] | None:
     try:
         return stack.enter_context(path.open("rb"))
     except FileNotFoundError:
@@ -312,7 +312,7 @@ def _opened(path: Path, stack: contextlib.ExitStack) -> IO[bytes] | None:
 
 
 def _whole_lines(file: IO[bytes], offset: int) -> tuple[list[bytes], int]:
-    """The whole lines of a file from an offset on, and where they end."""
+    """Return the whole lines of a file from an offset on, and the offset of their end."""
     file.seek(offset)
     data = file.read()
     size = data.rfind(b"\n") + 1
@@ -320,7 +320,7 @@ def _whole_lines(file: IO[bytes], offset: int) -> tuple[list[bytes], int]:
 
 
 def newest_events(checkpoint: Path, most: int, *, with_commands: bool = True) -> list[Event]:
-    """The newest events, oldest first; no more receipts are decoded than that takes. Raises CheckpointError."""
+    """Return the newest events, oldest first. Decodes no more receipts than needed. Raises CheckpointError."""
     recorded = reversed(read_events(checkpoint))
     commands: Iterator[Event] = iter(())
     if with_commands:
@@ -330,14 +330,14 @@ def newest_events(checkpoint: Path, most: int, *, with_commands: bool = True) ->
 
 
 def _commands_backwards(checkpoint: Path) -> Iterator[Event]:
-    """What became of the commands of each micro-batch, the newest first."""
+    """Yield an event `commands` for each micro-batch with receipts, newest first."""
     found = receipts_backwards(checkpoint)
-    for (_, name), told in itertools.groupby(found, key=lambda one: (one[1].batch, one[0])):
-        yield _commands(checkpoint, name, [receipt for _, receipt in told][::-1])
+    for (_, name), group in itertools.groupby(found, key=lambda one: (one[1].batch, one[0])):
+        yield _commands(checkpoint, name, [receipt for _, receipt in group][::-1])
 
 
 def _commands(checkpoint: Path, name: str, receipts: Sequence[Receipt]) -> Event:
-    """What became of the commands of a micro-batch, from its receipts and the segment that has them."""
+    """Sum up the receipts of a micro-batch in an event; `name` is the segment that has them."""
     outcomes = {"applied": 0, "degraded": 0, "rejected": 0}
     for receipt in receipts:
         if receipt.status.lower() in outcomes:
@@ -356,8 +356,8 @@ def _commands(checkpoint: Path, name: str, receipts: Sequence[Receipt]) -> Event
     )
 
 
-def _without_end(events: list[Event]) -> str:
-    """The run that began last, if it has left no word of its end."""
+def _interrupted_run(events: list[Event]) -> str:
+    """Return the newest run if it has no event of its end, else an empty string."""
     started = next((event.job_id for event in reversed(events) if event.event == "started"), "")
     ended = {event.job_id for event in events if event.event in _ENDS}
     return "" if started in ended else started

@@ -1,4 +1,4 @@
-"""Failure diagnosis: why a query failed, as an error of penstock's own that names what is damaged."""
+"""Failure diagnosis: turn the failure of a query into one of penstock's errors, which names what is damaged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from penstock.checkpoints.spark_checkpoint import Expected, inspect
 from penstock.checkpoints.spark_state_files import RESTORE, RESTORE_FOLDER, damage
 from penstock.errors import CheckpointError, JobFailedError, PenstockError, own_error_in, system_error_in
-from penstock.jobs.hindrances import hindered
+from penstock.jobs.hindrances import describe_system_error
 from penstock.spark.types import PySparkException
 
-__all__ = ["SparkLog", "explained"]
+__all__ = ["SparkLog", "explain_failure"]
 
-_MOST_LOG_BYTES: Final = 1 << 20
+_MAX_LOG_BYTES: Final = 1 << 20
 
-# How Spark and Hadoop say that a file is damaged.
+# How Spark and Hadoop report a damaged file.
 _DAMAGED_FILES: Final = (
     re.compile(r"Checksum error: (?:file:)?(?P<path>/.+?) at \d+ exp:"),
     re.compile(r"the file may be corrupted\. File: (?:file:)?(?P<path>/\S+)"),
@@ -37,30 +37,32 @@ _ROOT_CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+(?:: .*)?)$", re.MULTILINE
 
 
 class SparkLog:
-    """Spark's log, and where it began for this run."""
+    """Spark's log from the start of this run."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
         self._start: Final = path.stat().st_size if path.exists() else 0
 
     def text(self) -> str:
-        """What was logged since, at most its last part."""
+        """Return what was logged since then, at most the last 1 MiB."""
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, 2)
-                # A log that has become too large has begun anew.
+                # A log that was too large has restarted.
                 start = self._start if size >= self._start else 0
-                file.seek(max(start, size - _MOST_LOG_BYTES))
+                file.seek(max(start, size - _MAX_LOG_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""
 
 
-def explained(error: PySparkException, log: SparkLog, spark_folder: Path, streams: int) -> PenstockError:
-    """A failure of the query as a sentence.
+def explain_failure(
+    error: PySparkException, log: SparkLog, spark_folder: Path, streams: int
+) -> PenstockError:
+    """Return the failure of a query as an error for the user.
 
-    penstock's own error where one is the cause; a CheckpointError where Spark cannot read its part of the checkpoint,
-    which has the offsets of so many streams.
+    This is penstock's own error if one is the cause, and a CheckpointError if Spark cannot read its part of the
+    checkpoint, which has the offsets of `streams` streams.
     """
     text = str(error)
     own = own_error_in(text, JobFailedError)
@@ -68,19 +70,19 @@ def explained(error: PySparkException, log: SparkLog, spark_folder: Path, stream
         return own
     system = system_error_in(text)
     if system is not None:
-        # First, for what a full disk has kept Spark from writing or copying looks as if it were damaged.
-        return hindered(system, spark_folder)
+        # Checked first: files that Spark could not write or copy to a full disk look damaged.
+        return describe_system_error(system, spark_folder)
     damaged = _damaged(text, log, spark_folder, streams)
     if damaged is not None:
         system = system_error_in(log.text())
-        return damaged if system is None else hindered(system, spark_folder)
+        return damaged if system is None else describe_system_error(system, spark_folder)
     causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
     cause = causes[-1] if causes else text.strip().splitlines()[0]
     return JobFailedError(f"The job failed: {cause[:500]} (Spark's log: {log.path})")
 
 
 def _damaged(text: str, log: SparkLog, folder: Path, streams: int) -> CheckpointError | None:
-    """The file of the checkpoint that Spark cannot read, or at least its folder."""
+    """Return an error that names the file of the checkpoint that Spark cannot read, or at least its folder."""
     see = f"(Spark's log: {log.path})"
     for path in _damaged_files(text, folder):
         return damage(path, "is damaged" if path.exists() else "is missing", f"{RESTORE} {see}")
@@ -91,7 +93,7 @@ def _damaged(text: str, log: SparkLog, folder: Path, streams: int) -> Checkpoint
         inspect(folder, Expected(streams), thorough=True)
     except CheckpointError as found:
         return CheckpointError(f"{found} {see}")
-    # Where Spark has tried another snapshot, only its log tells what was wrong with the first.
+    # If Spark has tried another snapshot, only its log says what is wrong with the first.
     logged = log.text()
     for path in _damaged_files(logged, folder):
         return damage(path, "is damaged" if path.exists() else "is missing", f"{RESTORE} {see}")
@@ -106,7 +108,7 @@ def _damaged(text: str, log: SparkLog, folder: Path, streams: int) -> Checkpoint
 
 
 def _damaged_files(text: str, folder: Path) -> Iterator[Path]:
-    """The damaged files of the checkpoint that a text names."""
+    """Yield the damaged files of the checkpoint that a text names."""
     for pattern in _DAMAGED_FILES:
         for match in pattern.finditer(text):
             path = Path(match.group("path"))

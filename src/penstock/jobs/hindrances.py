@@ -1,4 +1,4 @@
-"""Hindrances: what a run does when the system beneath it fails it: a full disk, no memory, a share that is away."""
+"""Hindrances: report failures of the system under a run, such as a full disk, no memory, or a missing share."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from typing import Final
 
 from penstock.errors import ExternalSystemError, system_error_of
 
-__all__ = ["check_room", "hindered", "hindrances_told"]
+__all__ = ["check_room", "convert_system_errors", "describe_system_error"]
 
-_LEAST_BYTES: Final = 1 << 20
+_MIN_BYTES: Final = 1 << 20
 
 
 def check_room(folder: Path) -> None:
-    """Raise ExternalSystemError when the disk of a checkpoint is full, before anything costly is started in vain."""
+    """Raise ExternalSystemError when the disk of a checkpoint is full, before anything costly starts in vain."""
     found = os.statvfs(folder)
     left = found.f_bavail * found.f_frsize
-    if left < _LEAST_BYTES:
+    if left < _MIN_BYTES:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         raise ExternalSystemError(
-            f"The disk of the checkpoint {folder} is full: {left} bytes are left. Make room there, and start the job "
-            "again; it goes on where it was."
+            f"The disk of the checkpoint {folder} is full: {left} bytes are left. Free some space there, and start the "
+            "job again; it resumes where it was."
         ) from full
 
 
-def hindered(error: OSError | MemoryError, folder: Path) -> ExternalSystemError:
-    """What there is to say of an error of the system that has ended a run with a checkpoint."""
+def describe_system_error(error: OSError | MemoryError, folder: Path) -> ExternalSystemError:
+    """Return the error for the user when an error of the system has ended a run with a checkpoint."""
     if isinstance(error, MemoryError):
         what, remedy = "there was not enough memory", "Give the machine more"
     else:
         where = f" ({error.filename})" if error.filename else ""
-        what, remedy = f"{error.strerror or error}{where}", "See to that"
+        what, remedy = f"{error.strerror or error}{where}", "Fix that"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "Make room"
-    told = ExternalSystemError(
-        f"The job has ended, as the system failed it: {what}. Nothing is lost. {remedy}, and start the job again with "
-        f"its checkpoint {folder}; it goes on where it was."
+            remedy = "Free some space"
+    described = ExternalSystemError(
+        f"The job has ended because of an error of the system: {what}. Nothing is lost. {remedy}, and start the job "
+        f"again with its checkpoint {folder}; it resumes where it was."
     )
-    told.__cause__ = error
-    return told
+    described.__cause__ = error
+    return described
 
 
 @contextlib.contextmanager
-def hindrances_told(folder: Path) -> Iterator[None]:
-    """Errors of the system, wherever they come up, are told as what they are."""
+def convert_system_errors(folder: Path) -> Iterator[None]:
+    """Convert errors of the system that the body raises to ExternalSystemError, wherever they come from."""
     try:
         yield
     except (OSError, MemoryError) as e:
         system = system_error_of(e)
         if system is None:
             raise
-        raise hindered(system, folder) from e
+        raise describe_system_error(system, folder) from e

@@ -16,44 +16,44 @@ from penstock.streams.job_description import JobDescription
 
 __all__ = ["LoadedJob", "is_module_taken", "load_job"]
 
-_MOST_MODULES: Final = 500
+_MAX_MODULES: Final = 500
 
 
 @dataclass(frozen=True)
 class LoadedJob:
-    """A job and the modules and packages that its file may import, which the workers need too."""
+    """A job, with the modules and packages that its file may import and that the workers need, too."""
 
     job: JobDescription
     code: tuple[Path, ...]
 
 
 def load_job(target: str) -> LoadedJob:
-    """The job of `FILE[:ATTR]`. Without ATTR the file must define exactly one `Job`.
+    """Load the job of `FILE[:ATTR]`. Without ATTR the file must define exactly one `Job`.
 
-    The file is imported as a module, with its folder on the import path, so it may import its neighbours.
-    Raises JobDefinitionError with the line to blame when it cannot be loaded.
+    Imports the file as a module, with its folder on the import path, so it may import its neighbours. Raises
+    JobDefinitionError, which names the line at fault, when the file cannot be loaded.
     """
     name, _, attribute = target.partition(":")
     path = Path(name).expanduser().absolute()
     if not path.is_file():
         raise JobDefinitionError(f"There is no job file {name}.")
     if path.suffix != ".py":
-        raise JobDefinitionError(f"{name} is no Python file; a job file ends in .py.")
+        raise JobDefinitionError(f"{name} is not a Python file; a job file ends in .py.")
     module = _import(path)
     job = _attribute(module, attribute, name) if attribute else _only_job(module, name)
-    return LoadedJob(job, _code_beside(path))
+    return LoadedJob(job, _list_modules(path))
 
 
-def _code_beside(path: Path) -> tuple[Path, ...]:
-    """The modules and packages in the folder of a job file."""
+def _list_modules(path: Path) -> tuple[Path, ...]:
+    """List the modules and packages in the folder of a job file."""
     packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
-    # The file is a module of its own, also where its folder is a package.
+    # The job file is a module of its own, even if its folder is a package.
     beside = [one for one in sorted(path.parent.glob("*.py")) if one.name != "__init__.py"]
     modules = [*beside, *(m for p in packages for m in sorted(p.rglob("*.py")))]
-    if len(modules) > _MOST_MODULES:
+    if len(modules) > _MAX_MODULES:
         raise JobDefinitionError(
-            f"There are {len(modules)} Python files in and under {path.parent}, and all would go to the workers; "
-            f"at most {_MOST_MODULES} can be. Give the job file a folder of its own."
+            f"There are {len(modules)} Python files in and under {path.parent}, and all would go to the workers; the "
+            f"limit is {_MAX_MODULES}. Give the job file a folder of its own."
         )
     return tuple(modules)
 
@@ -87,7 +87,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def is_module_taken(name: str) -> bool:
-    """Whether a module of that name would hide one that penstock or the job may import."""
+    """Return whether a module of that name would hide one that penstock or the job may import."""
     return (
         name == "penstock"
         or name in sys.stdlib_module_names
@@ -96,12 +96,12 @@ def is_module_taken(name: str) -> bool:
 
 
 def _package_folders() -> list[str]:
-    """Where packages are installed: to ask their metadata for all names would take a quarter of a second."""
+    """Return the folders with installed packages. Reading all names from their metadata takes a quarter of a second."""
     return [entry for entry in sys.path if any(Path(entry).glob("*.dist-info"))]
 
 
 def _line_of(error: BaseException, path: Path) -> str:
-    """The last line of the file that led to the error, as text behind the file's name."""
+    """Format the last line of the file that led to the error, to append to the file's name."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f", line {error.lineno}"
     lines = [

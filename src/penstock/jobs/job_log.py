@@ -1,4 +1,4 @@
-"""The job log: where a run says what is no error; shown as lines of JSON, or to people where it is a warning."""
+"""The job log: messages of a run that are not errors. Shown as lines of JSON; to people, only warnings are shown."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["job_log"]
 
 
 job_log: Final = logging.getLogger("penstock.jobs")
-"""Where runs say what is not an error: as lines of JSON, or what is a warning to people."""
+"""The logger for messages of runs that are not errors."""
 job_log.addHandler(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""Known topics: the Kafka topics of a job against what its checkpoint has read of them."""
+"""Known topics: compare the Kafka topics of a job with those that its checkpoint has read."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["known_topics"]
 def known_topics(
     bindings: Iterable[Binding], checkpoint: Checkpoint, lineage: Lineage
 ) -> tuple[TopicIdentity, list[str]]:
-    """The topics of sources, each the one that the checkpoint has read, and what the user should know of them.
+    """Return the topics of the sources, each the one that the checkpoint has read, and notes for the user about them.
 
-    Raises CheckpointError for a topic that was made anew or has lost records, ExternalSystemError when its brokers do
-    not answer.
+    Raises CheckpointError for a topic that was recreated or has lost records, and ExternalSystemError when its brokers
+    do not answer.
     """
     topics = TopicIdentity(checkpoint.folder / "sources")
     notes: list[str] = []
     of_kafka = [binding for binding in bindings if isinstance(binding, KafkaBinding)]
     if not of_kafka:
         return topics, notes
-    # As far as a micro-batch goes that was planned, since it is done before any other.
+    # Up to the end of a planned micro-batch, since that is done before any other.
     planned = max(batch_numbers(checkpoint.spark_folder / "offsets"), default=-1)
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
     for binding in of_kafka:
@@ -36,12 +36,12 @@ def known_topics(
             settings = client_settings(binding)
         except BindingError:
             notes.append(
-                f"The connection of the stream {binding.stream!r} is secured for Kafka's Java client alone, so whether "
-                f"the topic {binding.topic!r} was deleted and made anew is not looked at."
+                f"The connection of the stream {binding.stream!r} is secured for Kafka's Java client only, so penstock "
+                f"cannot check whether the topic {binding.topic!r} was deleted and recreated."
             )
             continue
         found = positions.get(binding.stream, {})
-        # By topic, of which there is one; the binding may name another than the one that was read.
+        # The position names one topic, which may differ from the topic of the binding.
         read_to = next(iter(found.values()), None)
         note = topics.begin(binding, settings, read_to)
         notes += [note] if note is not None else []

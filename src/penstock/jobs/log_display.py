@@ -1,4 +1,4 @@
-"""The log display: how a run is going, as one JSON object a line, for those who collect the logs of many."""
+"""The log display: show the progress of a run as one JSON object per line, for log collectors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["LogDisplay", "LogEntry"]
 
 
 _PROGRESS_S: Final = 5.0
-# Clients of brokers that log, each time that they try again, what they raise as well.
+# Clients of brokers that log each retry, and raise the same error anyway.
 _CHATTER: Final = ("penstock.kafka", "pika", "rstream")
 
 
 class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One line of the log. What is not known is left out.
+    """One line of the log. Unknown fields are left out.
 
-    `batch` is the newest micro-batch when it was said; `error` is the stack trace, where there is one.
+    `batch` is the newest micro-batch at the time of the message; `error` is the stack trace, if there is one.
     """
 
     time: dt.datetime
@@ -50,7 +50,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 class _JsonLines(logging.Handler):
-    """Writes records as lines of JSON, in which no URI tells a password."""
+    """Writes log records as lines of JSON, with passwords in URIs masked."""
 
     def __init__(self, display: LogDisplay, target: TextIO) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class _JsonLines(logging.Handler):
         self._target: Final = target
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, as a whole line."""
+        """Write a record as a whole line."""
         if record.name.startswith(_CHATTER):
             return
         try:
             self._target.write(self._line(record))
             self._target.flush()
-        except Exception:  # as the handlers of the library
+        except Exception:  # as the standard handlers do
             self.handleError(record)
 
     def _line(self, record: logging.LogRecord) -> str:
@@ -88,9 +88,9 @@ class _JsonLines(logging.Handler):
 
 
 class LogDisplay:
-    """Shows a run as lines of JSON, on standard error unless it is given a target; a context manager.
+    """Shows a run as lines of JSON, on standard error by default; a context manager.
 
-    All that penstock says is logged, of other libraries what is a warning or worse.
+    Logs all messages of penstock, and warnings or worse of other libraries.
     """
 
     def __init__(self, target: TextIO | None = None) -> None:
@@ -98,8 +98,8 @@ class LogDisplay:
         self.job_id = ""
         self.batch: int | None = None
         self._handler: Final = _JsonLines(self, target or sys.stderr)
-        self._told_s = time.monotonic()
-        self._told_batch = -1
+        self._logged_s = time.monotonic()
+        self._logged_batch = -1
 
     def __enter__(self) -> Self:
         logging.getLogger().addHandler(self._handler)
@@ -113,18 +113,18 @@ class LogDisplay:
         job_log.setLevel(logging.NOTSET)
 
     def of(self, job: str, job_id: str) -> None:
-        """From now on the lines are of this run."""
+        """Label the lines with this run from now on."""
         self.job, self.job_id = job, job_id
 
     def update(self, progress: Progress) -> None:
-        """Tell the progress of a run, now and then."""
+        """Log the progress of a run, every 5 seconds at most."""
         if progress.batch_id >= 0:
             self.batch = progress.batch_id
         now_s = time.monotonic()
         if progress.batch_ms is None:
             return
-        if progress.batch_id != self._told_batch and now_s - self._told_s >= _PROGRESS_S:
-            self._told_s, self._told_batch = now_s, progress.batch_id
+        if progress.batch_id != self._logged_batch and now_s - self._logged_s >= _PROGRESS_S:
+            self._logged_s, self._logged_batch = now_s, progress.batch_id
             details = {
                 "records_in": progress.records_in,
                 "records_out": progress.records_out,
@@ -137,15 +137,15 @@ class LogDisplay:
             job_log.info("The job has done micro-batch %d.", progress.batch_id, extra={"details": details})
 
     def note(self, text: str) -> None:
-        """Tell a sentence."""
+        """Log a sentence."""
         job_log.info("%s", text)
 
     def error(self, text: str) -> None:
-        """Tell why the run has failed."""
+        """Log why the run has failed."""
         job_log.error("%s", text)
 
     def print_summary(self, summary: RunSummary) -> None:
-        """Tell what the run did."""
+        """Log what the run did."""
         details = {
             "records_in": summary.records_in,
             "records_out": summary.records_out,

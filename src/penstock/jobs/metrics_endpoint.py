@@ -1,4 +1,4 @@
-"""Metrics endpoint: those of a run to Prometheus, as long as it lasts, if that is wanted."""
+"""Metrics endpoint: serve the metrics of a run to Prometheus while it lasts, if the settings ask for it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.settings import RunSettings
 from penstock.metrics.addresses import metrics_address
 
-__all__ = ["metrics_served"]
+__all__ = ["serve_metrics"]
 
 
 @contextmanager
-def metrics_served(
+def serve_metrics(
     settings: RunSettings, recorder: MetricsRecorder, on_note: Callable[[str], None]
 ) -> Iterator[None]:
-    """Serve the metrics of a run where its settings say, which `on_note` is told."""
+    """Serve the metrics of a run at the address in its settings, and report the URL to `on_note`."""
     bind = settings.metrics_bind
     if bind is None:
         yield
         return
-    # Which takes a while to load.
+    # These take a while to load.
     from penstock.metrics.exposition import ExposedJob, exposition
     from penstock.metrics.metrics_server import MetricsServer
 

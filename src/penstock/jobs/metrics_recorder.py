@@ -1,4 +1,4 @@
-"""Metrics recorder: the metrics of each micro-batch, from what its tasks report and what Spark tells of it."""
+"""Metrics recorder: record the metrics of each micro-batch from the reports of its tasks and Spark's progress."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ __all__ = [
     "MetricsRecorder",
     "SlotCounts",
     "Waiting",
-    "counted",
+    "count_reports",
     "kafka_waiting",
     "log_waiting",
     "phases_of",
 ]
 
 PHASES: Final = ("offsets", "planning", "log", "processing", "sinks")
-"""The parts of a micro-batch: find what is there, plan, write Spark's logs, run the tasks, commit the sinks."""
+"""The parts of a micro-batch: find new input, plan, write Spark's logs, run the tasks, commit the sinks."""
 
 
-# While nothing comes, a job with timers makes empty micro-batches all the time.
+# Without input, a job with timers still runs empty micro-batches all the time.
 _EMPTY_EVERY_S: Final = 5.0
 _SAMPLES_EVERY_S: Final = 5.0
 _Number = TypeVar("_Number", int, float)
@@ -54,7 +54,7 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True)
 class SlotCounts:
-    """What slots of the steps hold after a micro-batch, by step and slot: keys, bytes of state and of held data."""
+    """What the slots hold after a micro-batch, by step and slot: keys, bytes of state, and bytes of held data."""
 
     keys: Mapping[str, Mapping[str, int]]
     state_bytes: Mapping[str, Mapping[str, int]]
@@ -63,7 +63,7 @@ class SlotCounts:
 
 @dataclass
 class Counted:
-    """What the tasks of one micro-batch reported, and how long the driver took to commit it to the sinks."""
+    """The counts that the tasks of a micro-batch reported, and how long the driver took to commit it to the sinks."""
 
     records_in: dict[str, int] = field(default_factory=dict)
     records_out: dict[str, int] = field(default_factory=dict)
@@ -80,10 +80,10 @@ class Counted:
     is_empty: bool = False
 
 
-def counted(
-    reports: Sequence[Any], told: BatchReceipts, held: SlotCounts, steps: Sequence[str], parallelism: int
+def count_reports(
+    reports: Sequence[Any], receipts: BatchReceipts, held: SlotCounts, steps: Sequence[str], parallelism: int
 ) -> Counted:
-    """What the reports of a micro-batch and the receipts of its commands come to."""
+    """Sum up the reports of a micro-batch and the receipts of its commands."""
     found = Counted(is_empty=not reports)
     by_slot: dict[str, list[int]] = {}
     sums = {
@@ -105,7 +105,7 @@ def counted(
             found.dead_letters += report.total
         elif report.kind == "out":
             _add(found.records_out, report.name, report.total)
-    for outcome, count in told.outcomes.items():
+    for outcome, count in receipts.outcomes.items():
         _add(found.commands, outcome.lower(), count)
     for step in steps:
         records, keys = by_slot.get(step, []), held.keys.get(step, {}).values()
@@ -124,7 +124,7 @@ def counted(
 
 
 def phases_of(progress: BatchProgress, sinks_s: float, rest_s: float) -> dict[str, float]:
-    """The seconds of each part of a micro-batch."""
+    """Return the duration of each part of a micro-batch in seconds."""
     spark = {name: duration_ms / 1000 for name, duration_ms in progress.duration_ms.items()}
     found = {
         "offsets": spark.get("latestOffset", 0.0),
@@ -137,29 +137,31 @@ def phases_of(progress: BatchProgress, sinks_s: float, rest_s: float) -> dict[st
 
 
 class Waiting(NamedTuple):
-    """What waits in a source, where its reader is, and where the source ends, in a unit of its own."""
+    """What waits in a source, the position of its reader, and the end of the source, in a unit of the source."""
 
     lag: Lag
     position: int
     end: int
 
 
-def kafka_waiting(told: SourceProgress) -> Waiting | None:
-    """What waited in a topic when the micro-batch was planned, over its partitions; None when Spark does not tell."""
-    if not told.end or not told.latest:
+def kafka_waiting(progress: SourceProgress) -> Waiting | None:
+    """Return what waited in all partitions of a topic when the micro-batch was planned; None if Spark does not say."""
+    if not progress.end or not progress.latest:
         return None
-    ends: dict[str, int] = {f"{t}/{p}": at for t, parts in told.end.items() for p, at in parts.items()}
-    latest: dict[str, int] = {f"{t}/{p}": at for t, parts in told.latest.items() for p, at in parts.items()}
+    ends: dict[str, int] = {f"{t}/{p}": at for t, parts in progress.end.items() for p, at in parts.items()}
+    latest: dict[str, int] = {
+        f"{t}/{p}": at for t, parts in progress.latest.items() for p, at in parts.items()
+    }
     behind = sum(max(0, at - ends.get(partition, 0)) for partition, at in latest.items())
     position = sum(ends.values())
     return Waiting(Lag(records=behind), position, position + behind)
 
 
-def log_waiting(log: ReplayableLog, told: SourceProgress) -> Waiting | None:
-    """What waits in a log at this moment; None of a log that does not tell."""
-    if not told.end:
+def log_waiting(log: ReplayableLog, progress: SourceProgress) -> Waiting | None:
+    """Return what waits in a log at this moment; None if the log does not say."""
+    if not progress.end:
         return None
-    position = told.end["position"]
+    position = progress.end["position"]
     lag = log.lag(position)
     if not lag:
         return None
@@ -167,12 +169,12 @@ def log_waiting(log: ReplayableLog, told: SourceProgress) -> Waiting | None:
 
 
 class LagClock:
-    """How long the oldest of what waits in a log has been waiting, from looks at where the log ended at what time.
+    """Measures how long the oldest waiting data in a log has been waiting, from the ends of the log over time.
 
-    It knows what it has seen: what was there before the first look counts from then on.
+    It knows only what it has seen: data that was there before the first look counts from that look on.
     """
 
-    # When there are more looks than this, every second one is forgotten, and the next ones are as far apart.
+    # Beyond this number of looks it forgets every second one, and spaces the next ones as far apart.
     _MOST: Final = 512
 
     def __init__(self) -> None:
@@ -180,7 +182,7 @@ class LagClock:
         self._apart_s = 0.0
 
     def see(self, at_s: float, end: int) -> None:
-        """Take note that the log had this end."""
+        """Record the end of the log at a time."""
         if self._looks and (end <= self._looks[-1][1] or at_s < self._looks[-1][0] + self._apart_s):
             return
         self._looks.append((at_s, end))
@@ -189,10 +191,10 @@ class LagClock:
             self._apart_s = (at_s - self._looks[0][0]) / len(self._looks)
 
     def waited_s(self, at_s: float, position: int) -> float:
-        """For how long anything has been waiting behind a position; 0 when nothing is."""
+        """Return for how many seconds anything has been waiting after a position; 0 if nothing waits."""
         while self._looks and self._looks[0][1] <= position:
             if len(self._looks) == 1:
-                # All is read, and the last look says from where on something is new.
+                # All is read, and the last look says where new data starts.
                 self._apart_s = 0.0
                 return 0.0
             self._looks.pop(0)
@@ -200,10 +202,10 @@ class LagClock:
 
 
 class MetricsRecorder:
-    """Records the metrics of a run. The tasks' reports and Spark's progress of a micro-batch meet here.
+    """Records the metrics of a run. Joins the reports of the tasks with Spark's progress of the same micro-batch.
 
-    `latest` has the newest metrics, before the first micro-batch with zeros. It is replaced, never changed, so that
-    other threads may look at it.
+    `latest` has the newest metrics; before the first micro-batch they are zeros. It is replaced, never changed, so
+    other threads may read it.
     """
 
     def __init__(
@@ -244,43 +246,43 @@ class MetricsRecorder:
         )
 
     def bind(self, bound: CompiledJob) -> None:
-        """Go on with a job that was bound anew."""
+        """Continue with a job that was compiled again."""
         self._steps = [node.step for node in bound.plan.graph.steps()]
         self._parallelism = bound.lineage.parallelism
         self._at_work = (-1, 0.0)
         self._pending: dict[int, Counted] = {}
         self._watermarks: dict[str, dict[int, int]] = {}
 
-    def spark_started(self, cores: Callable[[], int], memory: Callable[[], MemoryUse]) -> None:
-        """Spark runs; how many tasks at a time, as executors come and go, and its memory are looked at now and then."""
+    def watch_spark(self, cores: Callable[[], int], memory: Callable[[], MemoryUse]) -> None:
+        """Sample Spark's cores, which change as executors come and go, and its memory from now on."""
         self._cores_of = cores
         self._memory_of = memory
 
-    def began(self, batch: int) -> None:
-        """Take note that a micro-batch has begun."""
+    def begin_batch(self, batch: int) -> None:
+        """Record that a micro-batch has begun."""
         self._at_work = (batch, time.monotonic())
 
     @property
     def batch_running_s(self) -> float:
-        """How long the micro-batch that is under way has been running, in seconds; 0 between two."""
+        """How long the current micro-batch has been running, in seconds; 0 between two."""
         batch, begun_s = self._at_work
         return time.monotonic() - begun_s if batch > self.latest.batch else 0.0
 
     def take(
-        self, batch: int, reports: Sequence[Any], told: BatchReceipts, held: SlotCounts, begun_s: float
+        self, batch: int, reports: Sequence[Any], receipts: BatchReceipts, held: SlotCounts, begun_s: float
     ) -> Counted:
-        """Take what the tasks of a micro-batch reported, once it is committed to the sinks, since `begun_s`."""
-        found = counted(reports, told, held, self._steps, self._parallelism)
+        """Take the reports of a micro-batch that the sinks have committed; the commit started at `begun_s`."""
+        found = count_reports(reports, receipts, held, self._steps, self._parallelism)
         found.sinks_s = time.monotonic() - begun_s
         self._pending[batch] = found
         return found
 
-    def rested(self, batch: int, seconds: float) -> None:
-        """Take note that the job rests within a micro-batch, in which nothing came."""
+    def record_rest(self, batch: int, seconds: float) -> None:
+        """Record how long the job rests within an empty micro-batch."""
         self._pending[batch].rest_s = seconds
 
     def commit(self, batch: int, progress: BatchProgress, lag: Mapping[str, Lag]) -> None:
-        """Record a micro-batch that Spark has committed. What this run has not taken is left out."""
+        """Record a micro-batch that Spark has committed, unless this run has not processed it."""
         found = self._pending.pop(batch, None)
         for older in [number for number in self._pending if number < batch]:
             del self._pending[older]
@@ -297,7 +299,7 @@ class MetricsRecorder:
         self._write(metrics)
 
     def see_lag(self, lag: Mapping[str, Lag]) -> None:
-        """Bring the lag of the newest metrics up to date, for those who look between two micro-batches."""
+        """Refresh the lag of the newest metrics, for readers between two micro-batches."""
         self.latest = msgspec.structs.replace(self.latest, lag=dict(lag))
 
     def _metrics(
@@ -358,7 +360,7 @@ class MetricsRecorder:
         try:
             return msgspec.structs.replace(metrics, watermark=instant_of(min(slots.values())))
         except OverflowError:
-            # Time has ended for the step, and its watermark is beyond all dates.
+            # The watermark at the end of the input is beyond all dates.
             return metrics
 
     def _sample(self) -> None:
@@ -374,7 +376,9 @@ class MetricsRecorder:
             self._writer.append(metrics)
         except OSError as e:
             if not self._failed:
-                job_log.warning("The metrics of the job cannot be written (%s); the job goes on without.", e)
+                job_log.warning(
+                    "The metrics of the job cannot be written (%s); the job continues without them.", e
+                )
             self._failed = True
         else:
             self._failed = False
@@ -386,7 +390,7 @@ def _add(counts: dict[str, int], name: str, count: int) -> None:
 
 
 def _sum(before: Mapping[str, _Number], more: Mapping[str, _Number]) -> dict[str, _Number]:
-    """The sums by name, as a new dictionary."""
+    """Return the sums by name, as a new dictionary."""
     found = dict(before)
     for name, count in more.items():
         found[name] = _plus(found.get(name, type(count)()), count)
@@ -394,13 +398,13 @@ def _sum(before: Mapping[str, _Number], more: Mapping[str, _Number]) -> dict[str
 
 
 def _plus(before: _Number, more: _Number) -> _Number:
-    """The sum, without the last digits of a binary fraction."""
+    """Return the sum, without the rounding errors of binary fractions."""
     found = before + more
     return round(found, 6) if isinstance(found, float) else found
 
 
 def _skew(counts: Iterable[int], slots: int) -> float | None:
-    """The largest of the counts by slot, divided by their mean over all slots; None when all are 0."""
+    """Return the largest count of a slot divided by the mean over all slots; None when all are 0."""
     known = list(counts)
     total = sum(known)
     return round(max(known) * slots / total, 3) if total else None

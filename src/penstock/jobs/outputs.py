@@ -1,7 +1,7 @@
-"""Outputs: whether sinks hold micro-batches that the checkpoint does not know, and what becomes of the outputs then.
+"""Outputs: check whether sinks hold micro-batches that the checkpoint does not know, and start new outputs if so.
 
-A sink that is exactly once knows micro-batches by their numbers, and skips those that it has. When a checkpoint has
-gone back, the same numbers come again with other records, and would be dropped.
+An exactly-once sink knows micro-batches by their numbers, and skips those that it has. When a checkpoint has gone back,
+the same numbers come again with other records, which the sink would drop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from penstock.jobs.events import RunEvents
 from penstock.sinks.base import Sink
 from penstock.streams.graph import RECEIPTS
 
-__all__ = ["Held", "Position", "begin_outputs_anew", "begins_anew", "checked_outputs", "held_outputs"]
+__all__ = ["Held", "Position", "check_outputs", "list_held", "needs_new_outputs", "start_new_outputs"]
 
 
 @dataclass(frozen=True)
 class Held:
-    """A sink, with its URI when the user has bound it, and the newest micro-batch that it may hold a part of."""
+    """A sink, its URI if the user has bound it, and the newest micro-batch that it may hold at least a part of."""
 
     sink: str
     uri: str
@@ -40,9 +40,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a checkpoint stands: the newest micro-batch that it knows, and the one that comes next.
+    """The position of a checkpoint: the newest micro-batch that it knows, and the one that comes next.
 
-    They are the same when a run was killed within it.
+    They are the same if a run was killed within that micro-batch.
     """
 
     checkpoint: str
@@ -50,24 +50,26 @@ class Position:
     next: int
 
 
-def checked_outputs(
+def check_outputs(
     bound: CompiledJob, checkpoint: Checkpoint, bindings: Mapping[str, str], new_outputs_from: int | None
 ) -> Outputs | None:
-    """The outputs that a job begins anew, None when they go on. Writes nothing.
+    """Return the new outputs that a job must start, or None if the present ones continue. Writes nothing.
 
-    Raises CheckpointError when sinks hold what the checkpoint does not know, and the user has not asked for new outputs
+    Raises CheckpointError when sinks hold what the checkpoint does not know, and the user has not requested new outputs
     from its next micro-batch on.
     """
     plans = Plans(checkpoint, bound.lineage)
-    held = held_outputs(bound, checkpoint, bindings)
+    held = list_held(bound, checkpoint, bindings)
     next_batch = plans.newest + 1 if plans.pending is None else plans.pending
-    if not begins_anew(held, Position(str(checkpoint.folder), plans.newest, next_batch), new_outputs_from):
+    if not needs_new_outputs(
+        held, Position(str(checkpoint.folder), plans.newest, next_batch), new_outputs_from
+    ):
         return None
     return Outputs(uuid.uuid4().hex[:12], next_batch)
 
 
-def held_outputs(bound: CompiledJob, checkpoint: Checkpoint, bindings: Mapping[str, str]) -> list[Held]:
-    """What the sinks that are exactly once hold."""
+def list_held(bound: CompiledJob, checkpoint: Checkpoint, bindings: Mapping[str, str]) -> list[Held]:
+    """List the newest micro-batch in each exactly-once sink."""
     sinks: list[tuple[str, Sink | None]] = [(name, sink) for name, (sink, _, _) in bound.sinks.items()]
     return [
         Held(name, bindings.get(name, ""), sink.newest(bound.lineage.output_id, str(checkpoint.folder)))
@@ -76,31 +78,31 @@ def held_outputs(bound: CompiledJob, checkpoint: Checkpoint, bindings: Mapping[s
     ]
 
 
-def begins_anew(held: Sequence[Held], position: Position, wanted_from: int | None) -> bool:
-    """Whether outputs begin anew. CheckpointError when they would have to, and nobody wants it.
+def needs_new_outputs(held: Sequence[Held], position: Position, wanted_from: int | None) -> bool:
+    """Return whether the job must start new outputs. Raises CheckpointError if so, unless the user requests it.
 
-    That the user names the micro-batch makes it happen once: when the job has gone on, another one is next.
+    The user names the micro-batch, so this happens only once: when the job has continued, another one is next.
     """
     ahead = [one for one in held if one.batch > position.newest]
     if not ahead:
         return False
     if wanted_from == position.next:
         return True
-    told = ", and ".join(map(str, ahead))
+    sinks = ", and ".join(map(str, ahead))
     known = f"no later one than {position.newest}" if position.newest >= 0 else "none"
     other = "" if wanted_from is None else f", and not {wanted_from}"
     raise CheckpointError(
-        f"{told[0].upper()}{told[1:]} of this job, and the checkpoint {position.checkpoint} knows {known}: it has gone "
-        "back, perhaps to an older copy. Sinks that are exactly once would drop what comes under the numbers that they "
-        "have. Put back the newest copy of the checkpoint. Or let the outputs begin anew with --new-outputs-from "
-        f"{position.next}{other}: nothing is dropped then, and what the checkpoint has forgotten comes twice."
+        f"{sinks[0].upper()}{sinks[1:]} of this job, and the checkpoint {position.checkpoint} knows {known}: it has "
+        "gone back, perhaps to an older copy. Exactly-once sinks would drop new records under the numbers that they "
+        "have. Put back the newest copy of the checkpoint. Or start new outputs with --new-outputs-from "
+        f"{position.next}{other}: nothing is dropped then, and what the checkpoint has forgotten is written twice."
     )
 
 
-def begin_outputs_anew(
+def start_new_outputs(
     bound: CompiledJob, outputs: Outputs, checkpoint: Checkpoint, events: RunEvents
 ) -> CompiledJob:
-    """Let sinks know a job under another id from now on, durably; gives the job as it is bound then."""
+    """Give the job another id in its sinks from now on, durably; return the job with that id."""
     details = {"id": outputs.id, "first_batch": outputs.first_batch}
     events.add("outputs-anew", details, batch=outputs.first_batch - 1)
     lineage = msgspec.structs.replace(bound.lineage, outputs=outputs)

@@ -1,4 +1,9 @@
-"""Query run: a compiled job as Spark queries, one after the other, until it ends or is stopped."""
+"""Query run: run a compiled job as a series of Spark queries until it ends or is stopped.
+
+The settings of Spark's sources are fixed while a query runs. To change what it reads (hold data back, read it again, or
+bound micro-batches differently), the run stops the query between two micro-batches and starts the next one on the same
+checkpoint. A drain and the last firing of windows are queries of their own, too.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,13 @@ from typing import Any, Final
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.commit import STOPPING, BatchCommitter, Progress
 from penstock.jobs.control_history import control_history
-from penstock.jobs.failure_diagnosis import SparkLog, explained
+from penstock.jobs.failure_diagnosis import SparkLog, explain_failure
 from penstock.jobs.requests import Request, Requests
 from penstock.jobs.settings import RunSettings
 from penstock.spark.query import Query, start_query
 from penstock.spark.types import PySparkException, SparkSession, StreamingQuery
 
-__all__ = ["QueryRun", "RunHooks", "nobody_waits"]
+__all__ = ["QueryRun", "RunHooks", "do_nothing"]
 
 _POLL_S: Final = 0.2
 _RENEWED: Final = "renewed"
@@ -26,38 +31,38 @@ _STOP_POLL_S: Final = 0.02
 
 
 def _ignore(news: Any) -> None:
-    """Nobody listens."""
+    """Ignore the argument."""
 
 
-def nobody_waits() -> None:
-    """Nobody waits for the job to run."""
+def do_nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
 class RunHooks:
-    """What a run calls while it goes on; all of them in the thread that runs the job.
+    """Callbacks of a run. It calls all of them in the thread that runs the job.
 
     Args:
-        on_note: gets sentences: with what state the job begins, and what happens to it as a whole.
-        on_open: when the checkpoint is locked and has its first state, before the bindings are looked at.
-        on_begin: when nothing has refused the run, before Spark starts.
-        on_running: gets Spark's session when the first micro-batch may begin.
-        on_progress: gets how far the job is, again and again, and once more behind its last micro-batch.
+        on_note: gets sentences about the state that the job starts with, and about what happens to the job as a whole.
+        on_open: called when the checkpoint is locked and has its first state, before the bindings are checked.
+        on_begin: called when all checks have passed, before Spark starts.
+        on_running: gets Spark's session when the first micro-batch may start.
+        on_progress: gets the progress of the job repeatedly, and once more after its last micro-batch.
 
     """
 
     on_note: Callable[[str], None] = _ignore
-    on_open: Callable[[], None] = nobody_waits
-    on_begin: Callable[[], None] = nobody_waits
+    on_open: Callable[[], None] = do_nothing
+    on_begin: Callable[[], None] = do_nothing
     on_running: Callable[[SparkSession], None] = _ignore
     on_progress: Callable[[Progress], None] = _ignore
 
 
 @dataclass(frozen=True)
 class QueryRun:
-    """A compiled job at work in a session, with those who look on and tell it what to do.
+    """A compiled job that runs in a Spark session, with its requests, its stop signal and its hooks.
 
-    `on_start` is called when its first query runs.
+    `on_start` is called when the first query runs.
     """
 
     settings: RunSettings
@@ -70,24 +75,28 @@ class QueryRun:
     on_start: Callable[[], None]
 
     def run(self) -> tuple[str, Request | None]:
-        """Run until the end, or until the job is stopped; gives how it went, and the request that has stopped it."""
+        """Run until the end, or until the job is stopped; return the status and the request that stopped it, if any.
+
+        Raises PenstockError with the cause when a query fails.
+        """
         committer = self.committer
         bound = committer.bound
         committer.history = control_history(bound.sources, self.checkpoint, bound.lineage)
-        if committer.history.told is not None:
-            self.hooks.on_note(committer.history.told)
+        if committer.history.note is not None:
+            self.hooks.on_note(committer.history.note)
         log = SparkLog(self.checkpoint.folder / "spark.log")
         try:
             status, request = self._run_queries(self._first_query())
         except PySparkException as e:
-            # Whatever two runs on one checkpoint have made of it, that is the cause.
+            # If two runs share the checkpoint, that is the cause, whatever the query reports.
             streams = len(bound.lineage.streams)
-            failure = committer.failure() or explained(e, log, self.checkpoint.spark_folder, streams)
+            failure = committer.failure() or explain_failure(e, log, self.checkpoint.spark_folder, streams)
             raise failure from failure.__cause__
         committer.plans.forget_refused()
         return status, request
 
     def _first_query(self) -> Query:
+        """Describe the query to start with. `before_batch` and `on_batch` commit its micro-batches."""
         committer = self.committer
         bound = committer.bound
         return Query(
@@ -100,7 +109,7 @@ class QueryRun:
             batch_interval_ms=self.settings.batch_interval_ms,
             before_batch=committer.before_batch,
             on_batch=committer.on_batch,
-            on_rest=committer.recorder.rested,
+            on_rest=committer.recorder.record_rest,
             holds_data=self.should_hold(),
             first_batch=bound.lineage.first_batch,
             positions=bound.lineage.positions,
@@ -108,30 +117,31 @@ class QueryRun:
         )
 
     def _run_queries(self, query: Query) -> tuple[str, Request | None]:
+        """Run this query and those that follow it, until one is not renewed."""
         on_start = self.on_start
         while True:
-            # A query that is started only to be stopped would first do what a run before has left half done.
+            # After a stop no query starts: it would first finish what an earlier run left half done.
             running = None if self.stop.is_set() else start_query(self.session, query)
             on_start()
-            on_start = nobody_waits
+            on_start = do_nothing
             status, request = "stopped", None
             if running is not None:
                 status, request = self.follow(running, holds_data=query.holds_data)
             drains = request is not None and request.drain
             if drains:
-                # All that is there is processed by a query that ends by itself.
+                # A bounded query processes all available input and ends by itself.
                 query = self._drain(query)
             if self.committer.bound.plan.awaits_end and (drains or status == "finished"):
-                # Nothing will follow, so that what waits for the watermark, or windows for the clock, is done now.
+                # No input follows. This query fires what waits for the watermark, and windows that wait for the clock.
                 last = dataclasses.replace(query, bounded=True, ends=True, holds_data=True)
                 self.follow(start_query(self.session, last), heeds_requests=False)
             if status != _RENEWED:
                 return status, request
-            query = self.renewed(query)
+            query = self.renew(query)
             self.committer.closing = False
 
     def _drain(self, query: Query) -> Query:
-        """Process all that is there by queries that end by themselves; gives the last."""
+        """Process all available input with queries that end by themselves; return the last query."""
         while True:
             self.committer.closing = False
             query = dataclasses.replace(query, bounded=True)
@@ -139,25 +149,25 @@ class QueryRun:
             status, _ = self.follow(running, holds_data=query.holds_data, heeds_requests=False)
             if status != _RENEWED:
                 return query
-            query = self.renewed(query)
+            query = self.renew(query)
 
-    def renewed(self, query: Query) -> Query:
-        """The query as it is to go on, once the one before has ended between two micro-batches."""
-        # It was planned with the bounds of before, and nothing of it was done.
+    def renew(self, query: Query) -> Query:
+        """Return the query to continue with, after the last one has ended between two micro-batches."""
+        # The refused micro-batch was planned with the old bounds, and none of it was processed.
         self.committer.plans.forget_refused()
-        for told in self.committer.bounds.changes():
-            self.hooks.on_note(told)
+        for note in self.committer.bounds.changes():
+            self.hooks.on_note(note)
         limits = self.committer.bounds.renew()
         return dataclasses.replace(query, holds_data=self.should_hold(), limits=limits)
 
     def _is_outdated(self, *, holds_data: bool) -> bool:
-        """Whether the query should go on as another one."""
+        """Return whether another query should replace this one."""
         return self.should_hold() != holds_data or self.committer.bounds.are_outdated
 
     def should_hold(self) -> bool:
-        """Whether data streams must not be read on.
+        """Return whether to hold data streams back.
 
-        So much waits for paused steps, or the history of control streams comes first.
+        They wait when paused steps hold too much data already, and until the history of the control streams is read.
         """
         committer = self.committer
         held_too_much = not self.settings.bounded and committer.held_bytes > self.settings.max_held_bytes
@@ -170,12 +180,16 @@ class QueryRun:
         holds_data: bool | None = None,
         heeds_requests: bool = True,
     ) -> tuple[str, Request | None]:
-        """Wait for the query, and give how it went; without `holds_data` it goes on however much waits."""
+        """Follow the query until it ends; return the status and the request that stopped it, if any.
+
+        `holds_data` says whether the query holds data back; with None, the query is never renewed. Raises the
+        PenstockError that ends the run when it has lost its checkpoint or a receiver has failed.
+        """
         committer = self.committer
         committer.watch(query)
         while query.isActive:
             stops = self.stop.wait(_POLL_S)
-            # Requests need the job between two micro-batches, which it is not while one of a run before is half done.
+            # Requests need the job between two micro-batches, so one that an earlier run left half done comes first.
             heeds = heeds_requests and not stops and committer.plans.pending is None
             request = self.requests.next() if heeds else None
             if stops or request is not None:
@@ -185,7 +199,7 @@ class QueryRun:
                 self.hooks.on_progress(committer.progress)
                 return "stopped", request
             if holds_data is not None and self._is_outdated(holds_data=holds_data):
-                # Spark's sources take no word while they run, so the query goes on as another one.
+                # The settings of Spark's sources are fixed while the query runs, so another query replaces it.
                 committer.closing = True
                 _stop_between_batches(query)
                 committer.refresh()
@@ -207,9 +221,9 @@ class QueryRun:
 
 
 def _stop_between_batches(query: StreamingQuery) -> None:
-    """Stop the query when its micro-batch is done, so that no sink is left with a part of one.
+    """Stop the query after its current micro-batch, so that no sink has only a part of it.
 
-    The next micro-batch is refused by `before_batch`, which ends the query as well.
+    `before_batch` refuses the next micro-batch, which ends the query, too.
     """
     while query.isActive and query.status["isTriggerActive"]:
         time.sleep(_STOP_POLL_S)

@@ -1,4 +1,4 @@
-"""Requests: what somebody outside asks of a running job, as files in its checkpoint, and the answers."""
+"""Requests: what other processes ask of a running job, as files in its checkpoint, and the answers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _POLL_S: Final = 0.05
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job is asked: to stop, perhaps with a savepoint and when all that is there is processed, or to rescale.
+    """A request to a job: to stop, optionally with a savepoint and after draining its input, or to rescale.
 
-    `by` is the name of the user who asks. `run` is the number of the run that is asked, None whichever runs. Who asks
-    one run after the other for the same says so with the name of the `operation`.
+    `by` is the name of the requesting user. `run` is the number of the requested run, None for any. A requester that
+    asks one run after the other for the same thing gives each request the same `operation`.
     """
 
     id: str
@@ -42,17 +42,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came of a request; without an error it was done."""
+    """The result of a request; without an error it was carried out."""
 
     error: str = ""
     details: dict[str, Any] = {}
 
 
 class Requests:
-    """The requests to a job, as the job sees them. Those from before its start are refused.
+    """The requests to a job, as the job sees them. It refuses those from before its start.
 
-    Each id is taken once: who asks may be killed and started again, and ask again, since it cannot know. What is asked
-    of another run is refused: who asks may have stood still meanwhile. `run` is the number of this one, if it has one.
+    It takes each id once: a requester that is killed and restarted asks again, since it cannot know. It refuses
+    requests to another run: the requester may have been suspended meanwhile. `run` is the number of this run, if any.
     """
 
     def __init__(self, checkpoint: Path, run: int | None = None) -> None:
@@ -64,11 +64,11 @@ class Requests:
         for path in list(self._folder.iterdir()):
             path.unlink(missing_ok=True)
             if path.suffix == ".request":
-                # Who asked may still wait: a job can be asked as soon as it has the checkpoint.
-                self._write(path.stem, Answer("The job was only starting when it was asked. Ask it again."))
+                # The requester may still wait: it can ask as soon as the job has locked the checkpoint.
+                self._write(path.stem, Answer("The job was still starting when it was asked. Ask it again."))
 
     def next(self) -> Request | None:
-        """The next request, or None."""
+        """Return the next request, or None."""
         for unwritten, answer in list(self._unwritten.items()):
             with contextlib.suppress(OSError):
                 self._write(unwritten, answer)
@@ -79,7 +79,7 @@ class Requests:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            # Who asked has just given up.
+            # The requester has just withdrawn it.
             return None
         path.unlink(missing_ok=True)
         if names[0] in self._taken:
@@ -92,12 +92,12 @@ class Requests:
             self._write(name, Answer(f"The request cannot be read: {e}."))
             return None
         if request.run not in (None, self._run):
-            self._write(name, Answer(f"The run {request.run} was asked, and that has ended. Ask again."))
+            self._write(name, Answer(f"The request is for run {request.run}, which has ended. Ask again."))
             return None
         return request
 
     def answer(self, request: Request, answer: Answer) -> None:
-        """Say what came of a request. What a full disk does not take is written when the next one is looked for."""
+        """Answer a request. If the disk is full, `next` tries to write the answer again."""
         try:
             self._write(request.id, answer)
         except OSError as e:
@@ -110,7 +110,7 @@ class Requests:
 
 
 def is_running(checkpoint: Path) -> bool:
-    """Whether a run uses a checkpoint."""
+    """Return whether a run uses a checkpoint."""
     try:
         with locked(checkpoint, threading.Event(), 0):
             return False
@@ -119,12 +119,12 @@ def is_running(checkpoint: Path) -> bool:
 
 
 def post(checkpoint: Path, request: Request) -> None:
-    """Ask a running job for something, and do not wait."""
+    """Send a request to a running job without waiting for the answer."""
     write_atomically(checkpoint / _FOLDER / f"{request.id}.request", msgspec.json.encode(request))
 
 
 def answer_to(checkpoint: Path, request_id: str) -> Answer | None:
-    """The answer to a request, if there is one. It stays until the job starts again."""
+    """Return the answer to a request, None if there is none yet. It stays until the job starts again."""
     try:
         data = (checkpoint / _FOLDER / f"{request_id}.answer").read_bytes()
     except FileNotFoundError:
@@ -133,16 +133,16 @@ def answer_to(checkpoint: Path, request_id: str) -> Answer | None:
 
 
 def ask(checkpoint: Path, request: Request, timeout_s: float) -> dict[str, Any]:
-    """Ask a running job for something and wait for the answer.
+    """Send a request to a running job and wait for the answer; return its details.
 
-    Raises JobFailedError when the job cannot do it, ends before it has answered, or takes too long.
+    Raises JobFailedError when the job cannot do it, ends before it answers, or takes longer than the timeout.
     """
     post(checkpoint, request)
     folder = checkpoint / _FOLDER
     deadline_s = time.monotonic() + timeout_s
     while (found := answer_to(checkpoint, request.id)) is None:
         ended = not is_running(checkpoint)
-        # A job answers last of all.
+        # The answer is the last thing that a job writes.
         if ended and (found := answer_to(checkpoint, request.id)) is not None:
             break
         if ended or time.monotonic() >= deadline_s:
@@ -159,5 +159,5 @@ def ask(checkpoint: Path, request: Request, timeout_s: float) -> dict[str, Any]:
 
 
 def new_request(action: Literal["stop", "rescale"], **more: Any) -> Request:
-    """A request with an id of its own."""
+    """Create a request with a new id."""
     return Request(id=uuid.uuid4().hex, action=action, **more)

@@ -1,4 +1,4 @@
-"""Rescale attempts: what a run that is asked for other tasks does, also when the rescaling fails or kills it."""
+"""Rescale attempts: carry out a request for another parallelism, even if the rescaling fails or kills the run."""
 
 from __future__ import annotations
 
@@ -18,47 +18,46 @@ from penstock.spark.types import SparkSession
 __all__ = ["Outcome", "carry_out"]
 
 _FILE: Final = "rescale-attempts.json"
-# A run may be killed within a rescaling by chance once.
+# A run may be killed by chance during a rescaling once.
 _MOST: Final = 2
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an attempt: the new lineage, or why the job goes on as it was."""
+    """The result of an attempt: the new lineage, or why the job continues as it was."""
 
     lineage: Lineage | None = None
     why: str = ""
 
 
 class _Attempts(msgspec.Struct, frozen=True):
-    """How often the rescaling of an operation was begun without coming to its end."""
+    """How often the rescaling of an operation has started without completing."""
 
     operation: str
     number: int
 
 
 def carry_out(session: SparkSession, checkpoint: Checkpoint, request: Request) -> Outcome:
-    """Rescale as a request asks, of which the job stands still between two micro-batches.
+    """Rescale as requested. The job must be stopped between two micro-batches.
 
-    Whatever goes wrong, the checkpoint is as it was and the outcome says why, so that the job goes on. A run that dies
-    meanwhile, killed for want of memory, say, leaves a note; an operation in which two runs have died is not tried
-    again.
-    Raises what goes wrong once the rescaling is decided, for then nothing but its end is right.
+    If the rescaling fails, the checkpoint stays as it was and the outcome says why, so that the job can continue. A run
+    that dies meanwhile, for example for lack of memory, leaves a note; an operation in which two runs have died is not
+    tried again. Raises the error once the rescaling is decided, since it must be completed then.
     """
     operation = request.operation or request.id
     try:
         before = _attempts(checkpoint, operation)
         if before >= _MOST:
-            outcome = Outcome(why=_given_up(request, before))
+            outcome = Outcome(why=_explain_refusal(request, before))
         else:
-            # On disk before anything else, since the next moment may be the last one.
+            # On disk before anything else, since the run may die at any moment.
             checkpoint.save(_FILE, _Attempts(operation, before + 1))
             sync_folder(checkpoint.folder)
             outcome = Outcome(rescale(session, checkpoint, request.parallelism))
     except Exception as e:
         if is_rescaling(checkpoint):
             raise
-        outcome = Outcome(why=_told(e, checkpoint, request))
+        outcome = Outcome(why=_explain_failure(e, checkpoint, request))
     (checkpoint.folder / _FILE).unlink(missing_ok=True)
     return outcome
 
@@ -71,25 +70,25 @@ def _attempts(checkpoint: Checkpoint, operation: str) -> int:
     return found.number if found.operation == operation else 0
 
 
-def _given_up(request: Request, number: int) -> str:
+def _explain_refusal(request: Request, number: int) -> str:
     return (
-        f"The rescaling to {request.parallelism} tasks was begun {number} times, and each time the run ended within "
-        "it, perhaps killed for want of memory. Give the machine more, see the output of the runs, and ask again."
+        f"The rescaling to {request.parallelism} tasks was started {number} times, and each time the run died during "
+        "it, perhaps for lack of memory. Give the machine more memory, see the output of the runs, and ask again."
     )
 
 
-def _told(error: Exception, checkpoint: Checkpoint, request: Request) -> str:
+def _explain_failure(error: Exception, checkpoint: Checkpoint, request: Request) -> str:
     what = f"The rescaling to {request.parallelism} tasks failed"
     system = system_error_of(error)
     if isinstance(system, MemoryError):
-        return f"{what} for want of memory. Give the machine more, and ask again."
+        return f"{what} for lack of memory. Give the machine more, and ask again."
     if system is not None:
         where = f" ({system.filename})" if system.filename else ""
-        remedy = "See to that, and ask again."
+        remedy = "Fix that, and ask again."
         if system.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = (
-                "While it lasts it takes about three times the room of the state on the disk of the checkpoint "
-                f"{checkpoint.folder}, and as much again where temporary files are. Make room, and ask again."
+                "While it lasts it needs about three times the size of the state on the disk of the checkpoint "
+                f"{checkpoint.folder}, and as much again for temporary files. Free some space, and ask again."
             )
         return f"{what}: {system.strerror or system}{where}. {remedy}"
     if isinstance(error, PenstockError):

@@ -1,4 +1,4 @@
-"""Restore: with what state a job starts: its checkpoint, else a savepoint, else a dump, else nothing."""
+"""Restore: prepare the state that a job starts with: its checkpoint, else a savepoint, else a dump, else nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.base.durable import make_folder, sync_folder
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage, Origin
-from penstock.checkpoints.described_state import STATE_FILE, JobState, described, read_described
+from penstock.checkpoints.described_state import STATE_FILE, JobState, describe_state, read_described
 from penstock.checkpoints.evolution import Change, check_changes, plan_changes
 from penstock.checkpoints.ownership import locked
 from penstock.errors import CheckpointError, SnapshotError, StateMismatchError
@@ -21,21 +21,21 @@ from penstock.jobs.settings import RunSettings
 from penstock.runtime.plan import JobPlan
 from penstock.savepoints.savepoints import place_of
 from penstock.savepoints.source_files import OWN_FOLDERS, is_beginning
-from penstock.savepoints.state_restore import Snapshot, described_in, write_seed
+from penstock.savepoints.state_restore import Snapshot, states_of, write_seed
 from penstock.snapshots.snapshot_reader import read_file
 from penstock.streams.graph import COMMANDS
 from penstock.streams.job_description import JobDescription
 
 __all__ = ["begin", "check_stored_states", "declared_state", "must_evolve", "planned_changes", "put_aside"]
 
-# In a checkpoint that is being given a first state, until it has a lineage.
+# Marks a checkpoint while it gets its first state, until it has a lineage.
 _MARK_FILE: Final = "beginning.json"
 
 
 def put_aside(folder: Path, stop: threading.Event, timeout_s: float) -> Path | None:
-    """Give an existing checkpoint another name, so that a new one can take its place; gives the name, if there was one.
+    """Rename an existing checkpoint, so that a new one can take its place; return its new path, None without one.
 
-    Raises CheckpointError when a run uses it.
+    Raises CheckpointError when a run uses the checkpoint.
     """
     if not (folder / "lineage.json").exists():
         return None
@@ -49,18 +49,20 @@ def put_aside(folder: Path, stop: threading.Event, timeout_s: float) -> Path | N
 
 
 def declared_state(job: JobDescription) -> JobState:
-    """The states that a job declares."""
-    return described(job.name, JobPlan(job.graph, job.key_groups, frozenset(), frozenset(), strict=False))
+    """Return the states that a job declares."""
+    return describe_state(
+        job.name, JobPlan(job.graph, job.key_groups, frozenset(), frozenset(), strict=False)
+    )
 
 
 def planned_changes(job: JobDescription, source: str, *, allow_non_restored_state: bool) -> list[Change]:
-    """What would become of each state if the job began from a savepoint, a dump, or a checkpoint. Reads no data."""
+    """Return what would happen to each state if the job started from a savepoint, dump or checkpoint. Reads no data."""
     declared = declared_state(job).steps
     if not (Path(source) / STATE_FILE).exists():
-        found = described_in(Snapshot.at(source).manifest)
+        found = states_of(Snapshot.at(source).manifest)
         return plan_changes(declared, found.steps, allow_non_restored_state=allow_non_restored_state)
     steps = read_described(Path(source)).steps
-    detail = "a checkpoint keeps its steps; take a savepoint, and begin from that"
+    detail = "the steps of a checkpoint are fixed; take a savepoint, and start from that"
     return [
         msgspec.structs.replace(change, outcome="refused", detail=detail)
         if (change.step in declared) != (change.step in steps)
@@ -70,7 +72,7 @@ def planned_changes(job: JobDescription, source: str, *, allow_non_restored_stat
 
 
 def must_evolve(declared: JobState, checkpoint: Checkpoint) -> bool:
-    """Whether the states of an existing checkpoint are to be written as the job declares them now."""
+    """Return whether the states of an existing checkpoint must be rewritten as the job declares them now."""
     if not (checkpoint.folder / STATE_FILE).exists():
         return False
     changes = plan_changes(declared.steps, read_described(checkpoint.folder).steps)
@@ -78,39 +80,39 @@ def must_evolve(declared: JobState, checkpoint: Checkpoint) -> bool:
 
 
 def begin(job: JobDescription, settings: RunSettings, checkpoint: Checkpoint) -> str:
-    """Prepare the checkpoint of a run, which is locked; gives a sentence that says with what the job begins.
+    """Prepare the checkpoint of a run; return a sentence that says what the job starts with.
 
-    A new checkpoint gets the state of the snapshot that the settings name. All of it is there when the checkpoint has a
-    lineage, and nothing counts before. Raises StateMismatchError when the state does not fit, SnapshotError when the
-    snapshot cannot be used.
+    The checkpoint must be locked. A new one gets the state of the snapshot that the settings name. The state is
+    complete when the checkpoint has a lineage; without one, nothing in the checkpoint counts. Raises StateMismatchError
+    when the state does not fit, and SnapshotError when the snapshot cannot be used.
     """
     declared = declared_state(job)
     lineage = checkpoint.stored_lineage()
     if lineage is not None:
         (checkpoint.folder / _MARK_FILE).unlink(missing_ok=True)
         if (lineage.job, lineage.key_groups) != (job.name, job.key_groups):
-            # Whose checkpoint it is says more than what is in it.
+            # Raises. That another job owns the checkpoint says more than what is in it.
             checkpoint.lineage(wanted_lineage(job, settings))
         check_stored_states(checkpoint, declared)
         if settings.from_savepoint or settings.from_dump:
             return (
-                f"The job goes on from its checkpoint {checkpoint.folder}. The snapshot that was named is for a new "
+                f"The job resumes from its checkpoint {checkpoint.folder}. The given snapshot is only for a new "
                 "checkpoint; --fresh puts the old one aside."
             )
-        return f"The job goes on from its checkpoint {checkpoint.folder}."
+        return f"The job resumes from its checkpoint {checkpoint.folder}."
     uri = settings.from_dump
     if settings.from_savepoint is not None:
         uri = place_of(settings.from_savepoint, checkpoint.folder)
     _clear(checkpoint)
     if uri is None:
-        return "The job begins without state: its checkpoint is new, and no savepoint or dump was named."
+        return "The job starts without state: its checkpoint is new, and no savepoint or dump was given."
     snapshot = Snapshot.at(uri)
     manifest = snapshot.manifest
     if settings.from_savepoint is not None and manifest.kind != "savepoint":
         raise SnapshotError(f"{uri} is a dump. Start from it with --from-dump.")
     changes = plan_changes(
         declared.steps,
-        described_in(manifest).steps,
+        states_of(manifest).steps,
         allow_non_restored_state=settings.allow_non_restored_state,
     )
     check_changes(changes, uri)
@@ -120,29 +122,29 @@ def begin(job: JobDescription, settings: RunSettings, checkpoint: Checkpoint) ->
     keys = write_seed(snapshot, declared, lineage.parallelism, changes, checkpoint.seed)
     if lineage.positions:
         _restore_own_files(snapshot, checkpoint.folder)
-    # Before the lineage counts, which may be on disk as soon as it has its name.
+    # Before the lineage is written, which may be on disk as soon as it has its name.
     sync_folder(checkpoint.folder)
     checkpoint.begin(lineage)
     (checkpoint.folder / _MARK_FILE).unlink()
     held = ", ".join(f"{count:,} keys of {step}" for step, count in keys.items()) or "no keys"
     return (
-        f"The job begins from the {manifest.kind} {manifest.id} of {manifest.job!r} after micro-batch "
-        f"{manifest.batch}, in {uri}: {held}{_told(changes)}. Its checkpoint is new."
+        f"The job starts from the {manifest.kind} {manifest.id} of {manifest.job!r} after micro-batch "
+        f"{manifest.batch}, in {uri}: {held}{_format_changes(changes)}. Its checkpoint is new."
     )
 
 
-def _told(changes: list[Change]) -> str:
-    """What became of states that are not simply kept."""
-    told = [
+def _format_changes(changes: list[Change]) -> str:
+    """Format what happened to the states that are not simply kept."""
+    shown = [
         f"{c.step}/{c.state} {c.outcome}{f' ({c.detail})' if c.detail else ''}"
         for c in changes
         if c.outcome != "kept" and not c.state.startswith("__")
     ]
-    return f"; {', '.join(told)}" if told else ""
+    return f"; {', '.join(shown)}" if shown else ""
 
 
 def check_stored_states(checkpoint: Checkpoint, declared: JobState) -> None:
-    """Raise StateMismatchError unless a checkpoint has the steps that a job declares, with states that fit."""
+    """Check that a checkpoint has the steps that a job declares, with states that fit. Raises StateMismatchError."""
     if not (checkpoint.folder / STATE_FILE).exists():
         return
     found = read_described(checkpoint.folder)
@@ -150,7 +152,7 @@ def check_stored_states(checkpoint: Checkpoint, declared: JobState) -> None:
     if ours != theirs:
         names = ", ".join(repr(name) for name in sorted(ours ^ theirs))
         raise StateMismatchError(
-            f"The checkpoint {checkpoint.folder} is of the steps {', '.join(sorted(theirs)) or 'none'}, and the job "
+            f"The checkpoint {checkpoint.folder} has the steps {', '.join(sorted(theirs)) or 'none'}, and the job "
             f"has {', '.join(sorted(ours)) or 'none'} ({names} differ). Take a savepoint of the checkpoint with "
             "penstock savepoint, and start the changed job from it with a new checkpoint and --from-savepoint."
         )
@@ -166,10 +168,10 @@ def _with_origin(lineage: Lineage, snapshot: Snapshot, settings: RunSettings, ur
     if keeps:
         positions = {name: found for name, found in manifest.positions.items() if name in lineage.streams}
         if manifest.kind == "dump" and "position" in positions.get(COMMANDS, {}):
-            # The folder of commands is the checkpoint's own, and that of a new one is empty.
+            # The folder of commands belongs to the checkpoint, and a new checkpoint has an empty one.
             del positions[COMMANDS]
         _check_positions(manifest.kind, positions, uri)
-    reason = f"its checkpoint was new, and the {manifest.kind} was named"
+    reason = f"its checkpoint was new, and the {manifest.kind} was given"
     origin = Origin(manifest.kind, manifest.id, uri, manifest.batch, reason)
     return msgspec.structs.replace(lineage, origin=origin, positions=positions)
 
@@ -178,43 +180,43 @@ def _check_positions(kind: str, positions: dict[str, Any], uri: str) -> None:
     own = [name for name, found in positions.items() if "position" in found]
     if kind == "dump" and own:
         raise SnapshotError(
-            f"The dump {uri} does not have the files and journals of the stream {own[0]!r}, so that its position there "
+            f"The dump {uri} does not have the files and journals of the stream {own[0]!r}, so its position in them "
             "means nothing. Start from a savepoint, or without --keep-positions."
         )
 
 
 def _clear(checkpoint: Checkpoint) -> None:
-    """Remove what an earlier beginning has left that did not come to its end."""
+    """Remove what an interrupted earlier start has left."""
     mark = checkpoint.folder / _MARK_FILE
     if not mark.exists():
         return
-    for folder in _given(checkpoint):
+    for folder in _filled_folders(checkpoint):
         shutil.rmtree(folder)
     sync_folder(checkpoint.folder)
     mark.unlink()
 
 
 def _check_empty(checkpoint: Checkpoint) -> None:
-    for folder in _given(checkpoint):
+    for folder in _filled_folders(checkpoint):
         raise CheckpointError(
-            f"{folder} is there already, and was not made by penstock. Choose an empty folder with --checkpoint."
+            f"{folder} exists already, and was not made by penstock. Choose an empty folder with --checkpoint."
         )
 
 
-def _given(checkpoint: Checkpoint) -> list[Path]:
-    """The folders of a checkpoint that a snapshot fills."""
+def _filled_folders(checkpoint: Checkpoint) -> list[Path]:
+    """Return the existing folders of a checkpoint that a snapshot fills."""
     folders = [checkpoint.seed, *(checkpoint.folder / name for name in OWN_FOLDERS)]
     return [folder for folder in folders if folder.exists()]
 
 
 def _restore_own_files(snapshot: Snapshot, folder: Path) -> None:
     for file in snapshot.manifest.files:
-        # Earlier savepoints have those as well.
+        # Savepoints of earlier versions have these, too.
         if is_beginning(file.path):
             continue
         path = folder / file.path
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise CheckpointError(f"The snapshot has a file {file.path!r}, which is outside of a checkpoint.")
+            raise CheckpointError(f"The snapshot has a file {file.path!r}, which is outside the checkpoint.")
         make_folder(path.parent)
         with path.open("wb") as target:
             target.write(read_file(snapshot.store, file))

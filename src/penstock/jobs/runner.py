@@ -28,17 +28,17 @@ from penstock.jobs.commit import BatchCommitter, Progress, RunServices, RunSumma
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.events import RunEvents, settings_of, user_name
-from penstock.jobs.hindrances import check_room, hindrances_told
-from penstock.jobs.metrics_endpoint import metrics_served
+from penstock.jobs.hindrances import check_room, convert_system_errors
+from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import LagClock, MetricsRecorder
-from penstock.jobs.outputs import begin_outputs_anew, checked_outputs
-from penstock.jobs.query_run import QueryRun, RunHooks, nobody_waits
-from penstock.jobs.replan import pending_told, take_back_plan
+from penstock.jobs.outputs import check_outputs, start_new_outputs
+from penstock.jobs.query_run import QueryRun, RunHooks, do_nothing
+from penstock.jobs.replan import describe_pending, take_back_plan
 from penstock.jobs.requests import Answer, Request, Requests
 from penstock.jobs.rescale_attempts import carry_out
 from penstock.jobs.restore import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.settings import RunSettings
-from penstock.jobs.signals import signals_set
+from penstock.jobs.signals import handle_signals
 from penstock.jobs.worker_output import WorkerOutput
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.runtime.cuts import write_stream_order
@@ -55,10 +55,10 @@ __all__ = ["JobRunner", "Progress", "RunHooks", "RunSummary"]
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A job that is ready for Spark, and what it has begun with.
+    """A job that is ready for Spark.
 
-    `told` says with what state. `evolved` is the state that the job declares now, where that of the checkpoint is to be
-    written anew.
+    `state_note` says what state it starts with. `evolved` is the state that the job declares now if the state of the
+    checkpoint must be rewritten, else None.
     """
 
     checkpoint: Checkpoint
@@ -66,7 +66,7 @@ class _Prepared:
     ownership: Ownership
     events: RunEvents
     recorder: MetricsRecorder
-    told: str
+    state_note: str
     evolved: JobState | None
 
 
@@ -96,7 +96,7 @@ class JobRunner:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about the settings, though the job can run with them."""
+        """Notes for the user about settings that the job can run with, but that may surprise."""
         found = []
         for source in self._job.graph.sources():
             uri = self._settings.bindings.get(source.name, "")
@@ -122,77 +122,79 @@ class JobRunner:
             hooks.on_begin()
             session = self._start_spark(stack, stop, prepared)
             for note in (
-                prepared.told,
+                prepared.state_note,
                 *prepared.bound.notes,
-                pending_told(prepared.bound, prepared.checkpoint),
+                describe_pending(prepared.bound, prepared.checkpoint),
             ):
                 if note is not None:
                     hooks.on_note(note)
             return self._run_until_end(session, prepared, stop, hooks)
 
     def _prepare(self, stack: contextlib.ExitStack, stop: threading.Event, hooks: RunHooks) -> _Prepared:
-        """Lock the checkpoint, give it its state, and compile the job. Spark is not needed for it.
+        """Lock the checkpoint, prepare its state, and compile the job. Needs no Spark.
 
         A run that is refused changes nothing.
         """
         settings = self._settings
         aside = self._put_aside(stop, hooks)
         checkpoint = self._checkpoint(stack, hooks.on_note)
-        stack.enter_context(hindrances_told(checkpoint.folder))
-        # Before Spark starts, for a start that is broken off can leave a JVM behind.
-        stack.enter_context(signals_set(stop))
+        stack.enter_context(convert_system_errors(checkpoint.folder))
+        # Before Spark starts, since an interrupted start can leave a JVM behind.
+        stack.enter_context(handle_signals(stop))
         stack.enter_context(locked(checkpoint.folder, stop, settings.lock_timeout_s))
         finish_rescaling(checkpoint)
         check_room(checkpoint.folder)
         recovered = recover(checkpoint, settings.retained_batches)
-        told = recovered + begin(self._job, settings, checkpoint)
+        state_note = recovered + begin(self._job, settings, checkpoint)
         hooks.on_open()
         declared = declared_state(self._job)
         evolves = must_evolve(declared, checkpoint)
         bound = compile_job(self._job, settings, checkpoint, gets_seed=evolves)
-        anew = checked_outputs(bound, checkpoint, settings.bindings, settings.new_outputs_from)
-        # As long as Spark takes to start, another run that the locks have not kept out has time to notice.
+        new_outputs = check_outputs(bound, checkpoint, settings.bindings, settings.new_outputs_from)
+        # Another run that the locks have not kept out has time to notice this while Spark starts.
         ownership = Ownership.begin(checkpoint.folder)
         by = user_name() if settings.started_by is None else settings.started_by
         events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
-        stack.enter_context(events.failures())
-        events.started(self._begun(bound, told, ownership.epoch, aside))
-        if anew is not None:
-            bound = begin_outputs_anew(bound, anew, checkpoint, events)
+        stack.enter_context(events.record_failure())
+        events.record_start(self._start_details(bound, state_note, ownership.epoch, aside))
+        if new_outputs is not None:
+            bound = start_new_outputs(bound, new_outputs, checkpoint, events)
             hooks.on_note(
-                f"The outputs begin anew with micro-batch {anew.first_batch}; what they had of it stays."
+                f"New outputs start with micro-batch {new_outputs.first_batch}; what the sinks had of it stays."
             )
         if take_back_plan(bound, checkpoint, settings.bindings, settings.replan):
             events.add("replanned", {}, batch=settings.replan)
-            hooks.on_note(f"Micro-batch {settings.replan} is planned anew; no output had a part of it.")
-        kept = BatchMetricsWriter(checkpoint.folder, most_bytes=settings.metrics_mb << 20)
+            hooks.on_note(f"Micro-batch {settings.replan} is planned again; no output had a part of it.")
+        kept = BatchMetricsWriter(checkpoint.folder, max_bytes=settings.metrics_mb << 20)
         writer = stack.enter_context(contextlib.closing(kept))
         recorder = MetricsRecorder(writer, bound, self.job_id, settings.batch_interval_ms)
-        stack.enter_context(metrics_served(settings, recorder, hooks.on_note))
-        return _Prepared(checkpoint, bound, ownership, events, recorder, told, declared if evolves else None)
+        stack.enter_context(serve_metrics(settings, recorder, hooks.on_note))
+        return _Prepared(
+            checkpoint, bound, ownership, events, recorder, state_note, declared if evolves else None
+        )
 
     def _put_aside(self, stop: threading.Event, hooks: RunHooks) -> Path | None:
-        """With `fresh` give the checkpoint another name; gives that name."""
+        """With the setting `fresh` rename the checkpoint; return its new path, else None."""
         if not self._settings.fresh or self._settings.checkpoint is None:
             return None
         folder = Path(self._settings.checkpoint).expanduser().absolute()
         aside = put_aside(folder, stop, self._settings.lock_timeout_s)
         if aside is not None:
-            hooks.on_note(f"The checkpoint that was there is {aside} now.")
+            hooks.on_note(f"The old checkpoint is now {aside}.")
         return aside
 
     def _start_spark(
         self, stack: contextlib.ExitStack, stop: threading.Event, prepared: _Prepared
     ) -> SparkSession:
-        """Start Spark with the job's code, and let its JVM lock the checkpoint too."""
+        """Start Spark with the job's code, and let its JVM lock the checkpoint, too."""
         folder = prepared.checkpoint.folder
         settings = self._session_settings(prepared.bound, prepared.checkpoint)
         session = stack.enter_context(open_session(settings))
         # Again, since Spark sets a handler of its own, which cancels the running batch and raises.
-        stack.enter_context(signals_set(stop))
+        stack.enter_context(handle_signals(stop))
         ship_code(session, folder / "code", self._code)
         warm_up(session)
-        # Four files: the newest of each, and the one before.
+        # The limit is for four files: Spark's log, this output, and the previous file of each.
         stack.enter_context(WorkerOutput(folder / OUTPUT_FILE, self._settings.log_mb << 18))
         jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
         lock = locked_by_jvm(folder, jvm, stop, self._settings.lock_timeout_s)
@@ -202,15 +204,15 @@ class JobRunner:
     def _run_until_end(
         self, session: SparkSession, prepared: _Prepared, stop: threading.Event, hooks: RunHooks
     ) -> RunSummary:
-        """Run the job; after each rescaling once more, until it ends for another reason."""
+        """Run the job, again after each rescaling, until it ends for another reason."""
         checkpoint, bound = prepared.checkpoint, prepared.bound
         requests = Requests(checkpoint.folder, self._number)
         if prepared.evolved is not None:
             lineage = evolve(session, checkpoint, prepared.evolved)
             bound = dataclasses.replace(bound, lineage=lineage)
-            hooks.on_note("The states of the checkpoint were written as the job declares them now.")
+            hooks.on_note("The states of the checkpoint were rewritten as the job declares them now.")
             prepared.events.add("evolved", {}, batch=lineage.first_batch - 1)
-        prepared.recorder.spark_started(
+        prepared.recorder.watch_spark(
             lambda: session.sparkContext.defaultParallelism, MemoryGauge(session).sample
         )
         on_start: Callable[[], None] = functools.partial(hooks.on_running, session)
@@ -230,14 +232,16 @@ class JobRunner:
                 dumps.abandon()
             if request is None or request.action != "rescale":
                 return summary
-            bound, on_start = self._rescaled(run, request, prepared.events)
+            bound, on_start = self._rescale(run, request, prepared.events)
             prepared.recorder.bind(bound)
 
-    def _begun(self, bound: CompiledJob, told: str, epoch: int, aside: Path | None) -> dict[str, Any]:
-        """What there is to say of a run that has begun."""
+    def _start_details(
+        self, bound: CompiledJob, state_note: str, epoch: int, aside: Path | None
+    ) -> dict[str, Any]:
+        """Return the details for the event that records the start."""
         bindings = {name: redacted(uri) for name, uri in sorted(self._settings.bindings.items())}
         found = {
-            "state": told,
+            "state": state_note,
             "epoch": epoch,
             "parallelism": bound.lineage.parallelism,
             "bindings": bindings,
@@ -246,7 +250,7 @@ class JobRunner:
         return found if aside is None else {**found, "put_aside": aside.name}
 
     def _run_bound(self, run: QueryRun, events: RunEvents) -> tuple[RunSummary, Request | None]:
-        """Run until the end, or until a request has stopped the job; gives the request as well."""
+        """Run until the end, or until a request stops the job; return the summary and the request, if any."""
         with contextlib.ExitStack() as stack:
             for receiver in run.committer.bound.receivers:
                 stack.enter_context(receiver)
@@ -255,9 +259,9 @@ class JobRunner:
             self._prepare_outputs(run.committer.bound, run.checkpoint)
             status, request = run.run()
         summary = run.committer.summary(self.job_id, status)
-        # Nothing is received any more, so that a savepoint has all of it.
+        # The receivers have stopped, so a savepoint has all that they received.
         if request is not None and request.action == "stop":
-            self._stopped(run, request, events)
+            self._complete_stop(run, request, events)
         elif request is None:
             is_stopped = summary.status == "stopped"
             details = {"how": "signal"} if is_stopped else {}
@@ -266,7 +270,7 @@ class JobRunner:
         return summary, request
 
     def _prepare_outputs(self, bound: CompiledJob, checkpoint: Checkpoint) -> None:
-        """Prepare the sinks, and describe the job in its checkpoint for whoever looks at it."""
+        """Prepare the sinks, and describe the job in its checkpoint for other programs."""
         for sink, _, _ in bound.sinks.values():
             sink.prepare(bound.lineage.output_id, str(checkpoint.folder))
         bound.receipts.prepare()
@@ -275,8 +279,8 @@ class JobRunner:
         checkpoint.save(GRAPH_FILE, bound.graph)
         checkpoint.save(STATE_FILE, declared_state(self._job))
 
-    def _stopped(self, run: QueryRun, request: Request, events: RunEvents) -> None:
-        """Take the savepoint that a request to stop has asked for, and answer it."""
+    def _complete_stop(self, run: QueryRun, request: Request, events: RunEvents) -> None:
+        """Take the savepoint that a request to stop asks for, if any, and answer the request."""
         details: dict[str, Any] = {"batch": run.committer.progress.batch_id}
         error = ""
         if request.savepoint is not None:
@@ -293,29 +297,29 @@ class JobRunner:
                 taken = {"id": manifest.id, "uri": redacted(request.savepoint), "format": manifest.format}
                 events.add("savepoint", taken, by=request.by, batch=manifest.batch)
             except PenstockError as e:
-                error = f"The job has stopped, and its savepoint could not be taken: {e}"
+                error = f"The job has stopped, but its savepoint could not be taken: {e}"
                 events.add("savepoint-failed", {"reason": str(e)}, by=request.by)
         how = {"how": "request", "drain": request.drain}
         events.add("stopped", how, by=request.by, batch=details["batch"])
         run.requests.answer(request, Answer(error, details))
 
-    def _rescaled(
+    def _rescale(
         self, run: QueryRun, request: Request, events: RunEvents
     ) -> tuple[CompiledJob, Callable[[], None]]:
-        """Give the state to another number of tasks, and bind the job anew.
+        """Redistribute the state to another number of tasks, and compile the job again.
 
-        Gives what is to be called when the job runs again: who asked is told how long it stood still.
+        Returns the job and a callback for when it runs again: it answers the request with the downtime.
         """
         before = run.committer.bound.lineage.parallelism
         begun_s = time.monotonic()
         outcome = carry_out(run.session, run.checkpoint, request)
         lineage = outcome.lineage
         if lineage is None:
-            told = f"The job goes on with {before} tasks: {outcome.why}"
-            run.requests.answer(request, Answer(told))
-            run.hooks.on_note(told)
+            refusal = f"The job continues with {before} tasks: {outcome.why}"
+            run.requests.answer(request, Answer(refusal))
+            run.hooks.on_note(refusal)
             events.add("rescale-failed", {"before": before, "reason": outcome.why}, by=request.by)
-            return compile_job(self._job, self._settings, run.checkpoint), nobody_waits
+            return compile_job(self._job, self._settings, run.checkpoint), do_nothing
         run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
         bound = compile_job(self._job, self._settings, run.checkpoint)
         seconds = time.monotonic() - begun_s

@@ -1,4 +1,4 @@
-"""Run settings: every value that a user can set for a run, checked before anything starts."""
+"""Run settings: all values that a user can set for a run, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
-from penstock.control.commands import DEFAULT_MOST_BYTES
+from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.errors import JobDefinitionError
 from penstock.metrics.addresses import metrics_address
 from penstock.metrics.batch_metrics import DEFAULT_METRICS_BYTES
@@ -20,45 +20,45 @@ __all__ = ["RunSettings"]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a job is run.
+    """The settings of a run.
 
     Args:
-        bindings: where each stream comes from or goes to, by name. The name `dead-letters` is optional and defaults
-            to the folder `dead-letters` inside the checkpoint.
-        bounded: process what is there and finish, instead of waiting for more.
+        bindings: URIs of the streams and sinks, by name. The name `dead-letters` is optional; the default is the folder
+            `dead-letters` in the checkpoint.
+        bounded: process the available input and finish, instead of waiting for more.
         checkpoint: the folder that keeps the job's progress and state; None is a temporary folder, so that every
-            run starts anew.
+            run starts without state.
         parallelism: number of tasks that share each keyed level; None is the number of cores, at most the number of key
             groups. Fixed for a checkpoint.
-        batch_interval_ms: least time between the starts of two micro-batches, in milliseconds; 0 starts the next
+        batch_interval_ms: minimum time between the starts of two micro-batches, in milliseconds; 0 starts the next
             one as soon as there is data.
         master: the Spark master.
-        strict: stop at the first record that cannot be processed, instead of setting it aside.
-        max_command_bytes: the largest command that is taken; larger ones are rejected.
+        strict: stop at the first record that cannot be processed, instead of writing it to the dead letters.
+        max_command_bytes: the size limit of a command; larger ones are rejected.
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
-        state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest it keeps on
-            its local disk, with 16 bytes a key in memory.
-        receipts_mb: how many receipts the checkpoint keeps, in MiB; beyond it the oldest go.
-        metrics_mb: how many metrics of micro-batches the checkpoint keeps, in MiB; beyond it the oldest go.
+        state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest is on its
+            local disk, with 16 bytes per key in memory.
+        receipts_mb: how many receipts the checkpoint keeps, in MiB; beyond that the oldest are deleted.
+        metrics_mb: how many metrics of micro-batches the checkpoint keeps, in MiB; beyond that the oldest are deleted.
         log_mb: how much of Spark's log and of what functions print the checkpoint keeps, in MiB.
-        from_savepoint: the savepoint to begin with when the checkpoint is new: its id, or where it is.
-        from_dump: where the dump is to begin with when the checkpoint is new.
-        must_continue: refuse to begin anew: the checkpoint must be there, since the job has run with it.
+        from_savepoint: the id or place of the savepoint to start from if the checkpoint is new.
+        from_dump: the place of the dump to start from if the checkpoint is new.
+        must_continue: refuse to start without state: the checkpoint must exist, since the job has run with it.
         fresh: put an existing checkpoint aside first, so that the checkpoint is new.
-        keep_positions: begin to read where the snapshot stood; None does so for a savepoint and not for a dump.
+        keep_positions: read on from the positions in the snapshot; None does so for a savepoint but not for a dump.
         allow_non_restored_state: leave behind the state of steps that the job no longer has.
-        new_outputs_from: the micro-batch with which the outputs begin anew, where sinks that are exactly once hold what
-            the checkpoint knows nothing of; None refuses to start then. Ignored when the job stands anywhere else.
-        replan: the micro-batch that a run before has planned and not finished, to be planned anew when no output has a
-            part of it. Ignored when the job stands anywhere else.
+        new_outputs_from: the micro-batch from which to start new outputs, if exactly-once sinks hold micro-batches that
+            the checkpoint does not know; None refuses to start then. Ignored if another micro-batch is next.
+        replan: the micro-batch to plan again, if an earlier run has planned but not finished it and no output has a
+            part of it. Ignored if another micro-batch is next.
         retained_batches: how many micro-batches the checkpoint can go back.
-        started_by: who starts the job, for its events; None is the user of this process.
+        started_by: the user who starts the job, for its events; None is the user of this process.
         lock_timeout_s: how long to wait, in seconds, for another run that uses the checkpoint to end.
-        metrics_bind: HOST:PORT at which the metrics of the job are served to Prometheus; None serves none.
-        metrics_allow_remote: whether that may be an address that others than this machine can reach.
-        allow_read: from where commands may have the job read: files, folders, and addresses with what is below them.
-        allow_write: where commands may have the job write: folders, and addresses with what is below them.
-        spark_settings: further Spark settings, which win over penstock's own.
+        metrics_bind: HOST:PORT at which to serve the metrics of the job to Prometheus; None serves none.
+        metrics_allow_remote: allow an address there that other machines can reach.
+        allow_read: places that commands may have the job read: files, folders and addresses, with all below them.
+        allow_write: places that commands may have the job write to: folders and addresses, with all below them.
+        spark_settings: further Spark settings, which take precedence over penstock's own.
 
     """
 
@@ -69,7 +69,7 @@ class RunSettings:
     batch_interval_ms: int = 0
     master: str = "local[*]"
     strict: bool = False
-    max_command_bytes: int = DEFAULT_MOST_BYTES
+    max_command_bytes: int = DEFAULT_MAX_BYTES
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     receipts_mb: int = DEFAULT_RECEIPTS_BYTES >> 20
@@ -94,7 +94,7 @@ class RunSettings:
 
     @property
     def allowed(self) -> AllowedPlaces:
-        """What commands may have the job open."""
+        """The places that commands may have the job open."""
         return AllowedPlaces.of(self.allow_read, self.allow_write)
 
     def __post_init__(self) -> None:
@@ -110,10 +110,12 @@ class RunSettings:
         if self.max_held_bytes < 0:
             raise JobDefinitionError(f"max_held_bytes is {self.max_held_bytes}; it must not be negative.")
         if self.from_savepoint is not None and self.from_dump is not None:
-            raise JobDefinitionError("A job begins from a savepoint or from a dump. Name one of them.")
+            raise JobDefinitionError("A job starts from a savepoint or from a dump. Give only one of them.")
         if self.must_continue and (self.checkpoint is None or self.fresh):
-            other = "without a checkpoint" if self.checkpoint is None else "with fresh"
-            raise JobDefinitionError(f"must_continue does not go {other}: the job would begin anew.")
+            other = "without a checkpoint" if self.checkpoint is None else "together with fresh"
+            raise JobDefinitionError(
+                f"must_continue cannot be used {other}: the job would start without state."
+            )
         if self.state_memory_mb < 0:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
         if self.receipts_mb < 1:
@@ -136,5 +138,5 @@ class RunSettings:
             metrics_address(self.metrics_bind, allow_remote=self.metrics_allow_remote)
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):
             raise JobDefinitionError(
-                f"{self.master!r} is no Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."
+                f"{self.master!r} is not a Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."
             )

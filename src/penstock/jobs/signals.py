@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["signals_set"]
+__all__ = ["handle_signals"]
 
 
 @contextlib.contextmanager
-def signals_set(stop: threading.Event) -> Iterator[None]:
-    """While the job starts and runs, Ctrl-C and SIGTERM stop it; a second one ends the process at once."""
+def handle_signals(stop: threading.Event) -> Iterator[None]:
+    """Stop the job on Ctrl-C or SIGTERM while it starts and runs; end the process at once on a second one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Worker output: what functions print goes to the log of the run, and the file that takes it stays within a bound."""
+"""Worker output: log what functions print, and bound the size of the file that it goes to."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ output_log: Final = logging.getLogger(f"{job_log.name}.output")
 """What functions of the job print and log."""
 
 _POLL_S: Final = 0.5
-# In the log, of each look at the file; the file has all lines, whole.
-_MOST_LINES: Final = 50
-_MOST_CHARACTERS: Final = 2000
+# Limits for the log at each look; the file has all lines in full.
+_MAX_LINES: Final = 50
+_MAX_CHARACTERS: Final = 2000
 _READ_BYTES: Final = 1 << 20
 
 
 class WorkerOutput:
     """Follows a file that other processes append to; a context manager.
 
-    What comes while it does is logged line by line, at most 100 lines a second. When the file is larger than
-    `most_bytes` it begins anew, and what it had is kept beside it, as `NAME.1`, until it is that large again.
+    Logs new lines one by one, at most 100 per second. When the file is larger than `max_bytes`, this copies it to
+    `NAME.1` next to it, over an earlier copy, and empties it.
     """
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
+    def __init__(self, path: Path, max_bytes: int) -> None:
         self._path: Final = path
-        self._most_bytes: Final = most_bytes
+        self._max_bytes: Final = max_bytes
         self._position = path.stat().st_size if path.exists() else 0
         self._rest = b""
         self._ends: Final = threading.Event()
@@ -50,11 +50,11 @@ class WorkerOutput:
         self._thread.join()
 
     def look(self) -> None:
-        """Log what has come since the last look, and begin the file anew when it is too large."""
+        """Log the lines since the last look, and empty the file when it is too large."""
         try:
             with self._path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                # Of what came at once only the last part is read.
+                # If more came at once than this, only the last part is read.
                 skipped = size - _READ_BYTES > self._position
                 file.seek(max(self._position, size - _READ_BYTES))
                 found = self._rest + file.read(_READ_BYTES)
@@ -62,10 +62,10 @@ class WorkerOutput:
             *lines, self._rest = found.split(b"\n")
             self._rest = self._rest[-_READ_BYTES:]
             self._log(lines, is_part=skipped)
-            if self._position > self._most_bytes:
-                self._begin_anew()
+            if self._position > self._max_bytes:
+                self._empty_file()
         except FileNotFoundError:
-            # Where another session runs the job, its output goes elsewhere.
+            # If another session runs the job, its output goes elsewhere.
             return
         except OSError as e:
             output_log.warning("What the job prints, in %s, cannot be followed: %s.", self._path, e.strerror)
@@ -77,17 +77,17 @@ class WorkerOutput:
             self.look()
 
     def _log(self, lines: list[bytes], *, is_part: bool) -> None:
-        told = [text for line in lines if (text := line.decode(errors="backslashreplace").rstrip())]
-        for text in told[:_MOST_LINES]:
-            output_log.info("%s", text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ...")
-        left = len(told) - _MOST_LINES
+        texts = [text for line in lines if (text := line.decode(errors="backslashreplace").rstrip())]
+        for text in texts[:_MAX_LINES]:
+            output_log.info("%s", text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} ...")
+        left = len(texts) - _MAX_LINES
         if left > 0 or is_part:
             count = f"{left:,} more lines" if left > 0 and not is_part else "More lines"
             output_log.info("%s were printed within a moment; they are in %s.", count, self._path)
 
-    def _begin_anew(self) -> None:
-        """Keep what is there under another name. A line that is printed at this very moment may be missing."""
-        # Those who write append to the file wherever its end is, so it cannot be given to others under a new name.
+    def _empty_file(self) -> None:
+        """Copy the file to its other name and empty it. A line printed at this very moment may be lost."""
+        # The writers keep the file open and append to it, so renaming it would not stop them.
         shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
         os.truncate(self._path, 0)
         self._position = 0

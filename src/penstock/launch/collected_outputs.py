@@ -1,4 +1,4 @@
-"""Collected outputs: what left through the sinks of a job that are bound to nothing else, as records or tables."""
+"""Collected outputs: the outputs of a job's sinks without a binding, as records or tables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.streams.graph import DEAD_LETTERS
 __all__ = ["OUTPUTS", "CollectedOutputs"]
 
 OUTPUTS: Final = "outputs"
-"""The folder in a checkpoint with what was collected, by sink."""
+"""The folder in a checkpoint with the collected outputs, by sink."""
 
 
 class CollectedOutputs:
-    """The outputs of a checkpoint: those of all its runs, by micro-batch, and within one by task."""
+    """The collected outputs of a checkpoint: those of all its runs, in the order of micro-batches, then of tasks."""
 
     def __init__(
         self,
@@ -32,17 +32,17 @@ class CollectedOutputs:
         temporary: object = None,
     ) -> None:
         self._sinks: Final = sinks
-        # The folder goes with the last who may look at it.
+        # Keeps a temporary folder until nothing refers to it any more.
         self._temporary: Final = temporary
         self._folder: Final = checkpoint / OUTPUTS
         self._dead_letters: Final = dead_letters
 
     def uri(self, sink: str) -> str:
-        """What a sink is bound to whose records are collected."""
+        """Return the URI to which a collected sink is bound."""
         return f"parquet:{self._folder / sink}"
 
     def table(self, sink: str) -> pa.Table:
-        """All records of a sink as an Arrow table. BindingError for a sink that is bound to something else."""
+        """Return all records of a sink as an Arrow table. Raises BindingError for a sink that is not collected."""
         record_type = self._type_of(sink)
         tables = [
             pq.read_table(path, columns=list(record_type.field_names), use_threads=False)
@@ -51,14 +51,14 @@ class CollectedOutputs:
         return pa.concat_tables(tables) if tables else record_type.schema.empty_table()
 
     def records(self, sink: str) -> list[Any]:
-        """All records of a sink, as objects of its class."""
+        """Return all records of a sink, as objects of its class. Raises BindingError if it is not collected."""
         record_type = self._type_of(sink)
         return [record for batch in self.table(sink).to_batches() for record in record_type.objects(batch)]
 
     def dead_letters(self) -> list[DeadLetter]:
-        """The records that were set aside."""
+        """Return the dead letters. Raises BindingError if they are bound to a URI."""
         if self._dead_letters is None:
-            raise BindingError(f"{DEAD_LETTERS} is bound to a place of its own; look there.")
+            raise BindingError(f"{DEAD_LETTERS} has a binding, so it is not collected; read it from there.")
         return [
             msgspec.json.decode(line, type=DeadLetter)
             for path in sorted(self._dead_letters.glob("part-*.jsonl"))
@@ -68,7 +68,7 @@ class CollectedOutputs:
     def _type_of(self, sink: str) -> RecordType:
         if sink not in self._sinks:
             raise BindingError(
-                f"{sink!r} is not a sink whose records are collected; these are "
-                f"{', '.join(self._sinks) or 'none'}. A sink is collected when bindings leaves it out."
+                f"{sink!r} is not a collected sink; the collected sinks are: {', '.join(self._sinks) or 'none'}. "
+                "A sink is collected if bindings leaves it out."
             )
         return self._sinks[sink]

@@ -1,4 +1,4 @@
-"""The job that users describe, and run from Python."""
+"""The job that users define, and run from Python."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _OWN: Final = ("bindings", "checkpoint", "bounded")
 
 
 class Job(JobDescription):
-    """A streaming job: data streams, control streams, what happens to them, and how to run it.
+    """A streaming job: its data streams, control streams, steps and sinks, and methods to run it.
 
     >>> job = Job("temperature-control")
     >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
 
     Args:
-        name: what people call the job; letters, digits, dots, dashes and underscores.
-        key_groups: the number of key groups over which keyed state is spread, 1 to 32768. Fixed for the life of
-            the state. It bounds the useful parallelism.
-        event_time: the event time of the data streams that do not say their own: that of those whose schema has the
-            field of this name, or `ps.INGESTION_TIME` for all.
-        watermarks: the watermarks of the data streams with an event time field that do not say their own.
+        name: the name of the job; letters, digits, dots, dashes and underscores.
+        key_groups: the number of key groups over which keyed state is spread, from 1 to 32768. It is fixed for the
+            life of the state, and is the maximum useful parallelism.
+        event_time: the default event time of data streams without one of their own: the name of a field, which applies
+            to streams whose schema has it, or `ps.INGESTION_TIME` for all.
+        watermarks: the default watermarks of data streams that have an event time field and no watermarks of their own.
 
     """
 
@@ -45,19 +45,19 @@ class Job(JobDescription):
         bounded: bool = True,
         **settings: Any,
     ) -> RunResult:
-        """Run the job until its input ends, and give what came of it.
+        """Run the job until its input ends, and return the result.
 
         Args:
-            bindings: by name what each stream and sink is bound to. A stream: a URI, a list of records (objects of its
-                class, or dicts), a pandas, Polars or Arrow table, or an iterator. A sink: a URI; one that is left out
-                is collected, and `RunResult.output` has its records.
-            checkpoint: the folder that keeps progress and state; None is a temporary one, which goes with the result. A
-                list or table is the stream from its beginning, so that a run that was broken off goes on where it was.
-            bounded: process what is there and finish.
-            settings: further ones of `RunSettings`, such as `parallelism=4` or `strict=True`.
+            bindings: the binding of each stream and sink, by name. A stream can be bound to a URI, a list of records
+                (objects of its class, or dicts), a pandas, Polars or Arrow table, or an iterator. A sink can be bound
+                to a URI. A sink that is left out is collected, and `RunResult.output` returns its records.
+            checkpoint: the folder for progress and state. None is a temporary folder, which is removed with the result.
+                A list or table is the whole stream from its beginning, so an interrupted run resumes where it was.
+            bounded: process the available input and finish.
+            settings: further fields of `RunSettings`, such as `parallelism=4` or `strict=True`.
 
         Raises:
-            PenstockError: when the run is refused or fails; its class says which of both.
+            PenstockError: the run is refused or fails; the class of the error says which.
 
         """
         with self.start(bindings, checkpoint=checkpoint, bounded=bounded, **settings) as run:
@@ -71,10 +71,14 @@ class Job(JobDescription):
         bounded: bool = False,
         **settings: Any,
     ) -> JobRun:
-        """Start the job in this process, and give the run when its first micro-batch may begin.
+        """Start the job in this process, and return the run once it is ready for its first micro-batch.
 
-        Streams that `bindings` leaves out take what `run.send` sends. Leave the run with `with`, or stop it. The
-        arguments are those of `run`.
+        Streams that `bindings` leaves out take the records of `JobRun.send`. Use the run in a `with` statement, or stop
+        it. The arguments are those of `run`, except that `bounded` is False by default.
+
+        Raises:
+            PenstockError: the run is refused or fails; the class of the error says which.
+
         """
         from penstock.jobs.runner import JobRunner
         from penstock.launch.job_run import JobRun
@@ -91,7 +95,7 @@ class Job(JobDescription):
         return run
 
     def _code(self) -> tuple[Path, ...]:
-        """The user's modules that the workers need."""
+        """Return the user's modules that the workers need."""
         from penstock.launch.job_code import loaded_modules
 
         nodes = self.graph.nodes.values()
@@ -102,7 +106,7 @@ class Job(JobDescription):
     def _bind(
         self, given: Mapping[str, Any], checkpoint: Path, temporary: object, *, bounded: bool
     ) -> tuple[Bound, dict[str, str]]:
-        """What the run gets from Python, and the URI of each stream and sink."""
+        """Return the bindings of the run to Python objects, and the URI of each stream and sink."""
         from penstock.launch.collected_outputs import CollectedOutputs
         from penstock.launch.job_run import Bound
         from penstock.launch.stream_inputs import IteratorFeed, StreamInput, is_sequence
@@ -118,8 +122,8 @@ class Job(JobDescription):
                 continue
             if records is None and bounded and not source.is_control:
                 raise BindingError(
-                    f"The data stream {source.name!r} has no binding, and a bounded run would end at once. Give "
-                    f"bindings={{{source.name!r}: ...}} a URI, records, a table or an iterator."
+                    f"The data stream {source.name!r} has no binding, and a bounded run would end at once. Bind it to "
+                    f"a URI, records, a table or an iterator: bindings={{{source.name!r}: ...}}."
                 )
             one = bound.inputs[source.name] = StreamInput(source.name, source.record_type, checkpoint)
             if is_sequence(records):
@@ -130,8 +134,8 @@ class Job(JobDescription):
                 bound.feeds.append(IteratorFeed(one, records, source.name))
             elif records is not None:
                 raise BindingError(
-                    f"The stream {source.name!r} is bound to a {type(records).__name__}. Give a URI, a list of "
-                    "records, a table, or an iterator."
+                    f"The stream {source.name!r} is bound to {type(records).__name__!r}. Bind it to a URI, a list of "
+                    "records, a table or an iterator."
                 )
         uris |= {name: one.uri for name, one in bound.inputs.items()}
         uris |= {name: outputs.uri(name) for name in collected}
@@ -151,5 +155,5 @@ def _settings(values: dict[str, Any]) -> RunSettings:
     for name in values:
         if name not in known:
             more = ", ".join(one for one in known if one not in _OWN)
-            raise JobDefinitionError(f"There is no setting {name!r}. Settings of a run are {more}.")
+            raise JobDefinitionError(f"Unknown setting {name!r}. The settings of a run are {more}.")
     return RunSettings(**values)

@@ -1,4 +1,4 @@
-"""Job code: the user's modules that are loaded in this process, which the workers need too."""
+"""Job code: the user's modules that are loaded in this process and that the workers need too."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OWN: Final = str(Path(__file__).resolve().parents[1])
 
 
 def loaded_modules(functions: Iterable[Any]) -> tuple[Path, ...]:
-    """The files of the modules that are loaded from where the program, or one of the functions, comes from.
+    """Return the files of the loaded modules from the folder of the program or of one of the functions.
 
-    What is installed is not among them, and what stands in `__main__` travels by value and needs no file.
+    Installed modules are left out. So is `__main__`, whose content is pickled by value and needs no file.
     """
     roots = {Path(sys.path[0] or ".").resolve()}
     for function in functions:
@@ -37,7 +37,7 @@ def loaded_modules(functions: Iterable[Any]) -> tuple[Path, ...]:
 
 
 def _file(module: ModuleType) -> Path | None:
-    """The file of a module of the user's; None for others."""
+    """Return the file of a user's module, or None for other modules."""
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or file is None or not file.endswith(".py"):
         return None

@@ -1,4 +1,4 @@
-"""Job runs: a job at work in this process, to send to and to look at, and what came of it."""
+"""Job runs: a running job in this process, to send to and to inspect, and its result."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 __all__ = ["Bound", "JobRun", "RunResult"]
 
 _POLL_S: Final = 0.02
-_MOST_RECEIPTS: Final = 1 << 31
+_MAX_RECEIPTS: Final = 1 << 31
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a run is bound to in Python.
+    """The Python objects that a run is bound to.
 
-    `inputs` are the streams that take records from Python, `sequences` the lists and frames that they begin with,
-    `iterators` what is read to its end before the job begins, and `feeds` what is read while it runs.
+    `inputs` are the streams that take records from Python, and `sequences` the lists and frames that they begin with.
+    `iterators` are read to their end before the job starts, and `feeds` while it runs.
     """
 
     checkpoint: Path
@@ -62,11 +62,11 @@ class Bound:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a run that has ended.
+    """The result of a run that has ended.
 
     Args:
-        summary: its status, and what it counted.
-        outputs: what left through the sinks that are collected.
+        summary: the status and the counts of the run.
+        outputs: the outputs of the collected sinks.
 
     """
 
@@ -74,22 +74,32 @@ class RunResult:
     outputs: CollectedOutputs
 
     def output(self, sink: str) -> list[Any]:
-        """The records that left through a sink, as objects of the stream's class."""
+        """Return the records written to a collected sink, as objects of the stream's class.
+
+        Raises:
+            BindingError: the sink is not collected.
+
+        """
         return self.outputs.records(sink)
 
     def output_table(self, sink: str) -> pa.Table:
-        """The same as an Arrow table; `.to_pandas()` or `polars.from_arrow` make a frame of it."""
+        """Return the same as an Arrow table; `.to_pandas()` or `polars.from_arrow` convert it to a frame."""
         return self.outputs.table(sink)
 
     def dead_letters(self) -> list[DeadLetter]:
-        """The records that were set aside, each with the reason."""
+        """Return the records that could not be processed, each with the reason.
+
+        Raises:
+            BindingError: dead letters are bound to a URI.
+
+        """
         return self.outputs.dead_letters()
 
 
 class JobRun:
-    """A job at work; a context manager, which stops it in the end and raises what has made it fail.
+    """A running job. A context manager, which stops the job at the end and raises the error if it failed.
 
-    Made by `Job.start`. Outputs and receipts are those of the whole checkpoint.
+    `Job.start` returns it. Outputs and receipts are those of the whole checkpoint, including earlier runs.
     """
 
     def __init__(self, runner: JobRunner, bound: Bound) -> None:
@@ -115,37 +125,46 @@ class JobRun:
 
     @property
     def job_id(self) -> str:
-        """The id of the run, as events and metrics name it."""
+        """The id of the run, which events and metrics have too."""
         return self._runner.job_id
 
     @property
     def checkpoint(self) -> Path:
-        """The folder with the run's progress and state, which the command line takes too."""
+        """The folder with the run's progress and state, which the command line accepts too."""
         return self._bound.checkpoint
 
     @property
     def is_running(self) -> bool:
-        """Whether the run has not ended."""
+        """Whether the run has not ended yet."""
         return self._thread.is_alive()
 
     def begin(self) -> None:
-        """Start the run, and return when its first micro-batch may begin. Raises what has refused it."""
+        """Start the run, and return when it is ready for its first micro-batch. Raises the error if it is refused."""
         self._thread.start()
         self._await(self._is_up.is_set, None)
         for feed in self._bound.feeds:
             feed.start()
 
     def send(self, stream: str, *records: Any) -> int:
-        """Send records to a stream that was bound to nothing, or to records from Python; gives how many.
+        """Send records to a stream without a binding, or bound to Python records. Return their number.
 
-        Records are objects of the stream's class or dicts, one by one, in a list, or as a frame. The next micro-batches
-        have them. Raises BindingError for a stream that reads elsewhere, SchemaError for records that do not fit.
+        The next micro-batches read them.
+
+        Args:
+            stream: the name of the stream.
+            records: objects of the stream's class or dicts, one by one or in a list; or a single frame.
+
+        Raises:
+            BindingError: the stream is bound to a URI, or the job has no such stream.
+            SchemaError: the records do not fit the stream.
+            PenstockError: the run has failed, or has ended.
+
         """
         if stream not in self._bound.inputs:
             known = ", ".join(self._bound.inputs) or "none"
             raise BindingError(
-                f"{stream!r} takes no records from Python; streams that do: {known}. A stream takes them when bindings "
-                "leaves it out, or gives it records."
+                f"{stream!r} takes no records from Python; these streams do: {known}. A stream takes them if bindings "
+                "leaves it out or binds it to records."
             )
         self._check()
         only = records[0] if len(records) == 1 else None
@@ -161,9 +180,18 @@ class JobRun:
         version: int | None = None,
         effective_at: dt.datetime | None = None,
     ) -> str:
-        """Send a command, and give its id. Docs/control.md says which kinds and targets there are.
+        """Send a command and return its id. See docs/control.md for the kinds and targets.
 
-        Raises CommandRefusedError for a command that the job does not take.
+        Args:
+            kind: the kind of command, such as `set`, `pause`, or the name of a handler.
+            target: `*` (the whole job), `STEP`, `STEP/*` (all keys), `STEP/KEY` or `STEP/KEY,KEY`.
+            payload: any value that can be JSON.
+            version: orders the commands of one kind for one target; a lower version than the applied one is rejected.
+            effective_at: the event time at which the command takes effect; None is the cut of its micro-batch.
+
+        Raises:
+            CommandRefusedError: the job does not take this command.
+
         """
         catalog = read_command_catalog(self.checkpoint)
         binding = command_binding(catalog, None)
@@ -182,25 +210,31 @@ class JobRun:
         return command.id
 
     def await_receipt(self, command_id: str, timeout_s: float = 60.0) -> Receipt:
-        """Wait until a command is applied or rejected and its micro-batch committed; give its final receipt.
+        """Wait until a command is applied or rejected and its micro-batch is committed. Return its final receipt.
 
-        Raises TimeoutError, and JobFailedError when the run ends before.
+        Raises:
+            TimeoutError: there is no final receipt after `timeout_s` seconds.
+            PenstockError: the run fails; JobFailedError if it ends before.
+
         """
         new = NewReceipts(self.checkpoint)
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             found = await_end(new, command_id, 0.2, lambda _: None, look_back=True)
             if found is not None:
-                # Receipts are there a moment before the micro-batch is committed, and state is read behind that.
+                # Receipts appear a moment before the micro-batch is committed, and state can only be read after that.
                 self._await(self._has_read_commands, max(0.0, deadline_s - time.monotonic()))
                 return found
             self._check()
         raise TimeoutError(f"The command {command_id} has no final receipt after {timeout_s:g} s.")
 
     def await_batch(self, timeout_s: float = 60.0) -> None:
-        """Wait until all records and commands that were sent are processed and committed.
+        """Wait until all records and commands sent so far are processed and committed.
 
-        Raises TimeoutError, and what makes the run fail.
+        Raises:
+            TimeoutError: they are not after `timeout_s` seconds.
+            PenstockError: the run fails.
+
         """
         self._await(self._is_idle, timeout_s)
 
@@ -211,30 +245,43 @@ class JobRun:
         return not list_unread_files(self.checkpoint, COMMANDS, str(self.checkpoint / COMMANDS))
 
     def output(self, sink: str) -> list[Any]:
-        """The records that have left through a sink so far, as objects of the stream's class."""
+        """Return the records written to a collected sink so far, as objects of the stream's class.
+
+        Raises:
+            BindingError: the sink is not collected.
+
+        """
         return self._bound.outputs.records(sink)
 
     def output_table(self, sink: str) -> pa.Table:
-        """The same as an Arrow table."""
+        """Return the same as an Arrow table."""
         return self._bound.outputs.table(sink)
 
     def dead_letters(self) -> list[DeadLetter]:
-        """The records that were set aside so far, each with the reason."""
+        """Return the records that could not be processed so far, each with the reason.
+
+        Raises:
+            BindingError: dead letters are bound to a URI.
+
+        """
         return self._bound.outputs.dead_letters()
 
     def receipts(self, command_id: str | None = None) -> list[Receipt]:
-        """What became of a command, or of all: the receipts in order."""
+        """Return the receipts of one command, or of all commands, in order."""
         if command_id is not None:
             found = find_history(self.checkpoint, command_id)
             return [] if found is None else list(found.receipts)
-        told = find_newest_histories(self.checkpoint, lambda _: True, _MOST_RECEIPTS)
-        return [receipt for one in told for receipt in one.receipts]
+        histories = find_newest_histories(self.checkpoint, lambda _: True, _MAX_RECEIPTS)
+        return [receipt for history in histories for receipt in history.receipts]
 
     def state(self, step: str, key: Any = None) -> dict[Any, Any]:
-        """What a step holds after the newest committed micro-batch, as JSON values.
+        """Return the state of a step after the newest committed micro-batch, as JSON values.
 
-        With `key` its states by name, empty when it holds none; without it those of all keys by key. A key of several
-        fields is a tuple.
+        Args:
+            step: the id of the step.
+            key: the key; a tuple for a key of several fields. With it, the result has the values by state name, and is
+                empty if the key has no state. Without it, the result has these values for all keys, by key.
+
         """
         self._check()
         assert self._session is not None
@@ -244,7 +291,7 @@ class JobRun:
         found: dict[Any, Any] = {}
         after: str | None = None
         while True:
-            wanted = KeysWanted(step=step, key=text, after=after, most_bytes=1 << 30)
+            wanted = KeysWanted(step=step, key=text, after=after, max_bytes=1 << 30)
             page = key_page(self._session, checkpoint, described, wanted)
             for one in page.items:
                 found[tuple(one.key) if isinstance(one.key, list) else one.key] = one.values
@@ -253,9 +300,15 @@ class JobRun:
                 return found if key is None else next(iter(found.values()), {})
 
     def stop(self, *, drain: bool = False, savepoint: str | None = None) -> RunResult:
-        """Stop the run between two micro-batches, if it has not ended, and give what came of it.
+        """Stop the run between two micro-batches, if it has not ended, and return its result.
 
-        With `drain` all that is there is processed before. `savepoint` is a folder or address for one.
+        Args:
+            drain: process the available input first.
+            savepoint: the folder or address of a savepoint to write.
+
+        Raises:
+            PenstockError: the run has failed.
+
         """
         if self.is_running and (drain or savepoint is not None):
             for feed in self._bound.feeds:
@@ -266,7 +319,13 @@ class JobRun:
         return self.wait()
 
     def wait(self, timeout_s: float | None = None) -> RunResult:
-        """Wait for the end of the run, and give what came of it. Raises what has made it fail, and TimeoutError."""
+        """Wait for the end of the run, and return its result.
+
+        Raises:
+            TimeoutError: the run has not ended after `timeout_s` seconds.
+            PenstockError: the run has failed.
+
+        """
         self._await(lambda: not self.is_running, timeout_s)
         self._check_failed()
         assert self._summary is not None
@@ -287,11 +346,11 @@ class JobRun:
                 return
             self._check_feeds()
             if deadline_s is not None and time.monotonic() > deadline_s:
-                raise TimeoutError(f"The run {self.job_id} has not come to that after {timeout_s:g} s.")
+                raise TimeoutError(f"The wait for the run {self.job_id} has timed out after {timeout_s:g} s.")
             time.sleep(_POLL_S)
 
     def _check(self) -> None:
-        """Raise what has made the run fail, and JobFailedError when it has ended otherwise."""
+        """Raise the error if the run has failed, or JobFailedError if it has ended."""
         self._check_failed()
         self._check_feeds()
         if not self.is_running:
@@ -313,7 +372,7 @@ class JobRun:
         try:
             hooks = RunHooks(on_note=job_log.info, on_open=self._open, on_running=self._running)
             self._summary = self._runner.run(self._stop, hooks)
-        except BaseException as e:  # raised where somebody waits for the run
+        except BaseException as e:  # raised again in the thread that waits for the run
             self._error = e
 
     def _open(self) -> None:

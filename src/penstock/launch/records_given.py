@@ -1,4 +1,4 @@
-"""Records given: Python records and frames as Arrow tables of a stream's type."""
+"""Records given: convert Python records and frames to Arrow tables of a stream's type."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from penstock.records.types import RecordType
 __all__ = ["ROWS", "Frame", "is_frame", "table_of_frame", "table_of_records", "tables_of"]
 
 Frame: TypeAlias = Any
-"""A pandas, Polars or Arrow table: whatever has the Arrow PyCapsule interface."""
+"""A pandas, Polars or Arrow table: any object with the Arrow PyCapsule interface."""
 
 ROWS: Final = 65_536
-"""How many records stand in one file at most, so that several tasks can read a long input."""
+"""The maximum number of records in one file, so that several tasks can read a long input."""
 
 
 def is_frame(given: object) -> bool:
-    """Whether a value is a table of a data frame library."""
+    """Return whether a value is a table of a data frame library."""
     return hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")
 
 
 def table_of_records(stream: str, record_type: RecordType, records: Sequence[Any]) -> pa.Table:
-    """Records of the stream's class, or dicts with its fields, as a table. SchemaError names what does not fit."""
+    """Convert records of the stream's class, or dicts with its fields, to a table.
+
+    Raises SchemaError, which names what does not fit.
+    """
     objects = [
         _object(stream, record_type, number, record) if isinstance(record, Mapping) else record
         for number, record in enumerate(records)
@@ -42,7 +45,7 @@ def _object(stream: str, record_type: RecordType, number: int, record: Mapping[s
     unknown = [name for name in record if name not in record_type.field_names]
     if unknown:
         raise SchemaError(
-            f"Record {number} for the stream {stream!r} has a field {unknown[0]!r}, and {record_type.name} has "
+            f"Record {number} for the stream {stream!r} has a field {unknown[0]!r}, but {record_type.name} has only "
             f"{', '.join(record_type.field_names)}."
         )
     try:
@@ -52,7 +55,10 @@ def _object(stream: str, record_type: RecordType, number: int, record: Mapping[s
 
 
 def table_of_frame(stream: str, record_type: RecordType, frame: Frame) -> pa.Table:
-    """The columns of a frame that the stream's records have, in their types. SchemaError names what does not fit."""
+    """Convert the columns of a frame to the fields and types of a stream; other columns are ignored.
+
+    Raises SchemaError, which names what does not fit.
+    """
     table = _arrow(frame)
     columns = []
     for field in record_type.schema:
@@ -69,7 +75,7 @@ def table_of_frame(stream: str, record_type: RecordType, frame: Frame) -> pa.Tab
 
 
 def _nullable(record_type: RecordType) -> pa.Schema:
-    """The columns as they are written: a record without what it must have is a dead letter, as it is elsewhere."""
+    """Return the schema of written files. Fields may be null, since a record without a value is a dead letter later."""
     return pa.schema([field.with_nullable(True) for field in record_type.schema])
 
 
@@ -92,7 +98,7 @@ def _cast(stream: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedAr
 
 
 def tables_of(stream: str, record_type: RecordType, given: Any) -> Iterator[pa.Table]:
-    """A frame or a sequence of records as tables of at most `ROWS` rows."""
+    """Yield a frame or a sequence of records as tables of at most `ROWS` rows."""
     if is_frame(given):
         table = table_of_frame(stream, record_type, given)
         yield from (table.slice(start, ROWS) for start in range(0, len(table), ROWS))

@@ -1,7 +1,7 @@
-"""Stream inputs: records from Python as files that a stream of the job reads, kept in its checkpoint until then.
+"""Stream inputs: write records from Python to files in the checkpoint, which a stream of the job reads.
 
-A sequence or a frame is the stream from its beginning: it is written once for the life of a checkpoint, so that a run
-that is started again goes on where it was. What an iterator gives, or somebody sends, comes behind it.
+A sequence or a frame is the stream from its beginning. It is written once for the life of a checkpoint, so that a
+restarted run resumes where it was. Records from an iterator, or sent ones, come after it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _END: Final = object()
 
 
 class _Beginning(msgspec.Struct):
-    """With what a stream began: the number and the digest of the records."""
+    """How a stream began: the number and the digest of the records."""
 
     rows: int
     digest: str
 
 
 class StreamInput:
-    """What one stream gets from Python. Any thread may write."""
+    """The records from Python for one stream. Any thread may write."""
 
     def __init__(self, stream: str, record_type: RecordType, checkpoint: Path) -> None:
         self._stream: Final = stream
@@ -53,11 +53,11 @@ class StreamInput:
 
     @property
     def uri(self) -> str:
-        """What the stream is bound to."""
+        """The URI to which the stream is bound."""
         return f"parquet:{self._folder}"
 
     def open(self, given: Any) -> None:
-        """Make the folder, with a sequence or a frame that the stream begins with; None for neither.
+        """Create the folder, and write the sequence or frame that the stream begins with, if any.
 
         Raises CheckpointError when the checkpoint began with other records.
         """
@@ -73,7 +73,7 @@ class StreamInput:
         rows = 0
         begins = not note.exists()
         if begins:
-            # A start that was broken off has left them; nothing has read them.
+            # These files are from an interrupted start; nothing has read them.
             for name in self._names():
                 (self._folder / name).unlink()
         for table in tables_of(self._stream, self._record_type, given):
@@ -86,15 +86,15 @@ class StreamInput:
             write_atomically(note, msgspec.json.encode(beginning))
         elif msgspec.json.decode(note.read_bytes(), type=_Beginning) != beginning:
             raise CheckpointError(
-                f"The checkpoint {self._checkpoint} began with other records for the stream {self._stream!r}. Give the "
-                "same records to go on where the job was, send further ones with run.send(), or use a new checkpoint."
+                f"The checkpoint {self._checkpoint} began with other records for the stream {self._stream!r}. Pass the "
+                "same records to resume the job, send further ones with run.send(), or use a new checkpoint."
             )
 
     def _names(self) -> list[str]:
         return sorted(name for name in os.listdir(self._folder) if not name.startswith("."))  # noqa: PTH208  # names
 
     def send(self, records: Sequence[Any]) -> int:
-        """Write records, or the rows of a frame; the job has them when this returns. Gives how many there are."""
+        """Write records, or the rows of a frame, and return their number. They are durable when this returns."""
         rows = 0
         for table in tables_of(self._stream, self._record_type, records):
             self._write(table)
@@ -113,11 +113,11 @@ class StreamInput:
 
     @property
     def is_read(self) -> bool:
-        """Whether a committed micro-batch has read all that was written."""
+        """Whether committed micro-batches have read everything that was written."""
         return not list_unread_files(self._checkpoint, self._stream, str(self._folder))
 
     def drain(self, records: Iterable[Any]) -> None:
-        """Write all that an iterator gives."""
+        """Write all records of an iterator."""
         chunk: list[Any] = []
         for record in records:
             chunk.append(record)
@@ -129,12 +129,12 @@ class StreamInput:
 
 
 def _row_digests(table: pa.Table) -> bytes:
-    """The hash of each row in order, the same however a frame holds the rows."""
+    """Return the hashes of the rows in order, independent of how a frame stores the rows."""
     return b"".join(np.stack(row_hashes(batch), axis=1).tobytes() for batch in table.to_batches())
 
 
 class IteratorFeed:
-    """Writes what an iterator gives while the job runs, a tenth of a second together."""
+    """A writer of an iterator's records while the job runs, in groups of a tenth of a second."""
 
     def __init__(self, stream_input: StreamInput, records: Iterable[Any], name: str) -> None:
         self._input: Final = stream_input
@@ -142,19 +142,19 @@ class IteratorFeed:
         self._queue: Final[queue.Queue[Any]] = queue.Queue(maxsize=ROWS)
         self._stop: Final = threading.Event()
         self.error: Exception | None = None
-        # An iterator may wait for ever, which must not keep Python from ending.
+        # An iterator may block forever, which must not keep Python from exiting.
         self._threads: Final = [
             threading.Thread(target=target, name=f"{name}-{target.__name__}", daemon=True)
             for target in (self._pull, self._push)
         ]
 
     def start(self) -> None:
-        """Begin to read the iterator."""
+        """Start reading the iterator."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Write what the iterator has given, and take no more from it."""
+        """Write the records read so far, and stop reading the iterator."""
         self._stop.set()
         self._threads[1].join()
 
@@ -169,7 +169,7 @@ class IteratorFeed:
                         continue
                 if self._stop.is_set():
                     return
-        except Exception as e:  # an iterator is the user's
+        except Exception as e:  # a user's iterator may raise anything
             self.error = e
         self._queue.put(_END)
 
@@ -177,7 +177,7 @@ class IteratorFeed:
         try:
             for chunk in self._chunks():
                 self._input.send(chunk)
-        except Exception as e:  # raised where somebody waits for the run
+        except Exception as e:  # raised again in the thread that waits for the run
             self.error = e
 
     def _chunks(self) -> Iterator[list[Any]]:
@@ -203,5 +203,5 @@ class IteratorFeed:
 
 
 def is_sequence(given: object) -> bool:
-    """Whether what a stream is bound to has a known end: a list, a tuple, or a frame."""
+    """Return whether the binding of a stream has a known end: a list, a tuple, or a frame."""
     return is_frame(given) or (isinstance(given, Sequence) and not isinstance(given, str | bytes))

@@ -1,4 +1,4 @@
-"""The cache folder: where penstock keeps what it fetched once."""
+"""The cache folder: the files that penstock fetches or builds once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["CacheFolderError", "cache_folder", "cache_place"]
 
 
 class CacheFolderError(PenstockError):
-    """The cache folder cannot be made."""
+    """The cache folder cannot be created."""
 
     fault = "user"
 
 
 def cache_place(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder named by PENSTOCK_CACHE, else `penstock` in the user's cache folder."""
+    """Return the folder in PENSTOCK_CACHE, else `penstock` in the user's cache folder."""
     named = environment.get("PENSTOCK_CACHE")
     if named:
         return Path(named).expanduser().absolute()
@@ -26,12 +26,12 @@ def cache_place(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_folder() -> Path:
-    """The cache folder, made when it is missing."""
+    """Return the cache folder, which is created if it does not exist."""
     folder = cache_place()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise CacheFolderError(
-            f"The cache folder {folder} cannot be made: {e.strerror}. Name a writable one in PENSTOCK_CACHE."
+            f"The cache folder {folder} cannot be created: {e.strerror}. Set PENSTOCK_CACHE to a writable folder."
         ) from e
     return folder

@@ -1,7 +1,7 @@
-"""The class archive: Spark's classes as a Java has once loaded them, for those that start later to map into memory.
+"""The class archive: Spark's classes as a JVM has loaded them once, which later JVMs map into memory.
 
 Half of the work of a JVM that starts Spark is to load and verify some 15,000 classes. A dynamic archive of them (Java
-Enhancement Proposal 350) saves most of it. Java checks whether an archive fits it and the class path, and does without
+Enhancement Proposal 350) saves most of it. Java checks whether an archive fits its version and class path, and ignores
 one that does not.
 """
 
@@ -22,11 +22,11 @@ from penstock.machine.cache import cache_folder
 from penstock.machine.jars import jars_folder, pinned_jars
 from penstock.machine.java import JavaHome
 
-__all__ = ["archived_classes", "class_archive", "make_class_archive"]
+__all__ = ["archive_options", "class_archive", "make_class_archive"]
 
 _TIMEOUT_S: Final = 600
 _OWNER: Final = ".owner"
-"""Of a file beside the archive that says for which PySpark it is."""
+"""The suffix of a file next to the archive that names its PySpark."""
 
 _JOB: Final = '''
 import penstock as ps
@@ -49,7 +49,7 @@ values.key_by("key").process("last", Last(), output="key INT, value DOUBLE").sin
 
 
 def class_archive(java: JavaHome) -> Path:
-    """Where the archive of a Java is, or would be. Another Java or PySpark has another one."""
+    """Return the path of the archive of a Java, whether or not it exists. Another Java or PySpark has another one."""
     release = java.home / "release"
     (filesystem,) = pinned_jars()["filesystem"]
     parts = [
@@ -57,24 +57,24 @@ def class_archive(java: JavaHome) -> Path:
         release.read_text() if release.is_file() else str(java.version),
         str(_pyspark()),
         importlib.metadata.version("pyspark"),
-        # On the class path of every job, whether it was fetched already or not.
+        # This jar is on the class path of every job, whether or not it was fetched already.
         str(jars_folder() / filesystem.file_name),
     ]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return cache_folder() / f"spark-classes-{digest[:12]}.jsa"
 
 
-def archived_classes(java: JavaHome) -> list[str]:
-    """The options with which a JVM uses the archive; none when there is none."""
+def archive_options(java: JavaHome) -> list[str]:
+    """Return the options that make a JVM use the archive; empty if there is no archive."""
     archive = class_archive(java)
     if not archive.is_file():
         return []
-    # What does not fit is a warning, which would go to where the results of the command line go.
+    # Java warns about an archive that does not fit, by default on standard output, where the command line's results go.
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=warning:stderr"]
 
 
 def make_class_archive(java: JavaHome) -> Path | None:
-    """Make the archive if it is missing, by running a small job; takes some 20 s. None when that Java cannot."""
+    """Make the archive if it is missing, by running a small job, which takes some 20 s. None if that Java cannot."""
     archive = class_archive(java)
     if archive.is_file():
         return archive
@@ -84,15 +84,15 @@ def make_class_archive(java: JavaHome) -> Path | None:
             return None
         _remove_unused(archive.parent)
         # The cache may be on another disk than the temporary folder.
-        beside = archive.with_name(f".{archive.name}.{os.getpid()}")
-        beside.write_bytes(made.read_bytes())
-        beside.replace(archive)
+        temporary = archive.with_name(f".{archive.name}.{os.getpid()}")
+        temporary.write_bytes(made.read_bytes())
+        temporary.replace(archive)
         archive.with_suffix(_OWNER).write_text(str(_pyspark()))
     return archive
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the archives of a PySpark that is gone, or that is this one, which gets a new archive."""
+    """Remove the archives of PySparks that no longer exist, and of this one, which gets a new archive."""
     for note in folder.glob(f"spark-classes-*{_OWNER}"):
         owner = Path(note.read_text())
         if owner == _pyspark() or not owner.exists():
@@ -101,7 +101,7 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _pyspark() -> Path:
-    """Where PySpark is, with its jars."""
+    """Return the folder of PySpark, which contains its jars."""
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -109,7 +109,7 @@ def _pyspark() -> Path:
 
 
 def _run_job(folder: Path, options: Sequence[str]) -> bool:
-    """Run a small job to its end, with options for its JVM; whether that went well."""
+    """Run a small job to its end, with options for its JVM. Return whether it succeeded."""
     job, values = folder / "job.py", folder / "values"
     job.write_text(_JOB)
     values.mkdir()

@@ -1,4 +1,4 @@
-"""Jars: fetch the pinned Java libraries once, and check that they are what was pinned."""
+"""Jars: fetch the pinned Java libraries once, and check their digests."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The file's name."""
+        """The name of the file."""
         return f"{self.name}-{self.version}.jar"
 
 
 @functools.cache
 def pinned_jars() -> dict[str, tuple[Jar, ...]]:
-    """The pinned jars by set: `spark`, `filesystem` and `broker`."""
+    """Return the pinned jars by set: `spark`, `filesystem` and `broker`."""
     found: dict[str, tuple[Jar, ...]] = {}
     for line in _TABLE.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -71,17 +71,17 @@ def pinned_jars() -> dict[str, tuple[Jar, ...]]:
 
 
 def job_jars() -> tuple[Jar, ...]:
-    """All jars that jobs may need."""
+    """Return all jars that jobs may need."""
     return (*pinned_jars()["spark"], *pinned_jars()["filesystem"])
 
 
 def jars_folder() -> Path:
-    """Where the jars that jobs need are kept."""
+    """Return the folder of the jars that jobs need."""
     return cache_folder() / "jars"
 
 
 def spark_kafka_jars() -> list[Path]:
-    """Spark's Kafka connector and what it needs.
+    """Return the paths of Spark's Kafka connector and its dependencies.
 
     Raises:
         JarResolutionError: they are not in the cache, and could not be fetched.
@@ -91,7 +91,7 @@ def spark_kafka_jars() -> list[Path]:
 
 
 def bare_filesystem_jar() -> Path:
-    """A local file system for Hadoop that does not fork a process for each file.
+    """Return the path of a local file system for Hadoop that does not fork a process for each file.
 
     Raises:
         JarResolutionError: it is not in the cache, and could not be fetched.
@@ -101,12 +101,17 @@ def bare_filesystem_jar() -> Path:
 
 
 def fetch_spark_jars() -> list[Path]:
-    """All jars that jobs may need, fetched together."""
+    """Fetch all jars that jobs may need, and return their paths.
+
+    Raises:
+        JarResolutionError: they are not in the cache, and could not be fetched.
+
+    """
     return resolve(job_jars(), jars_folder())
 
 
 def kafka_broker_jars() -> Path:
-    """A folder with the jars of an Apache Kafka broker, and nothing else.
+    """Return a folder with the jars of an Apache Kafka broker, and nothing else.
 
     Raises:
         JarResolutionError: they are not in the cache, and could not be fetched.
@@ -120,24 +125,29 @@ def kafka_broker_jars() -> Path:
 
 
 def resolve(jars: Sequence[Jar], folder: Path) -> list[Path]:
-    """The jars in a folder of the cache: what is missing or damaged comes from PENSTOCK_JARS, else is fetched."""
+    """Return the jars in a folder of the cache. Missing or damaged ones are copied from PENSTOCK_JARS, else fetched.
+
+    Raises:
+        JarResolutionError: a jar could not be fetched, or is not the pinned one.
+
+    """
     if _missing(jars, folder):
-        with _locked(folder.name):
+        with _lock(folder.name):
             missing = _missing(jars, folder)
             folder.mkdir(parents=True, exist_ok=True)
-            missing = _copied_from_offline(missing, folder)
+            missing = _copy_from_offline(missing, folder)
             if missing:
-                _fetched(missing, folder)
+                _fetch(missing, folder)
     return [folder / jar.file_name for jar in jars]
 
 
 def _missing(jars: Sequence[Jar], folder: Path) -> list[Jar]:
-    """Those that are not there as pinned. The digests take some 30 ms for all of a broker's."""
+    """Return the jars that are missing or not the pinned ones. The digests of a broker's jars take some 30 ms."""
     return [jar for jar in jars if digest_of(folder / jar.file_name) != jar.sha256]
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 of a file, None when it is not there."""
+    """Return the SHA-256 of a file, or None if it does not exist."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -145,8 +155,8 @@ def digest_of(path: Path) -> str | None:
         return None
 
 
-def _copied_from_offline(jars: Sequence[Jar], folder: Path) -> list[Jar]:
-    """Copy what the offline folder has; gives back what it does not have."""
+def _copy_from_offline(jars: Sequence[Jar], folder: Path) -> list[Jar]:
+    """Copy jars from the offline folder, and return those that it does not have."""
     named = os.environ.get("PENSTOCK_JARS")
     if not named:
         return list(jars)
@@ -159,13 +169,13 @@ def _copied_from_offline(jars: Sequence[Jar], folder: Path) -> list[Jar]:
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         for jar in present:
             copied = Path(shutil.copy(offline / jar.file_name, temporary))
-            _checked(copied, jar, str(offline / jar.file_name)).replace(folder / jar.file_name)
+            _check(copied, jar, str(offline / jar.file_name)).replace(folder / jar.file_name)
     return [jar for jar in jars if jar not in present]
 
 
-def _fetched(jars: Sequence[Jar], folder: Path) -> None:
-    """Fetch jars into a folder; each appears there whole and checked."""
-    # In the cache as well, so that a rename moves them.
+def _fetch(jars: Sequence[Jar], folder: Path) -> None:
+    """Fetch jars into a folder. Each appears there complete and checked."""
+    # On the same file system as the folder, so that a rename moves them.
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         out = Path(temporary) / "out"
         _note(f"Fetching {len(jars)} Java libraries into {folder} (once)")
@@ -178,10 +188,10 @@ def _fetched(jars: Sequence[Jar], folder: Path) -> None:
                 f"the jars into a folder and name it in PENSTOCK_JARS. They are kept in {folder}."
             )
         for jar in jars:
-            _checked(out / jar.file_name, jar, jar.file_name).replace(folder / jar.file_name)
+            _check(out / jar.file_name, jar, jar.file_name).replace(folder / jar.file_name)
 
 
-def _checked(path: Path, jar: Jar, origin: str) -> Path:
+def _check(path: Path, jar: Jar, origin: str) -> Path:
     found = digest_of(path)
     if found != jar.sha256:
         raise JarResolutionError(
@@ -192,7 +202,7 @@ def _checked(path: Path, jar: Jar, origin: str) -> Path:
 
 
 def ivy_module(jars: Sequence[Jar]) -> str:
-    """An Ivy file that asks for these jars, and not for what they depend on."""
+    """Return an Ivy file that requests these jars without their dependencies."""
     dependencies = "".join(
         f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" transitive="false" '
         'conf="*->master"/>'
@@ -206,7 +216,7 @@ def ivy_module(jars: Sequence[Jar]) -> str:
 
 
 def _run_ivy(jars: Sequence[Jar], temporary: Path, out: Path) -> str:
-    """Resolve with the Ivy that PySpark brings, which knows the public repository; gives what it complains of."""
+    """Resolve with PySpark's Ivy, which knows the public repository. Return its main complaint, if it failed."""
     ivy = temporary / "ivy.xml"
     ivy.write_text(ivy_module(jars))
     command = [str(find_java().java), "-cp", f"{_pyspark_jars()}/*", "org.apache.ivy.Main"]
@@ -215,12 +225,12 @@ def _run_ivy(jars: Sequence[Jar], temporary: Path, out: Path) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return f"no end after {_FETCH_TIMEOUT_S} s"
+        return f"not finished after {_FETCH_TIMEOUT_S} s"
     return ivy_complaint(done.stdout + done.stderr)
 
 
 def ivy_complaint(output: str) -> str:
-    """The line of Ivy's output that says best why it failed."""
+    """Return the line of Ivy's output that best explains why it failed."""
     lines = [line.strip(" :\t") for line in output.splitlines()]
     for sign in ("SSLHandshake", "UnknownHost", "ConnectException", "Server access", "not found", "rror:"):
         for line in lines:
@@ -230,7 +240,7 @@ def ivy_complaint(output: str) -> str:
 
 
 def _pyspark_jars() -> Path:
-    """The folder of jars in PySpark's wheel, found without loading PySpark."""
+    """Return the folder of jars in PySpark's wheel, found without loading PySpark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarResolutionError("PySpark is not installed; run 'make setup'.")
@@ -238,8 +248,8 @@ def _pyspark_jars() -> Path:
 
 
 @contextmanager
-def _locked(name: str) -> Iterator[None]:
-    """Let one process at a time fill a folder."""
+def _lock(name: str) -> Iterator[None]:
+    """Lock a folder, so that only one process at a time fills it."""
     with (cache_folder() / f".{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

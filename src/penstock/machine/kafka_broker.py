@@ -42,14 +42,14 @@ class BrokerStartError(PenstockError):
 class KafkaBroker:
     """One Apache Kafka node (KRaft) on free loopback ports; a context manager.
 
-    The ports stay the same when it is stopped or killed and started again. When it was started in the main thread it
-    ends with this process, however that happens (on Linux).
+    The ports stay the same when it is stopped or killed and started again. On Linux, a broker that was started in the
+    main thread ends with this process, however the process ends.
 
     >>> with KafkaBroker() as broker:  # doctest: +SKIP
     ...     broker.create_topic("readings", partitions=4)
 
     Args:
-        folder: where its data is kept; None is a temporary folder that is removed at the end.
+        folder: the folder of its data; None is a temporary folder that is removed at the end.
         heap_mb: the broker's heap, in megabytes.
 
     """
@@ -86,14 +86,14 @@ class KafkaBroker:
         self.close()
 
     def start(self) -> None:
-        """Start the broker, on the data that is there, and wait until it answers."""
+        """Start the broker on its existing data, and wait until it answers."""
         assert self._process is None or self._process.poll() is not None, "the broker runs already"
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "server.properties"
         config.write_text(self._configuration())
         if not (self._folder / "data" / "meta.properties").exists():
             self._format(config)
-        # The kernel means the thread that started it, and not the process: one of a pool may end while we go on.
+        # The kernel ends the broker with the thread that started it, not with the process. A pool thread may end early.
         in_main_thread = threading.current_thread() is threading.main_thread()
         with (self._folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -107,21 +107,24 @@ class KafkaBroker:
         self._await_ready()
 
     def stop(self) -> None:
-        """Stop the broker in an orderly way; its data stays."""
+        """Shut the broker down cleanly. Its data stays."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the broker at once (kill -9); its data stays."""
+        """Kill the broker immediately (kill -9). Its data stays."""
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop the broker, and remove its data when it is in a temporary folder."""
+        """Stop the broker, and remove its data if it is in a temporary folder."""
         self._end(signal.SIGTERM if not self._temporary else signal.SIGKILL)
         if self._temporary:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic and wait until it is there."""
+        """Create a topic and wait until it exists.
+
+        Raises BrokerStartError when it does not appear within 60 s.
+        """
         client = self._admin()
         for future in client.create_topics([NewTopic(name, partitions, 1)]).values():
             future.result(_PATIENCE_S)
@@ -188,7 +191,7 @@ class KafkaBroker:
             assert self._process is not None
             if self._process.poll() is not None:
                 log = (self._folder / "broker.log").read_text(errors="replace").strip().splitlines()
-                raise BrokerStartError(f"The Kafka broker ended at once: {' '.join(log[-3:])[-500:]}")
+                raise BrokerStartError(f"The Kafka broker exited during startup: {' '.join(log[-3:])[-500:]}")
             try:
                 if client.list_topics(timeout=1).brokers:
                     return
@@ -197,25 +200,25 @@ class KafkaBroker:
         raise BrokerStartError(f"The Kafka broker did not answer within {_PATIENCE_S:.0f} s.")
 
     def _admin(self) -> AdminClient:
-        # Without a callback librdkafka writes a line for every connection that fails while the broker starts.
+        # Without a callback, librdkafka logs every connection that fails while the broker starts.
         settings: dict[str, Any] = {"bootstrap.servers": self.bootstrap, "error_cb": _ignore, "log_level": 0}
         return AdminClient(settings)
 
 
 def _ignore(error: Any) -> None:
-    """Errors show in the result of the call."""
+    """Ignore an error, since the result of the call reports it."""
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two free ports below those that the kernel gives to outgoing connections.
+    """Return two free ports below those that the kernel uses for outgoing connections.
 
-    From that range, a client that retries while the broker is down would in time connect to itself, and hold the port.
+    With a port of that range, a client that retries while the broker is down could connect to itself and hold the port.
     """
     with socket.socket() as first, socket.socket() as second:
-        return _bound(first), _bound(second)
+        return _bind(first), _bind(second)
 
 
-def _bound(listener: socket.socket) -> int:
+def _bind(listener: socket.socket) -> int:
     for _ in range(_PORT_ATTEMPTS):
         with contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", random.randrange(*_PORTS)))  # noqa: S311  # a port is not secret
@@ -228,6 +231,6 @@ _libc = ctypes.CDLL(None, use_errno=True) if os.uname().sysname == "Linux" else 
 
 
 def _die_with_parent() -> None:
-    """In the new process: end when the process that started it ends, however that happens."""
+    """Make the new process end when the thread that started it ends, for whatever reason."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Limits: how much of this machine's cores and memory a process may use, also in a container."""
+"""Limits: the share of this machine's cores and memory that a process may use, also in a container."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LOCAL_HEAP_MB: Final = 2048
 """The heap of the JVM of a job that runs on this machine, in MiB."""
 
 _ROOT: Final = Path("/")
-# What has no limit has a very large one in the older kind of control groups.
+# In cgroup v1, no limit is a very large one.
 _UNLIMITED: Final = 1 << 60
 
 
 @dataclass(frozen=True)
 class Cores:
-    """The cores that a process may run on, and how much of them together; None is all."""
+    """The number of cores that a process may run on, and its quota of them in total; None is no quota."""
 
     usable: int
     quota: float | None = None
@@ -28,20 +28,20 @@ class Cores:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory in bytes: all that there may be, and what is free now."""
+    """Memory in bytes: the limit, and what is free now."""
 
     total: int
     available: int
 
 
 def cores(root: Path = _ROOT) -> Cores:
-    """The cores of this process."""
+    """Return the cores that this process may use."""
     quotas = [found for folder in _control_groups(root) if (found := _quota(folder)) is not None]
     return Cores(len(os.sched_getaffinity(0)), min(quotas, default=None))
 
 
 def memory(root: Path = _ROOT) -> Memory:
-    """The memory of this process: the machine's, or less where a container has less."""
+    """Return the memory that this process may use: the machine's, or the container's if that is less."""
     lines = (root / "proc" / "meminfo").read_text().splitlines()
     # Such as "MemTotal:       24117248 kB".
     known = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
@@ -51,14 +51,14 @@ def memory(root: Path = _ROOT) -> Memory:
         if limit is None or limit >= min(_UNLIMITED, found.total):
             continue
         used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
-        # Files that were read count as used, but go when memory is needed.
+        # The page cache counts as used, but is freed when memory is needed.
         free = limit - used + _inactive_files(folder)
         found = Memory(limit, max(0, min(free, limit, found.available)))
     return found
 
 
 def _control_groups(root: Path) -> Iterator[Path]:
-    """The folders of this process's control groups, of either kind, each with those around it."""
+    """Yield the folders of this process's control groups, v1 or v2, each followed by its parents."""
     try:
         lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -70,7 +70,7 @@ def _control_groups(root: Path) -> Iterator[Path]:
         if controllers and not {"cpu", "memory"} & set(names):
             continue
         top = base / controllers if controllers else base
-        # Within a container the path may be that of the host, and the container's own group is at the top.
+        # In a container the path may be that of the host, and the container's own group is at the top.
         folder = top / place.lstrip("/")
         while folder != top:
             yield folder
@@ -79,7 +79,7 @@ def _control_groups(root: Path) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """How many cores a control group may use at a time; None for no bound."""
+    """Return the number of cores that a control group may use at a time, or None if it is not limited."""
     try:
         granted, period = (folder / "cpu.max").read_text().split()
         return None if granted == "max" else int(granted) / int(period)
@@ -90,7 +90,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _number(path: Path) -> int | None:
-    """The number in a file; None when there is no such file or it says `max`."""
+    """Return the number in a file, or None if the file does not exist or says `max`."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Memory: how much of it the processes on this machine take, as Linux tells."""
+"""Memory: the memory of processes on this machine, as reported by Linux."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 class MemoryUse(msgspec.Struct, frozen=True):
     """The memory of a run at one moment.
 
-    `driver_bytes`, `jvm_bytes` and `workers_bytes` are resident sets of the driver, its JVM, and the JVM's Python
-    processes; pages that these share count in each. `gc_seconds` is the time that the JVM has spent with garbage.
+    `driver_bytes`, `jvm_bytes` and `workers_bytes` are the resident sets of the driver, its JVM, and the JVM's Python
+    processes; shared pages count in each. `gc_seconds` is the time that the JVM has spent on garbage collection.
     """
 
     driver_bytes: int = 0
@@ -30,7 +30,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory of a process that is not swapped out, with pages that it shares; 0 when there is no such process."""
+    """Return the resident memory of a process, including shared pages, or 0 if there is no such process."""
     try:
         return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
@@ -38,7 +38,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def family_of(pid: int) -> list[int]:
-    """The processes that a process has started, and those that these have, and so on; without itself."""
+    """Return the ids of all descendants of a process, sorted, without its own."""
     children: dict[int, list[int]] = {}
     for child in _processes():
         parent = _parent(child)
@@ -62,7 +62,7 @@ def _processes() -> list[int]:
 
 def _parent(pid: int) -> int | None:
     try:
-        # The command's name, in brackets, may hold anything; the fields behind it do not.
+        # The command's name, in parentheses, may contain anything; the fields after it do not.
         return int((_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
     except (OSError, IndexError):
         return None

@@ -15,11 +15,11 @@ __all__ = ["interpreter_without"]
 
 
 def interpreter_without(paths: Sequence[Path], forked: tuple[str, Path] | None = None) -> Path:
-    """A program that runs this interpreter without the given entries at the front of the import path.
+    """Write a program that runs this interpreter without the given entries at the front of the import path.
 
-    They are taken from PYTHONPATH when they stand there first and in that order. `forked` names an environment variable
-    and a file: where the variable is set, that file is run instead of modules of PySpark and penstock, with all
-    arguments and without site-packages. The program is kept in the cache.
+    The program removes the entries from PYTHONPATH if they come first there, in that order. `forked` has the name of an
+    environment variable and a file: if the variable is set, the program runs that file instead of modules of PySpark
+    and penstock, with all arguments and without site-packages. The program is kept in the cache.
     """
     entries = shlex.quote(":".join(map(str, paths)))
     text = (
@@ -27,7 +27,7 @@ def interpreter_without(paths: Sequence[Path], forked: tuple[str, Path] | None =
         f"PYTHONPATH=${{PYTHONPATH#{entries}}}\n"
         "PYTHONPATH=${PYTHONPATH#:}\n"
         "export PYTHONPATH\n"
-        f"{_forked(*forked) if forked else ''}"
+        f"{_fork_case(*forked) if forked else ''}"
         f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     place = cache_folder() / "python" / hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -40,7 +40,7 @@ def interpreter_without(paths: Sequence[Path], forked: tuple[str, Path] | None =
     return place
 
 
-def _forked(variable: str, client: Path) -> str:
+def _fork_case(variable: str, client: Path) -> str:
     program = f"{shlex.quote(sys.executable)} -I -S {shlex.quote(str(client))}"
     return (
         f'case "$1 $2 ${variable}" in\n'

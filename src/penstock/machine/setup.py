@@ -1,4 +1,4 @@
-"""Set-up: find a Java, fetch what jobs need and what lets them start soon, with a line each. Run by `make setup`."""
+"""Set-up: find a Java, fetch the jars of jobs and archive Spark's classes, one line each. Run by `make setup`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Prepare this machine; the exit code is 0 when jobs can run."""
+    """Prepare this machine. Return the exit code, which is 0 when jobs can run."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        with console.status("Looking for a Java"):
+        with console.status("Looking for Java"):
             java = find_java()
         console.print(f"Java {java.version} (from {java.source})")
         with console.status("Looking for Spark's connectors"):
@@ -26,7 +26,9 @@ def main() -> int:
         console.print(f"{len(jars)} Spark connector jars in {jars[0].parent}")
         with console.status("Making an archive of Spark's classes, so that jobs start sooner"):
             archive = make_class_archive(java)
-        console.print(f"Spark's classes in {archive}" if archive else "This Java keeps no archive of classes")
+        console.print(
+            f"Spark's classes in {archive}" if archive else "This Java does not support class archives"
+        )
     except PenstockError as e:
         console.print(f"[bold red]{type(e).__name__}[/]: ", end="")
         console.print(str(e), markup=False)

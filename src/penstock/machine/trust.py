@@ -1,7 +1,7 @@
-"""Trust: the authorities that a Java from PyPI should trust, those of this machine.
+"""Trust: make a Java from PyPI trust the certificate authorities of this machine.
 
-Such a Java knows the public authorities only. Behind a proxy or in a company that signs with an authority of its own
-it could fetch nothing, although every other program on the machine can.
+Such a Java knows only the public authorities. Behind a proxy, or in a company with its own authority, it could not
+fetch anything, although every other program on the machine can.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PEM_BUNDLES: Final = (
 _PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _PEM_END: Final = "-----END CERTIFICATE-----"
 
-# The Java key store format (JKS), as Java reads it without a tool's help: a header, one entry for each trusted
-# certificate, and a keyed digest. Its password is the one that Java's own store has; it protects nothing secret.
+# The Java key store format (JKS), written here without Java's keytool: a header, one entry for each trusted
+# certificate, and a keyed digest. The password is that of Java's own store; it protects nothing secret.
 _MAGIC: Final = 0xFEEDFEED
 _FORMAT_VERSION: Final = 2
 _TRUSTED_CERTIFICATE: Final = 2
@@ -37,21 +37,21 @@ _SALT: Final = b"Mighty Aphrodite"
 
 
 def system_trust_store() -> Path | None:
-    """A trust store for Java: from SSL_CERT_FILE, else the system's for Java, else from the system's bundle."""
+    """Return a trust store for Java: from SSL_CERT_FILE, else the system's for Java, else from the system's bundle."""
     named = os.environ.get("SSL_CERT_FILE")
     if named and Path(named).is_file():
-        made = _converted(Path(named))
+        made = _convert(Path(named))
         if made is not None:
             return made
     for store in _JAVA_STORES:
         if Path(store).is_file():
             return Path(store)
     bundle = next((path for path in map(Path, _PEM_BUNDLES) if path.is_file()), None)
-    return _converted(bundle) if bundle is not None else None
+    return _convert(bundle) if bundle is not None else None
 
 
-def _converted(bundle: Path) -> Path | None:
-    """The trust store with a PEM bundle's certificates, in the cache by the bundle's content; None when it has none."""
+def _convert(bundle: Path) -> Path | None:
+    """Convert a PEM bundle to a trust store, cached by the bundle's content. None if it has no certificates."""
     text = bundle.read_text(encoding="utf-8", errors="replace")
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     store = cache_folder() / f"trust-{digest}.jks"
@@ -67,7 +67,7 @@ def _converted(bundle: Path) -> Path | None:
 
 
 def pem_certificates(text: str) -> list[bytes]:
-    """The certificates of a PEM bundle, each in DER, once; what lies between them is skipped."""
+    """Return the distinct certificates of a PEM bundle, in DER. Text between them is skipped."""
     found: dict[bytes, None] = {}
     for part in text.split(_PEM_BEGIN)[1:]:
         body, end, _ = part.partition(_PEM_END)
@@ -77,7 +77,7 @@ def pem_certificates(text: str) -> list[bytes]:
 
 
 def java_key_store(certificates: list[bytes]) -> bytes:
-    """A Java key store (JKS, version 2) that holds trusted certificates, given in DER."""
+    """Build a Java key store (JKS, version 2) of trusted certificates, given in DER."""
     body = struct.pack(">III", _MAGIC, _FORMAT_VERSION, len(certificates))
     for number, certificate in enumerate(certificates):
         body += struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"authority-{number}") + struct.pack(">q", 0)

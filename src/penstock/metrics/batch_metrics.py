@@ -152,7 +152,7 @@ class BatchMetricsWriter:
     Args:
         checkpoint: the folder of the checkpoint.
         segment_bytes: the size at which a segment is full.
-        most_bytes: the size of all segments above which the oldest ones are deleted.
+        max_bytes: the size of all segments above which the oldest ones are deleted.
 
     """
 
@@ -161,11 +161,11 @@ class BatchMetricsWriter:
         checkpoint: Path,
         *,
         segment_bytes: int = _SEGMENT_BYTES,
-        most_bytes: int = DEFAULT_METRICS_BYTES,
+        max_bytes: int = DEFAULT_METRICS_BYTES,
     ) -> None:
         self._folder: Final = checkpoint / METRICS_FOLDER
-        self._segment_bytes: Final = max(1, min(segment_bytes, most_bytes // 4))
-        self._most_bytes: Final = most_bytes
+        self._segment_bytes: Final = max(1, min(segment_bytes, max_bytes // 4))
+        self._max_bytes: Final = max_bytes
         self._file: int | None = None
         self._size = 0
         self._number = 0
@@ -214,7 +214,7 @@ class BatchMetricsWriter:
         sizes = {name: (self._folder / name).stat().st_size for name in _segments(self._folder)}
         total = sum(sizes.values())
         for name in list(sizes)[:-1]:
-            if total + self._segment_bytes <= self._most_bytes:
+            if total + self._segment_bytes <= self._max_bytes:
                 break
             (self._folder / name).unlink(missing_ok=True)
             total -= sizes[name]

@@ -22,7 +22,7 @@ __all__ = ["WEB_SCHEMES", "AllowedPlaces", "PlaceRefusedError"]
 
 WEB_SCHEMES: Final = ("http", "https")
 _FILE: Final = "file"
-_MOST_CHARACTERS: Final = 4096
+_MAX_CHARACTERS: Final = 4096
 _HOST: Final = re.compile(r"[a-z0-9._-]+(:\d{1,5})?|\[[0-9a-f:.]+\](:\d{1,5})?")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]+")
 _NEVER: Final = ("", ".", "..")
@@ -86,20 +86,20 @@ class AllowedPlaces:
             tuple(_prefix("allow_write", text, known) for text in write),
         )
 
-    def content(self, uri: str, most_bytes: int) -> bytes:
+    def content(self, uri: str, max_bytes: int) -> bytes:
         """Return the content of a file or object.
 
         Raises PlaceRefusedError, and ExternalSystemError when the server does not answer.
         """
         place, prefix = _allowed(uri, self.read, _NOT_READ)
         if place.scheme == _FILE:
-            return _file(place, prefix, most_bytes)
+            return _file(place, prefix, max_bytes)
         if place.scheme in WEB_SCHEMES:
             # Jobs that use no web server need not load it.
             from penstock.objects.web import read_web
 
-            return read_web(place.uri, most_bytes)
-        return read_object(place.uri, most_bytes)
+            return read_web(place.uri, max_bytes)
+        return read_object(place.uri, max_bytes)
 
     def check_write(self, uri: str) -> None:
         """Raise PlaceRefusedError for a place that is not allowed. The place itself is not looked at."""
@@ -140,7 +140,7 @@ def _prefix(name: str, text: str, schemes: Iterable[str]) -> _Place:
 
 def _plain(text: str) -> _Place | None:
     """Return the place that a text names; None when other programs could read it as another place."""
-    if len(text) > _MOST_CHARACTERS or not text.isprintable():
+    if len(text) > _MAX_CHARACTERS or not text.isprintable():
         return None
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -188,7 +188,7 @@ def _below(root: str, real: str) -> tuple[str, ...] | None:
     return tuple(real.removeprefix(folder).split("/")) if real.startswith(folder) else None
 
 
-def _file(place: _Place, prefix: _Place, most_bytes: int) -> bytes:
+def _file(place: _Place, prefix: _Place, max_bytes: int) -> bytes:
     """Return the content of a file. Links are resolved, and must not lead out of what is allowed."""
     root, name = _real(prefix), place.uri
     parts = _below(root, _real(place))
@@ -198,13 +198,13 @@ def _file(place: _Place, prefix: _Place, most_bytes: int) -> bytes:
         with open(_open_below(root, parts), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise PlaceRefusedError(f"{name!r} cannot be read: it is not a regular file")
-            content = file.read(most_bytes + 1)
+            content = file.read(max_bytes + 1)
     except OSError as e:
         if e.errno in _OF_WORKER:
             raise
         raise PlaceRefusedError(f"{name!r} cannot be read: {e.strerror or e}") from None
-    if len(content) > most_bytes:
-        raise PlaceRefusedError(f"{name!r} is larger than {most_bytes} bytes")
+    if len(content) > max_bytes:
+        raise PlaceRefusedError(f"{name!r} is larger than {max_bytes} bytes")
     return content
 
 

@@ -26,12 +26,12 @@ class ObjectError(ExternalSystemError):
     """An object cannot be read. The message names it and the reason, and contains no secrets."""
 
 
-def read_object(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
+def read_object(uri: str, max_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
     """Return the content of an object, such as `s3://bucket/path/name`, `gs://` or `az://container/name`.
 
     Args:
         uri: the address of the object.
-        most_bytes: the largest size that is accepted; a larger object is refused before its content is read.
+        max_bytes: the largest size that is accepted; a larger object is refused before its content is read.
         timeout_ms: how long one request may take, content included. An unreachable host takes less; the whole call
             takes at most 5 s longer.
 
@@ -45,7 +45,7 @@ def read_object(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes
     patience = Patience(connect_ms=3000, read_ms=3000, request_ms=timeout_ms, retries=2, retry_ms=4000)
     try:
         store = store_of(place, os.environ, patience)
-        return _content(store, place, most_bytes)
+        return _content(store, place, max_bytes)
     except ObjectError:
         raise
     except BaseException as e:
@@ -65,17 +65,17 @@ def _place_of(uri: str) -> Place:
     return Place(scheme, host, name)
 
 
-def _content(store: ObjectStore, place: Place, most_bytes: int) -> bytes:
+def _content(store: ObjectStore, place: Place, max_bytes: int) -> bytes:
     import obstore
 
     found = obstore.get(store, place.name)
     content = bytearray()
-    too_large = found.meta["size"] > most_bytes
+    too_large = found.meta["size"] > max_bytes
     if not too_large:
         for chunk in found.stream(_CHUNK_BYTES):
             content += chunk
-            if too_large := len(content) > most_bytes:
+            if too_large := len(content) > max_bytes:
                 break
     if too_large:
-        raise ObjectError(f"{place.shown!r} is larger than {most_bytes} bytes")
+        raise ObjectError(f"{place.shown!r} is larger than {max_bytes} bytes")
     return bytes(content)

@@ -44,12 +44,12 @@ class _TransientError(Exception):
     """A failure that may be over in a moment."""
 
 
-def read_web(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
+def read_web(uri: str, max_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
     """Return the answer of a web server at an address of plain form, without credentials.
 
     Args:
         uri: `http://` or `https://`, without a user, a query, or a fragment.
-        most_bytes: the largest answer that is accepted.
+        max_bytes: the largest answer that is accepted.
         timeout_ms: how long one request may take, content included; a host that does not answer takes less. The whole
             call takes at most 5 s longer.
 
@@ -61,7 +61,7 @@ def read_web(uri: str, most_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
     begun_s = time.monotonic()
     while True:
         try:
-            return _answer(uri, most_bytes, timeout_ms / 1000)
+            return _answer(uri, max_bytes, timeout_ms / 1000)
         except _TransientError as e:
             if time.monotonic() - begun_s + _PAUSE_S > _RETRY_S:
                 raise WebError(f"{uri!r} cannot be read: {host} {e}") from None
@@ -147,14 +147,14 @@ def _connect(address: tuple[str, int], timeout_s: float, *, checked: bool) -> so
     raise error
 
 
-def _answer(uri: str, most_bytes: int, timeout_s: float) -> bytes:
+def _answer(uri: str, max_bytes: int, timeout_s: float) -> bytes:
     handler = _Checked()
     opener = urllib.request.build_opener(_NoRedirect(), handler)
     opener.addheaders = [("User-Agent", "penstock")]
     with _end_after(timeout_s, handler.sockets) as is_over:
         try:
             with opener.open(uri, timeout=_PATIENCE_S) as answer:
-                content = _content(answer, most_bytes)
+                content = _content(answer, max_bytes)
         except Exception as e:
             # http.client may raise anything, depending on what the server sends.
             raise _of_failure(e, is_over=is_over()) from None
@@ -164,17 +164,17 @@ def _answer(uri: str, most_bytes: int, timeout_s: float) -> bytes:
         return content
 
 
-def _content(answer: Any, most_bytes: int) -> bytes:
+def _content(answer: Any, max_bytes: int) -> bytes:
     content = bytearray()
     size = answer.length or 0
-    while size <= most_bytes and len(content) <= most_bytes:
+    while size <= max_bytes and len(content) <= max_bytes:
         chunk = answer.read1(_CHUNK_BYTES)
         if not chunk:
             if answer.length:
                 raise _TransientError("closed the connection early")
             return bytes(content)
         content += chunk
-    raise WebError(f"is larger than {most_bytes} bytes")
+    raise WebError(f"is larger than {max_bytes} bytes")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""Operators: what users write for one step: functions, handlers, keys, windows, watermarks.
+"""Operators: the user-facing parts of one step: functions, handlers, keys, windows, watermarks.
 
 In: the user's classes.
-Out: their description; the engine runs them.
+Out: their description, which the engine runs.
 Imports: base, control, errors, records, state, windows.
 """

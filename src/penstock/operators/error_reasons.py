@@ -1,6 +1,6 @@
-"""Reasons: why a record is a dead letter or a command failed, in words that are the same in every run.
+"""Reasons: why a record is a dead letter or a command failed, as text that is the same in every run.
 
-So they name no folder of this machine, no temporary archive and no place in memory.
+A reason therefore never contains a local folder, a temporary archive or a memory address.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final
 from penstock.errors import SchemaError
 from penstock.records.types import RecordType
 
-__all__ = ["reason_in_short", "reason_of", "unfit"]
+__all__ = ["misfit_reason", "reason_in_short", "reason_of"]
 
-# The end of what Python says of an object whose class says nothing.
-_PLACE_IN_MEMORY: Final = re.compile(r" at 0x[0-9A-Fa-f]{6,16}>")
-_MOST_SHOWN: Final = 500
+# The end of Python's default repr of an object.
+_MEMORY_ADDRESS: Final = re.compile(r" at 0x[0-9A-Fa-f]{6,16}>")
+_MAX_LENGTH: Final = 500
 
 
 def reason_of(error: Exception) -> str:
-    """The traceback without penstock's own frames; files are told as their modules are imported."""
+    """Return the traceback without penstock's own frames, with files named relative to their import root."""
     frames = [
         traceback.FrameSummary(
             _file_of(frame),
@@ -38,23 +38,25 @@ def reason_of(error: Exception) -> str:
         if not _is_own(frame)
     ]
     lines = traceback.StackSummary.from_list(frames).format() + traceback.format_exception_only(error)
-    return _told("".join(lines).strip())
+    return _strip_run("".join(lines).strip())
 
 
 def reason_in_short(error: Exception) -> str:
-    """What was raised, in a line."""
-    return " ".join(_told(f"{type(error).__name__}: {error}").split())[:_MOST_SHOWN]
+    """Return the error in one line, cut off at 500 characters."""
+    return " ".join(_strip_run(f"{type(error).__name__}: {error}").split())[:_MAX_LENGTH]
 
 
-def unfit(record: object, kind: RecordType, error: SchemaError, what: str = "the emitted record") -> str:
-    """Why something that code has made is a dead letter: it does not fit the type that is declared."""
+def misfit_reason(
+    record: object, kind: RecordType, error: SchemaError, what: str = "the emitted record"
+) -> str:
+    """Return the reason of a dead letter for a value from user code that does not fit its declared type."""
     try:
         shown = repr(record)
     except Exception:  # the class is the user's
         shown = f"of {type(record).__name__}"
-    if len(shown) > _MOST_SHOWN:
-        shown = f"{shown[:_MOST_SHOWN]}..."
-    return _told(f"{what} {shown} does not fit {kind!r}: {error}")
+    if len(shown) > _MAX_LENGTH:
+        shown = f"{shown[:_MAX_LENGTH]}..."
+    return _strip_run(f"{what} {shown} does not fit {kind!r}: {error}")
 
 
 def _is_own(frame: FrameType) -> bool:
@@ -66,7 +68,7 @@ def _module_of(frame: FrameType) -> str:
 
 
 def _file_of(frame: FrameType) -> str:
-    """The file of a frame: its end that the name of the module tells, else its own name."""
+    """Return the file of a frame: the part of its path that matches the module's name, else the file name."""
     path = PurePath(frame.f_code.co_filename)
     module = tuple(_module_of(frame).split("."))
     for end in (module, (*module, "__init__")):
@@ -75,12 +77,12 @@ def _file_of(frame: FrameType) -> str:
     return path.name
 
 
-def _told(text: str) -> str:
-    """A text that can be written anywhere, without what differs between runs."""
-    # Errors of imports name the archive in which the job's code has come.
+def _strip_run(text: str) -> str:
+    """Return the text without anything specific to this run, in characters that can be encoded anywhere."""
+    # Import errors contain the path of the archive with the job's code.
     for folder in sorted(filter(_is_archive, sys.path), key=len, reverse=True):
         text = text.replace(folder + os.sep, "")
-    return _PLACE_IN_MEMORY.sub(">", text).encode("utf-8", "backslashreplace").decode()
+    return _MEMORY_ADDRESS.sub(">", text).encode("utf-8", "backslashreplace").decode()
 
 
 def _is_archive(folder: str) -> bool:

@@ -1,4 +1,4 @@
-"""Process functions: user code with keyed state, for one record or for a batch of records at a time."""
+"""Process functions: user code with keyed state, for one record or one batch of records at a time."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Contex
 
 
 class Context:
-    """What a function may know about the record that it processes, besides the record.
+    """The context of the record that a function processes: its key, its times, timers and side outputs.
 
     Attributes:
-        key: the record's key; None where code runs for the whole step, and in steps without a key.
-        stream: name of the stream that the record came from.
-        key_group: number of the key group that the key belongs to; in a step without a key, of the part.
-        timers: `register(at, name)` and `delete(at, name)` for timers of the key, where `on_timer` is overridden.
-        watermark: how far event time is claimed to be, before the records of this micro-batch; None before the first
-            watermark. In `on_timer` of a timer by event time it is the one behind them.
-        event_time: the record's event time where no field of it holds that, and in steps that keep values by event
-            time; for a control record the time from which it is effective, None when that is the cut. What is emitted
-            has it as its own, should a step behind go by event time.
+        key: the record's key; None in code that runs for the whole step, and in steps without a key.
+        stream: the name of the stream that the record came from.
+        key_group: the number of the key's key group; in a step without a key, the number of the part.
+        timers: the timers of the key: `register(at, name)` and `delete(at, name)`. Requires `on_timer`.
+        watermark: the watermark before the records of this micro-batch, or after them in `on_timer` for an event-time
+            timer. None before the first watermark.
+        event_time: the record's event time, if no field of the record holds it or the step keeps values by event
+            time. For a control record, the time from which it is effective; None for the cut. Emitted records have
+            the same event time, if a later step uses event time.
 
     """
 
@@ -67,7 +67,7 @@ class Context:
 
     @property
     def watermark(self) -> dt.datetime | None:
-        """The watermark; the end of time as the last moment that a datetime can tell."""
+        """The watermark. At the end of time it is the latest possible datetime."""
         at_ms = self._cursor.watermark_ms
         return None if at_ms is None else nearest_instant(at_ms)
 
@@ -76,48 +76,50 @@ class Context:
         """The timers of the current key."""
         timers = self._cursor.timers
         if timers is None:
-            raise StateError("ctx.timers is for functions that override on_timer, and this one does not.")
+            raise StateError("ctx.timers is for functions that override on_timer; this one does not.")
         return timers
 
     def keys(self) -> Iterator[Any]:
-        """All keys that hold a value, one after the other; within the loop states speak of that key.
+        """Iterate over all keys with state; within the loop, states are those of the current key.
 
-        Only where code runs for the whole step: in `process_control` of a broadcast stream, and in handlers of commands
-        to the step. Each task of the step goes through its own keys, so that together they go through all.
+        Only for code that runs for the whole step: `process_control` of a broadcast stream, and handlers of commands to
+        the step; raises StateError elsewhere. Each task of the step iterates over its own keys, and all tasks together
+        over all keys.
         """
         if self._keys is None:
             raise StateError(
                 "ctx.keys() is for code that runs for the whole step: process_control of a broadcast stream, and "
-                "handlers of the scope 'step'."
+                "handlers with scope='step'."
             )
         return self._keys()
 
     def parts(self) -> Iterator[int]:
-        """All parts that hold anything, by their numbers, in a step without a key; within the loop states speak of it.
+        """Iterate over the numbers of all parts with state, in a step without a key.
 
-        Only where code runs for the whole step, as `keys` of a step with a key.
+        Within the loop, states are those of the current part. Only for code that runs for the whole step, like `keys`
+        in a step with a key; raises StateError elsewhere.
         """
         raise StateError("ctx.parts() is for steps without a key; this one has keys, see ctx.keys().")
 
     def side_output(self, name: str, record: Any) -> None:
-        """Emit a record to a side output that the function declares in `side_outputs`."""
+        """Emit a record to a side output. Raises ValueError if the function does not declare it in `side_outputs`."""
         if name not in self._side_outputs:
             known = ", ".join(sorted(self._side_outputs)) or "none"
             raise ValueError(f"the side output {name!r} is not declared; declared are: {known}")
         self._emitted.side_output(name, record)
 
     def enter(self, stream: str, emitted: Any) -> None:
-        """Called by the step before the records of a block."""
+        """Set the stream and the outputs. Called by the step before the records of a block."""
         self.stream = stream
         self._emitted = emitted
 
     def open_keys(self, keys: Callable[[], Iterator[Any]]) -> None:
-        """Called by the step where code runs for the whole step: what `keys` goes through."""
+        """Set the iterator of `keys`. Called by the step before code that runs for the whole step."""
         self._keys = keys
 
 
 class CommandContext(Context):
-    """What a command handler may know, besides the payload.
+    """The context of a command handler.
 
     Attributes:
         command: the command, with its id, kind, target, version, sender and times.
@@ -132,18 +134,18 @@ class CommandContext(Context):
         self._replies: list[tuple[Any, Any]] = []
 
     def reply(self, answer: Any) -> None:
-        """Put an answer into the command's receipt: anything that JSON can hold.
+        """Add an answer to the command's receipt: any value that JSON can hold.
 
-        What is replied outside of a key counts once, not once for each task.
+        A reply outside of a key appears once, not once per task.
         """
         reply = (msgspec.to_builtins(self._replies_for()), msgspec.to_builtins(answer, str_keys=True))
-        # What cannot be written raises here, where the handler is to blame.
+        # An answer that cannot be encoded raises here, within the handler at fault.
         msgspec.msgpack.encode(reply)
         self._replies.append(reply)
 
     @property
     def replies(self) -> list[tuple[Any, Any]]:
-        """What was replied so far, each with the key it was replied for; in a step without a key, with the part."""
+        """The replies so far, each with its key; in a step without a key, with its part."""
         return self._replies
 
     def _replies_for(self) -> Any:
@@ -151,7 +153,7 @@ class CommandContext(Context):
 
 
 class _WithoutKey(Context):
-    """What is different where there is no key: the cursor's is that of a part."""
+    """The differences in a step without a key: the cursor's key is that of a part."""
 
     __slots__ = ()
 
@@ -172,7 +174,7 @@ class _WithoutKey(Context):
 
 
 class PartContext(_WithoutKey):
-    """The context in a step without a key."""
+    """The context of a record in a step without a key."""
 
     __slots__ = ()
 
@@ -187,14 +189,14 @@ class PartCommandContext(_WithoutKey, CommandContext):
 
 
 class BatchContext:
-    """What a vectorised function may know about the batch of records that it processes.
+    """The context of the batch of records that a vectorised function processes.
 
     Attributes:
-        key_indices: for each record the index of its key (int64), by which state columns are indexed.
-        keys: the keys by index, as an Arrow array; includes keys without records in this batch. One null in a step
-            without a key.
-        stream: name of the stream that the records came from.
-        key_group: number of the key group that the keys belong to; in a step without a key, of the part.
+        key_indices: the index of each record's key (int64), for access to state columns.
+        keys: the keys by index, as an Arrow array, including keys without records in this batch. In a step without a
+            key, a single null.
+        stream: the name of the stream that the records came from.
+        key_group: the number of the keys' key group; in a step without a key, the number of the part.
 
     """
 
@@ -216,10 +218,10 @@ class BatchContext:
     def select(
         self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_], *fields: str, **columns: Any
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Records to emit for some rows of the batch, for `process_batch` to return or for `side_output`.
+        """Build a batch of records to emit for some rows, to return from `process_batch` or pass to `side_output`.
 
-        `rows` are numbers, or for each record of the batch whether it is one of them. `fields` are those that go on as
-        they are; `columns` have a value for each of the rows: arrays of NumPy or Arrow, or lists.
+        `rows` are row numbers, or a boolean mask of the batch. `fields` are copied unchanged. `columns` are new fields
+        with one value per selected row: NumPy arrays, Arrow arrays or lists.
 
         >>> class Fahrenheit(ProcessFunction):
         ...     def process_batch(self, records, ctx):
@@ -238,21 +240,20 @@ class BatchContext:
         return pa.RecordBatch.from_pydict(taken | made), picked
 
     def side_output(self, name: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> None:
-        """Emit a batch of records to a side output; `rows` names the input row that each came from."""
+        """Emit a batch of records to a side output; `rows[i]` is the input row that record i came from."""
         self.emitted.append((name, batch, rows))
 
 
 class ProcessFunction:
-    """A function on the records of a stream, with state: by key, or by part where the stream has no key.
+    """A function on the records of a stream, with state by key, or by part if the stream has no key.
 
-    Override `process_record`, or `process_batch` for the vectorised form; with both, the vectorised one is used. A
-    function is created once when the job is described and shipped to the workers; attributes other than declared
-    states are not restored after a failure; what is kept for a while in a worker, a cache or a client, is declared as a
+    Override `process_record`, or `process_batch` for the vectorised form, which takes precedence. The function is
+    created once, when the job is described, and shipped to the workers. Only declared states are restored after a
+    failure, other attributes are not. Declare whatever a worker keeps temporarily, such as a cache or a client, as a
     `TransientField`.
 
-    What the function emits is declared by the return annotation of the method (`-> Iterator[HeaterCommand]`) or
-    by `output=` where the function is applied. Side outputs are declared in the class:
-    `side_outputs = {"alarms": Alarm}`.
+    Declare the type of emitted records by the return annotation of the method (`-> Iterator[HeaterCommand]`) or by
+    `output=` where the function is applied. Declare side outputs in the class: `side_outputs = {"alarms": Alarm}`.
     """
 
     side_outputs: ClassVar[Mapping[str, Any]] = {}
@@ -262,52 +263,52 @@ class ProcessFunction:
         raise NotImplementedError
 
     def on_timer(self, timer: Timer, ctx: Context, /) -> Iterable[Any] | None:
-        """A timer of `ctx.key` is due, which was registered with `ctx.timers`; yield or return the records to emit.
+        """Handle a timer of `ctx.key` that is due, registered with `ctx.timers`; yield or return the records to emit.
 
-        By processing time it is called after the control records of a micro-batch and before its data, by event time
-        behind the data, in the order of time, name and key. When it raises, a dead letter tells of the timer, which is
-        not called again.
+        Processing-time timers fire after the control records of a micro-batch and before its data, event-time timers
+        after the data, both in the order of time, name and key. If it raises, the timer becomes a dead letter and does
+        not fire again.
         """
         raise NotImplementedError
 
     def process_batch(self, records: pa.RecordBatch, ctx: BatchContext, /) -> Any:
         """Process many records of one key group, in order; in a step without a key, of one part and source partition.
 
-        Returns None, or a record batch to emit: with as many rows as `records`, or as a pair
-        `(batch, rows)` where `rows[i]` is the row of `records` that row i of `batch` came from, as `ctx.select` makes
-        it. A batch may be cut anywhere, so the result must not depend on where it is.
+        Return None, or a record batch to emit that has one row per row of `records`, or a pair `(batch, rows)` where
+        `rows[i]` is the row of `records` that row i of `batch` came from, such as `ctx.select` returns. Batches may be
+        split anywhere, so the result must not depend on their boundaries.
         """
         raise NotImplementedError
 
     def clear_cache(self) -> None:
-        """Drop what the function keeps besides its states; called in every worker after a command `clear-cache`.
+        """Drop whatever the function keeps besides its states. The command `clear-cache` calls it in every worker.
 
-        Transient fields are dropped afterwards, also when it raises. Only functions that override it or declare such
-        fields take that command.
+        Transient fields are dropped afterwards, even if it raises. Only functions that override it or declare
+        transient fields accept that command.
         """
 
 
 class ConnectedProcessFunction(ProcessFunction):
-    """A process function that is steered by control streams.
+    """A process function that control streams steer.
 
-    Within one micro-batch `process_control` sees all control records of a key before `process_record` or
-    `process_batch` sees any data. With several control streams `ctx.stream` tells them apart. The records of a
-    broadcast stream come first, and once in each task of the step: `ctx.keys()` goes through all keys then, and what
-    is yielded outside of that loop leaves the step once.
+    Within one micro-batch, `process_control` sees all control records of a key before `process_record` or
+    `process_batch` sees any data. With several control streams, `ctx.stream` is the name of the record's stream.
+    Records of a broadcast stream come first, once in each task of the step: `ctx.keys()` then iterates over all keys,
+    and records yielded outside of that loop are emitted once, not once per task.
     """
 
     def process_control(self, record: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Take a control record into account; may emit records like `process_record`."""
+        """Process a control record; may yield or return records to emit, like `process_record`."""
         raise NotImplementedError
 
 
 def is_vectorised(function: ProcessFunction) -> bool:
-    """Whether the function brings a `process_batch`."""
+    """Return whether the function overrides `process_batch`."""
     return type(function).process_batch is not ProcessFunction.process_batch
 
 
 def declared_states(function: ProcessFunction) -> dict[str, KeyedState]:
-    """The states that the function's class declares, base classes first."""
+    """Return the states that the function's class declares, base classes first."""
     found: dict[str, KeyedState] = {}
     for cls in reversed(type(function).__mro__):
         found.update({name: value for name, value in vars(cls).items() if isinstance(value, KeyedState)})
@@ -315,7 +316,7 @@ def declared_states(function: ProcessFunction) -> dict[str, KeyedState]:
 
 
 def check_function(function: Any, step: str, *, connected: bool) -> ProcessFunction:
-    """The function of a step. JobDefinitionError for what cannot be that."""
+    """Return the function of a step. Raises JobDefinitionError when a step cannot use it."""
     if inspect.isclass(function):
         raise JobDefinitionError(
             f"Step {step!r} was given the class {function.__name__}; give an instance: {function.__name__}()."
@@ -339,7 +340,7 @@ def check_function(function: Any, step: str, *, connected: bool) -> ProcessFunct
 
 
 def output_type(function: ProcessFunction, declared: Any, step: str) -> RecordType | None:
-    """The type of what the function emits: as declared, else by annotation. None: it emits nothing."""
+    """Return the record type that the function emits, as declared or else annotated; None if it emits nothing."""
     if declared is not None:
         return record_type(declared)
     kind = type(function)
@@ -349,7 +350,10 @@ def output_type(function: ProcessFunction, declared: Any, step: str) -> RecordTy
 
 
 def result_record_type(function: Any, who: str) -> RecordType | None:
-    """The record type in a function's return annotation, without Iterator[], list[] or `| None`."""
+    """Return the record type in a function's return annotation, without Iterator[], list[] or `| None`.
+
+    Returns None for `-> None`. Raises JobDefinitionError without an annotation.
+    """
     hint = annotated_result(function)
     if hint is type(None):
         return None
@@ -361,7 +365,7 @@ def result_record_type(function: Any, who: str) -> RecordType | None:
 
 
 def annotated_result(function: Any) -> Any:
-    """The element type of a function's return annotation; NoneType for `-> None`, None when there is none."""
+    """Return the element type of a function's return annotation; NoneType for `-> None`, None without one."""
     try:
         hint = typing.get_type_hints(function).get("return")
     except (NameError, TypeError):

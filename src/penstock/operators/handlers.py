@@ -1,4 +1,4 @@
-"""Command handlers: methods of a process function that carry out commands of a kind."""
+"""Command handlers: methods of a process function that carry out one kind of command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 HandlerScope = Literal["key", "step"]
 
 BUILT_IN_KINDS: Final = ("set", "reload-config", "clear-cache", "pause", "resume", "trace", "dump-state")
-"""Kinds that every step takes."""
+"""The kinds of command that every step accepts."""
 
 _MARK: Final = "__penstock_command__"
 
@@ -33,7 +33,7 @@ class _Mark:
 
 @dataclass(frozen=True)
 class Handler:
-    """A handler as it was found: the method's name, what it takes, and for whom it is called."""
+    """A declared handler: the method's name, the kind and payload that it takes, and its scope."""
 
     kind: str
     method: str
@@ -43,10 +43,10 @@ class Handler:
 
 
 def on_command(kind: str, *, scope: HandlerScope = "key", new_keys: bool = True) -> Callable[[F], F]:
-    """Mark a method of a process function as the handler of a kind of commands.
+    """Mark a method of a process function as the handler of one kind of command.
 
-    The method takes the payload and a context. The payload's annotation is its schema: a dataclass, a msgspec Struct, a
-    Python type, or None when the command has no payload. It may yield records, like `process_record`.
+    The method takes the payload and a context. The annotation of the payload is its schema: a dataclass, a msgspec
+    Struct, a Python type, or None if the command has no payload. The method may yield records, like `process_record`.
 
     >>> class Limits(ProcessFunction):
     ...     limit = ValueState(float)
@@ -55,18 +55,20 @@ def on_command(kind: str, *, scope: HandlerScope = "key", new_keys: bool = True)
     ...         self.limit.set(limit)
 
     Args:
-        kind: what the commands are called.
-        scope: "key": called for each key that the command names, or for every key of the step; "step": called once in
-            each task of the step, for commands to the step, where `ctx.keys()` goes through all keys.
-        new_keys: with the scope "key": whether a key that is first seen after a command to all keys gets the newest
-            such command of this kind, before its first record.
+        kind: the kind of the commands.
+        scope: "key": called for each key that the command names, or for every key of the step. "step": called once in
+            each task of the step, for commands to the step; `ctx.keys()` iterates over all keys.
+        new_keys: only for the scope "key": whether a key that is first seen after a command to all keys receives the
+            newest such command of this kind before its first record.
+
+    Raises JobDefinitionError for a kind of penstock's own, and for a scope that does not exist.
 
     """
     if not isinstance(kind, str) or not kind:
-        raise JobDefinitionError(f"{kind!r} is no kind of command; give its name as text.")
+        raise JobDefinitionError(f"{kind!r} is not a kind of command; pass its name as a string.")
     if kind in BUILT_IN_KINDS:
         raise JobDefinitionError(
-            f"The kind {kind!r} is penstock's own; choose another name for your command."
+            f"The kind {kind!r} is one of penstock's own; choose another name for your command."
         )
     if scope not in ("key", "step"):
         raise JobDefinitionError(f"A handler's scope is 'key' or 'step', not {scope!r}.")
@@ -79,7 +81,10 @@ def on_command(kind: str, *, scope: HandlerScope = "key", new_keys: bool = True)
 
 
 def declared_handlers(owner: type) -> dict[str, Handler]:
-    """The handlers that a class declares, by kind. JobDefinitionError when two take one kind or one cannot be used."""
+    """Return the handlers that a class declares, by kind.
+
+    Raises JobDefinitionError when two handlers take the same kind, or one cannot be used.
+    """
     found: dict[str, Handler] = {}
     for name in dict.fromkeys(name for cls in reversed(owner.__mro__) for name in vars(cls)):
         method = getattr(owner, name, None)
@@ -89,7 +94,7 @@ def declared_handlers(owner: type) -> dict[str, Handler]:
         if mark.kind in found:
             other = found[mark.kind].method
             raise JobDefinitionError(
-                f"{owner.__name__}.{other} and {owner.__name__}.{name} both take commands of the kind {mark.kind!r}."
+                f"{owner.__name__}.{other} and {owner.__name__}.{name} both handle commands of the kind {mark.kind!r}."
             )
         payload_type = _payload_type(owner, name, method)
         found[mark.kind] = Handler(mark.kind, name, mark.scope, mark.new_keys, payload_type)

@@ -1,4 +1,4 @@
-"""Key selectors: which value of a record is its key."""
+"""Key selectors: the fields or the function that select the key of a record."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["KeySelector", "key_selector", "place_selector"]
 class KeySelector:
     """Selects the key of records: one or several fields, or the result of a function.
 
-    `key_type` is the type in which keys are kept; integers of any width are kept as int64. `parts` says what a function
-    returns: one value, or a tuple of several. With `by_place` the records have no key: they are told apart by their
-    source partition, and what travels with them is the key of the part that they belong to.
+    `key_type` is the stored type of keys; integers of any width are stored as int64. `parts` are the values that a
+    function returns: one, or several as a tuple. If `by_place`, the records have no key of their own: their source
+    partition determines their part, and they carry the key of that part.
     """
 
     record_type: RecordType
@@ -36,16 +36,16 @@ class KeySelector:
 
     @property
     def computed(self) -> bool:
-        """Whether the key must travel with the record, since its fields do not hold it."""
+        """Whether the record carries the key in a separate column because its fields do not hold it."""
         return self.function is not None or self.by_place
 
     @property
     def field(self) -> str | None:
-        """The field that is the key, if it is a single one."""
+        """The key field, if the key is a single field; else None."""
         return self.fields[0] if len(self.fields) == 1 else None
 
     def column(self, batch: pa.RecordBatch) -> pa.Array:
-        """The keys of a batch. Errors of a key function pass through; a key may be null."""
+        """Return the keys of a batch, which may be null. Errors of a key function propagate."""
         if self.function is not None:
             return self._computed(list(map(self.function, self.record_type.objects(batch))))
         if self.field is not None:
@@ -61,7 +61,7 @@ class KeySelector:
         columns = list(values) if keys else [()] * len(self.parts)
         if len(columns) != len(self.parts):
             raise ValueError(
-                f"the key function gave tuples of {len(columns)} and not of {len(self.parts)} parts"
+                f"the key function returned tuples of {len(columns)} parts, not of {len(self.parts)}"
             )
         children = [
             _cast(part.to_arrow(column, check=False), target.type)
@@ -71,7 +71,7 @@ class KeySelector:
 
 
 def place_selector(record_type: RecordType) -> KeySelector:
-    """The selector of records that have no key."""
+    """Return the selector for records without a key."""
     return KeySelector(record_type, (), None, PART_KEY_TYPE, by_place=True)
 
 
@@ -82,10 +82,10 @@ def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
 def key_selector(
     record_type: RecordType, key: tuple[str | Callable[[Any], Any], ...], key_type: Any
 ) -> KeySelector:
-    """The selector of `key_by(*key, key_type=...)` on a stream of `record_type`.
+    """Return the selector for `key_by(*key, key_type=...)` on a stream of `record_type`.
 
-    Raises SchemaError for fields that do not exist or cannot be keys, JobDefinitionError for a function whose
-    result type is not known.
+    Raises SchemaError for fields that do not exist or cannot be keys, and JobDefinitionError for a function whose
+    result type is unknown.
     """
     if not key:
         raise JobDefinitionError("key_by needs a field, several fields, or a function.")
@@ -125,6 +125,6 @@ def _result_type(function: Callable[[Any], Any]) -> Any:
         raise JobDefinitionError(f"The result type of a key function cannot be resolved: {e}.") from e
     if hint is None:
         raise JobDefinitionError(
-            "key_by was given a function whose result type is not known. Annotate it (-> int), or add key_type=int."
+            "key_by has a function whose result type is not known. Annotate it (-> int), or add key_type=int."
         )
     return hint

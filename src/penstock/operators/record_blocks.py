@@ -1,8 +1,8 @@
-"""Blocks: runs of records of one origin, as they travel between operators.
+"""Blocks: sequences of records from one origin, in the form in which operators exchange them.
 
-A block is an Arrow record batch with the record's columns and a few more whose names start with two underscores: the
-place of each record in its source, its bytes as they came (for dead letters), its key, and its event time where no
-field holds that.
+A block is an Arrow record batch with the columns of the records. Additional columns, whose names start with two
+underscores, hold each record's offset in its source, its original bytes (for dead letters), its key, and its event
+time if no field holds it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MESSAGE_KEY: Final = "__message_key"
 
 @dataclass(frozen=True)
 class Records:
-    """Records of one origin on their way through stateless operators.
+    """Records from one origin, between stateless operators.
 
-    `times` are their event times, where these travel beside the records.
+    `times` are their event times, if no field of the records holds them.
     """
 
     batch: pa.RecordBatch
@@ -57,7 +57,7 @@ class Records:
         return len(self.offsets)
 
     def take(self, rows: npt.NDArray[np.int64], batch: pa.RecordBatch | None = None) -> Records:
-        """The given rows, in that order; with `batch`, under new columns that are aligned with `rows` already."""
+        """Return the given rows, in that order; with `batch`, with its columns, which must match `rows`."""
         picked = pa.array(rows)
         return replace(
             self,
@@ -69,7 +69,7 @@ class Records:
         )
 
     def dead_letter(self, row: int, reason: str, record_type: RecordType, step: str = "") -> DeadLetter:
-        """The dead letter of one of the records."""
+        """Return the dead letter of one of the records."""
         return DeadLetter(
             reason=reason,
             stream=self.stream,
@@ -81,9 +81,9 @@ class Records:
 
 
 def raw_bytes(raw: pa.Array | None, batch: pa.RecordBatch, row: int, record_type: RecordType) -> bytes:
-    """A record's bytes as they came, or as JSON where its source has no bytes for it.
+    """Return the original bytes of a record, or JSON if its source has no bytes for it.
 
-    The JSON is made from the columns, since the record's own class may be what raised.
+    The JSON is built from the columns, since the record's own class may have raised the error.
     """
     if raw is not None and raw[row].is_valid:
         found: bytes = raw[row].as_py()
@@ -93,7 +93,7 @@ def raw_bytes(raw: pa.Array | None, batch: pa.RecordBatch, row: int, record_type
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A record that could not be processed, with all that is needed to look into it and to send it again."""
+    """A record that could not be processed, with everything needed to examine it and to send it again."""
 
     reason: str
     stream: str
@@ -104,7 +104,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_bad_record(cls, stream: str, bad: BadRecord) -> DeadLetter:
-        """The dead letter of a record that its source could not read."""
+        """Return the dead letter of a record that its source could not read."""
         return cls(bad.reason, stream, "", bad.partition, bad.offset, bad.raw)
 
 
@@ -112,9 +112,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
 class Block:
     """Records of one stream and partition for one input of a step in one key group.
 
-    Blocks sort by input, branch, stream, partition and first offset: inputs of control streams come before those of
-    data streams, and a replay sees the same order whatever the shuffle did. `branch` sorts what came through a union
-    in the order of its streams.
+    Blocks sort by input, branch, stream, partition and first offset. Control streams are the first inputs, so they
+    come before data. A replay sees the same order regardless of the shuffle. `branch` sorts the inputs of a union in
+    the order of its streams.
     """
 
     input: int
@@ -126,7 +126,7 @@ class Block:
 
     @property
     def place(self) -> tuple[int, str, str, str]:
-        """Where the records come from: what blocks of one partition have in common."""
+        """The origin of the records, which all blocks of one partition share."""
         return (self.input, self.branch, self.stream, self.partition)
 
     @property
@@ -135,7 +135,7 @@ class Block:
         return (*self.place, self.first_offset)
 
     def column(self, name: str) -> pa.Array | None:
-        """A column, or None when the block has none of that name."""
+        """Return a column, or None if the block has no column of that name."""
         place = self.batch.schema.get_field_index(name)
         return None if place < 0 else self.batch.column(place)
 
@@ -143,7 +143,7 @@ class Block:
 def block_schema(
     record_type: RecordType, *, key_type: pa.DataType | None, raw: bool, timed: bool = False
 ) -> pa.Schema:
-    """The columns of a block: the record's, its offset, and its key, raw bytes and time when the block carries them."""
+    """Return the columns of a block: those of the record and its offset, and optionally its key, raw bytes and time."""
     fields = [*record_type.schema, pa.field(OFFSET, pa.int64(), nullable=False)]
     if key_type is not None:
         fields.append(pa.field(KEY, key_type, nullable=False))
@@ -155,7 +155,7 @@ def block_schema(
 
 
 def join_blocks(blocks: list[Block]) -> list[Block]:
-    """Neighbouring blocks of one partition as one block each, since vectorised code is fast on large ones."""
+    """Join neighbouring blocks of one partition into one block, since vectorised code is fast on large blocks."""
     joined: list[Block] = []
     start = 0
     for end in range(1, len(blocks) + 1):

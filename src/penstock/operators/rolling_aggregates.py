@@ -1,4 +1,4 @@
-"""Rolling aggregates: after each record of a key what all of its records so far come to."""
+"""Rolling aggregates: emit, after each record of a key, the aggregate of all of its records so far."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ __all__ = ["RollingCount", "RollingFieldAggregate", "RollingFunction", "rolling_
 
 
 class RollingFunction(ProcessFunction):
-    """Emits one record for each that comes, at its event time: what `fold` gives of it and those before.
+    """A function that emits one record per input record, at its event time: the result of `fold`.
 
     Attributes:
-        output: the type of what is emitted.
+        output: the type of the emitted records.
 
     """
 
     output: RecordType
 
     def process_record(self, record: Any, ctx: Context) -> Iterator[Any]:
-        """Fold the record into the state of its key."""
+        """Fold the record into the state of its key, and emit the result."""
         yield self.fold(record, ctx)
 
     def fold(self, record: Any, ctx: Context) -> Any:
-        """The record to emit."""
+        """Return the record to emit for this record and those before it."""
         raise NotImplementedError
 
 
 class KeyedResults:
-    """Results with the fields of their key: those of a result that is a record, else one field `value`."""
+    """Results with the fields of their key: then the fields of the result if it is a record, else one field `value`."""
 
     def __init__(self, key: KeySelector, result: Any) -> None:
         spec = value_spec("value", without_none(result)[0])
@@ -52,13 +52,13 @@ class KeyedResults:
         self.record_type: Final = type_of_fields([*keys, *fields])
 
     def record(self, key: Any, result: Any) -> Any:
-        """The record with a result."""
+        """Return the record with a result and its key."""
         values = [getattr(result, name) for name in self._names] if self._names else [result]
         return self.record_type.python_class(*(key if self._has_parts else (key,)), *values)
 
 
 class RollingCount(RollingFunction):
-    """How many records of the key there were."""
+    """The number of records of the key so far."""
 
     count = ValueState(int)
 
@@ -73,7 +73,7 @@ class RollingCount(RollingFunction):
 
 
 class RollingFieldAggregate(RollingFunction):
-    """One of `AGGREGATES` of a field."""
+    """One of `AGGREGATES` of a field so far."""
 
     totals = ValueState(Totals)
 
@@ -89,7 +89,7 @@ class RollingFieldAggregate(RollingFunction):
 
 
 class RollingAggregate(RollingFunction):
-    """What an aggregate function makes of an accumulator; `rolling_aggregate` declares its state."""
+    """The result of an aggregate function so far; `rolling_aggregate` declares its state."""
 
     accumulator: AggregatingState[Any, Any, Any]
 
@@ -103,7 +103,7 @@ class RollingAggregate(RollingFunction):
 
 
 class RollingReduce(RollingFunction):
-    """What a reduce function makes of records; `rolling_reduce` declares its state."""
+    """The result of a reduce function so far; `rolling_reduce` declares its state."""
 
     reduced: ReducingState[Any]
 
@@ -118,9 +118,9 @@ class RollingReduce(RollingFunction):
 def rolling_aggregate(
     aggregate: AggregateFunction[Any, Any, Any], key: KeySelector, result: Any
 ) -> RollingAggregate:
-    """The function of an aggregate; `result` is the type of its results, where no annotation says it.
+    """Return the step function of an aggregate; `result` is the type of its results if it is not annotated.
 
-    JobDefinitionError or SchemaError when its accumulators or results cannot be kept or emitted.
+    Raises JobDefinitionError or SchemaError when its accumulators cannot be stored, or its results cannot be emitted.
     """
     contents = Aggregated(aggregate)
     kind = type("RollingAggregate", (RollingAggregate,), {"accumulator": AggregatingState(aggregate)})
@@ -129,10 +129,10 @@ def rolling_aggregate(
 
 
 def rolling_reduce(function: Callable[[Any, Any], Any], records: RecordType) -> RollingReduce:
-    """The function that reduces records to one of their type. JobDefinitionError for what cannot do that."""
+    """Return the step function that reduces records to one. Raises JobDefinitionError if `function` is not callable."""
     if not callable(function):
         raise JobDefinitionError(
-            f"A reduce function takes two records and returns one, and {function!r} cannot."
+            f"A reduce function takes two records and returns one, but {function!r} is not a function."
         )
     kind = type("RollingReduce", (RollingReduce,), {"reduced": ReducingState(records, function)})
     found: RollingReduce = kind(records)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import reason_of, unfit
+from penstock.operators.error_reasons import misfit_reason, reason_of
 from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.records.types import RecordType
 
@@ -23,8 +23,8 @@ def apply_transform(
     output_type: RecordType,
     name: str,
 ) -> tuple[Records, list[DeadLetter]]:
-    """Apply a function to each record. Records on which it raises, or whose result does not fit, are dead letters."""
-    call = {"map": _mapped, "filter": _filtered, "flat_map": _flat_mapped}[kind]
+    """Apply a function to each record. A record for which it raises, or whose result does not fit, is a dead letter."""
+    call = {"map": _map, "filter": _filter, "flat_map": _flat_map}[kind]
     results: list[Any] = []
     rows: list[int] = []
     letters: list[DeadLetter] = []
@@ -44,27 +44,27 @@ def apply_transform(
     try:
         batch = output_type.batch(results)
     except SchemaError:
-        results, picked = _fitting(results, picked, records, input_type, output_type, name, letters)
+        results, picked = _keep_fitting(results, picked, records, input_type, output_type, name, letters)
         batch = output_type.batch(results)
     return records.take(picked, batch), letters
 
 
-def _mapped(function: Callable[[Any], Any], record: Any) -> list[Any]:
+def _map(function: Callable[[Any], Any], record: Any) -> list[Any]:
     result = function(record)
     if result is None:
         raise ValueError("the map function returned None; use filter or flat_map to drop records")
     return [result]
 
 
-def _filtered(function: Callable[[Any], Any], record: Any) -> list[Any]:
+def _filter(function: Callable[[Any], Any], record: Any) -> list[Any]:
     return [record] if function(record) else []
 
 
-def _flat_mapped(function: Callable[[Any], Any], record: Any) -> list[Any]:
+def _flat_map(function: Callable[[Any], Any], record: Any) -> list[Any]:
     return list(function(record) or ())
 
 
-def _fitting(
+def _keep_fitting(
     results: list[Any],
     rows: Any,
     records: Records,
@@ -73,13 +73,13 @@ def _fitting(
     name: str,
     letters: list[DeadLetter],
 ) -> tuple[list[Any], Any]:
-    """The results that fit the output type, with their rows; the others are added to the dead letters."""
+    """Return the results that fit the output type, with their rows, and add the others to the dead letters."""
     kept: list[int] = []
     for place, result in enumerate(results):
         try:
             output_type.batch([result])
             kept.append(place)
         except SchemaError as e:
-            reason = unfit(result, output_type, e, "the result")
+            reason = misfit_reason(result, output_type, e, "the result")
             letters.append(records.dead_letter(int(rows[place]), reason, input_type, name))
     return [results[place] for place in kept], rows[kept]

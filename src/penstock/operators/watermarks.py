@@ -1,7 +1,7 @@
-"""Watermarks: what a slot knows of the progress of event time, put together from the watermark updates of its inputs.
+"""Watermarks: the progress of event time in a slot, combined from the watermark updates of its inputs.
 
-A watermark update says how far the partitions of a stream claim to be. The watermark of a slot is the minimum over the
-partitions that are not idle, and never goes back (Akidau et al., "The Dataflow Model", VLDB 2015).
+A watermark update holds the watermarks of a stream's partitions. The watermark of a slot is the minimum over the
+partitions that are not idle, and never decreases (Akidau et al., "The Dataflow Model", VLDB 2015).
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ __all__ = [
     "InputWatermarkRule",
     "Progress",
     "WatermarkUpdate",
-    "merged_progress",
+    "merge_progress",
 ]
 
 INGESTION_TIME: Final = "__ingestion_time"
-"""As the field of event time: a record counts when it arrives, at the time of its micro-batch."""
+"""As an event-time field: the event time of a record is its arrival, the time of its micro-batch."""
 
 END_MS: Final = 2**63 - 1
-"""The watermark behind all records."""
+"""The watermark after all records."""
 
 _BEFORE_ALL: Final = -(2**63)
 
 
 class WatermarkUpdate(msgspec.Struct, array_like=True, frozen=True):
-    """How far partitions of a stream, or slots of a step, are: the watermark of each, in milliseconds since 1970.
+    """The watermarks of a stream's partitions, or of a step's slots, in milliseconds since 1970.
 
-    `origin` is the id of the source or step; a slot of a step may have no watermark yet. With `ends` time ends for this
-    micro-batch: all that is open is done. With `idle` they hold time back no more, until they tell something again.
+    `origin` is the id of the source or step; a slot of a step may have no watermark yet. If `ends`, time ends in this
+    micro-batch, which fires all open windows and timers. If `idle`, they no longer hold back the watermark, until
+    their next update.
     """
 
     origin: str
@@ -46,9 +47,9 @@ class WatermarkUpdate(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class InputWatermarkRule:
-    """How the partitions of one origin count: those that are known beforehand, and after what silence one is idle.
+    """How the partitions of one origin count: those known in advance, and the silence after which one is idle.
 
-    `grows` tells that others may come. With `by_arrival` the time of records is that of the micro-batch.
+    If `grows`, more partitions may appear. If `by_arrival`, the event time of records is that of the micro-batch.
     """
 
     origin: str
@@ -59,15 +60,16 @@ class InputWatermarkRule:
 
 
 Partitions = dict[str, dict[str, tuple[int | None, int | None]]]
-"""What is known of the partitions of each origin, as `Progress` keeps it."""
+"""The progress of the partitions of each origin, as in `Progress`."""
 
 
 class Progress(msgspec.Struct):
-    """What a slot keeps of its inputs.
+    """The progress of event time that a slot stores for its inputs.
 
-    `partitions` has, by origin and partition, the watermark, None before the first, and the time of the micro-batch
-    that brought something last, None when it told that it is idle. `watermark_ms` is the slot's own, None before the
-    first. `told` is what the slot has told the steps behind: its watermark, and whether it is idle.
+    `partitions` has, by origin and partition, the watermark (None before the first) and the time of the latest
+    micro-batch with an update (None if the partition reported that it is idle). `watermark_ms` is the slot's own
+    watermark, None before the first. `told` is the slot's latest update to the steps after it: its watermark, and
+    whether it is idle.
     """
 
     partitions: Partitions = {}
@@ -76,10 +78,11 @@ class Progress(msgspec.Struct):
 
 
 class EventClock:
-    """The event time of a slot in one micro-batch. `progress` is what was kept; that of afterwards is here.
+    """The event time of a slot in one micro-batch.
 
-    `before_ms` is the watermark while the records of the micro-batch are processed, `after_ms` the one behind them.
-    With `stands` it is the same: the step is paused, and its inputs go on without it. `ends` tells that time ends.
+    The argument `progress` is the stored one; the attribute is the one after this micro-batch. `before_ms` is the
+    watermark while its records are processed, `after_ms` the watermark after them. If the step is `paused` the two are
+    equal, while the watermarks of its inputs continue. `ends` is whether time ends.
     """
 
     def __init__(
@@ -89,11 +92,11 @@ class EventClock:
         updates: Iterable[WatermarkUpdate],
         now_ms: int,
         *,
-        stands: bool = False,
+        paused: bool = False,
     ) -> None:
         self._watermark_rules: Final = watermark_rules
         self._now_ms: Final = now_ms
-        self._stands: Final = stands
+        self._paused: Final = paused
         partitions: Partitions = {}
         for rule in watermark_rules:
             known = progress.partitions.get(rule.origin, {})
@@ -107,14 +110,14 @@ class EventClock:
                 before_ms = known.get(name, (None, 0))[0]
                 known[name] = _later(before_ms, watermark_ms), None if update.idle else now_ms
         self.progress: Final = Progress(partitions, progress.watermark_ms, progress.told)
-        if not stands:
+        if not paused:
             self.progress.watermark_ms = _later(progress.watermark_ms, self._least())
         self.before_ms: Final = progress.watermark_ms
-        self.ends: Final = ends and not stands
+        self.ends: Final = ends and not paused
         self.after_ms: Final = END_MS if self.ends else self.progress.watermark_ms
 
     def _least(self) -> int | None:
-        """The watermark of those that are not idle; when all are, nobody holds anything back."""
+        """Return the smallest watermark of the partitions that are not idle; if all are idle, the largest of all."""
         working = [watermark_ms for _, _, watermark_ms in self._working()]
         working += [self._now_ms - 1 for rule in self._watermark_rules if rule.by_arrival]
         if working:
@@ -123,7 +126,7 @@ class EventClock:
         return max((watermark_ms for watermark_ms, _ in entries if watermark_ms is not None), default=None)
 
     def _working(self) -> Iterator[tuple[str, str, int | None]]:
-        """The partitions that are not idle: their origin, name and watermark."""
+        """Yield the partitions that are not idle: their origin, name and watermark."""
         for rule in self._watermark_rules:
             for name, (watermark_ms, moved_ms) in self.progress.partitions[rule.origin].items():
                 if not self._is_silent(rule, moved_ms):
@@ -136,12 +139,12 @@ class EventClock:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing holds time. A paused step does, as data waits in it."""
+        """Whether no input holds back the watermark. A paused step is never idle, since data waits in it."""
         by_arrival = any(rule.by_arrival for rule in self._watermark_rules)
-        return not (self._stands or by_arrival or any(True for _ in self._working()))
+        return not (self._paused or by_arrival or any(True for _ in self._working()))
 
-    def tell(self, origin: str, slot: str) -> WatermarkUpdate | None:
-        """What a slot of a step has to tell the steps behind it; None when they know."""
+    def next_update(self, origin: str, slot: str) -> WatermarkUpdate | None:
+        """Return the update of a slot for the steps after it, and note it as sent; None if nothing has changed."""
         before, self.progress.told = self.progress.told, (self.progress.watermark_ms, self.is_idle)
         if self.progress.told == before:
             return None
@@ -150,12 +153,12 @@ class EventClock:
 
     @property
     def moved(self) -> bool:
-        """Whether time has moved."""
+        """Whether the watermark has advanced."""
         return self.after_ms != self.before_ms
 
     @property
     def next_idle_ms(self) -> int | None:
-        """When the next partition falls idle, in milliseconds since 1970; None when none will."""
+        """When the next partition becomes idle, in milliseconds since 1970; None if none will."""
         found = [
             moved_ms + rule.idle_ms
             for rule in self._watermark_rules
@@ -167,7 +170,7 @@ class EventClock:
 
     @property
     def held_by(self) -> tuple[str, str] | None:
-        """The origin and the partition that hold time, for people; None when none does."""
+        """The origin and the partition that hold back the watermark, for display; None if there is none."""
         found = [
             (_BEFORE_ALL if watermark_ms is None else watermark_ms, origin, name)
             for origin, name, watermark_ms in self._working()
@@ -175,11 +178,11 @@ class EventClock:
         return min(found)[1:] if found else None
 
 
-def merged_progress(found: Sequence[Progress | None]) -> Progress | None:
-    """What the slots of a step know of time, as one, for slots that divide the keys otherwise.
+def merge_progress(found: Sequence[Progress | None]) -> Progress | None:
+    """Merge the progress of a step's slots into one, for slots that partition the keys differently.
 
-    What came from other steps is left out, whose slots are others then as well, and tell anew; the watermark stands
-    until they have.
+    Updates from other steps are left out: their slots change as well, and send new updates. Until then, the watermark
+    does not move.
     """
     known = [progress for progress in found if progress is not None]
     if not known:
@@ -192,8 +195,8 @@ def merged_progress(found: Sequence[Progress | None]) -> Progress | None:
             mine = partitions.setdefault(origin, {})
             for name, (watermark_ms, moved_ms) in entries.items():
                 other_ms, other_moved_ms = mine.get(name, (watermark_ms, moved_ms))
-                least_ms = None if None in (watermark_ms, other_ms) else min(watermark_ms or 0, other_ms or 0)
-                mine[name] = least_ms, _later(moved_ms, other_moved_ms)
+                min_ms = None if None in (watermark_ms, other_ms) else min(watermark_ms or 0, other_ms or 0)
+                mine[name] = min_ms, _later(moved_ms, other_moved_ms)
     watermarks = [progress.watermark_ms for progress in known]
     return Progress(
         partitions, None if None in watermarks else min(at for at in watermarks if at is not None)

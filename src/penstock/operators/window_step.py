@@ -1,4 +1,4 @@
-"""Window steps: what a step with windows is made of, and the records that leave it."""
+"""Window steps: the function of a step with windows, and the records that it emits."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ __all__ = [
 ]
 
 LATE: Final = "late"
-"""The side output of records whose windows had been cleaned up when they came."""
+"""The side output for records that arrive after their windows have been cleaned up."""
 
 Ints = npt.NDArray[np.int64]
 
 _TIME: Final = pa.timestamp("us", "UTC")
 _BOUNDS: Final = ("window_start", "window_end")
-# Triggers that never ask for the clock; others may.
+# Triggers that never use the clock; others may.
 _WITHOUT_CLOCK: Final = (
     ContinuousEventTimeTrigger,
     CountTrigger,
@@ -77,12 +77,12 @@ class WindowOutput:
         self.record_type: Final = record_type
 
     def batch(self, panes: Sequence[Emission], key_type: pa.DataType) -> tuple[pa.RecordBatch, pa.Array]:
-        """What firings emitted, in order, and the key of each record. SchemaError when a result does not fit."""
+        """Return the emitted records, in order, and the key of each. Raises SchemaError if a result does not fit."""
         raise NotImplementedError
 
 
 class ObjectOutput(WindowOutput):
-    """What a window function emits, as it is."""
+    """The records of a window function, unchanged."""
 
     def batch(self, panes: Sequence[Emission], key_type: pa.DataType) -> tuple[pa.RecordBatch, pa.Array]:  # noqa: D102  # as declared
         keys = [pane.key for pane in panes for _ in pane.results]
@@ -93,8 +93,8 @@ class ObjectOutput(WindowOutput):
 class ResultOutput(WindowOutput):
     """The result of each window, with its key and its bounds.
 
-    The first fields are those of the key, then come `window_start` and `window_end`, null for the global window, and
-    then those of the result.
+    The fields are those of the key, then `window_start` and `window_end` (null for the global window), then those of
+    the result.
     """
 
     def __init__(self, record_type: RecordType, parts: int, result: RecordType | Field) -> None:
@@ -111,16 +111,16 @@ class ResultOutput(WindowOutput):
         else:
             values = [self._result.to_arrow(results)]
         bounds = [_bounds(name, [pane.window for pane in panes]) for name in _BOUNDS]
-        return self._together(keys, bounds, values), keys
+        return self._combine(keys, bounds, values), keys
 
     def columns(
         self, keys: pa.Array, starts_ms: Ints, ends_ms: Ints, values: list[pa.Array]
     ) -> pa.RecordBatch:
-        """The records of windows, with the fields of their results as columns."""
+        """Return the records of windows, given the fields of their results as columns."""
         bounds = [pa.array(times * 1000).cast(_TIME) for times in (starts_ms, ends_ms)]
-        return self._together(keys, bounds, values)
+        return self._combine(keys, bounds, values)
 
-    def _together(self, keys: pa.Array, bounds: list[pa.Array], values: list[pa.Array]) -> pa.RecordBatch:
+    def _combine(self, keys: pa.Array, bounds: list[pa.Array], values: list[pa.Array]) -> pa.RecordBatch:
         key_columns = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
         columns = [*key_columns[: self._parts], *bounds, *values]
         cast = [column.cast(f.arrow_type) for column, f in zip(columns, self.record_type.fields, strict=True)]
@@ -128,7 +128,7 @@ class ResultOutput(WindowOutput):
 
 
 def _bounds(name: str, windows: list[Window]) -> pa.Array:
-    """The starts or the ends of windows; null for the global window. SchemaError for what no datetime can tell."""
+    """Return the starts or ends of windows, null for the global window. Raises SchemaError if one is out of range."""
     at = _BOUNDS.index(name)
     times = [None if window == GLOBAL else window[at] for window in windows]
     for time_ms in times:
@@ -142,7 +142,7 @@ def _bounds(name: str, windows: list[Window]) -> pa.Array:
 
 
 class ParameterSetting(Setting[Any]):
-    """A parameter of windows as a setting of the step. A window has one value of it, so it holds from the cut."""
+    """A window parameter as a setting of the step. It takes effect at the cut, since a window has a single value."""
 
     has_history = False
 
@@ -151,7 +151,7 @@ class ParameterSetting(Setting[Any]):
         self._parameter: Final = parameter
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
-        """A value from JSON. msgspec.ValidationError when windows cannot have it."""
+        """Decode a value from JSON. Raises msgspec.ValidationError if it is invalid for the windows."""
         value = super().value_of(data)
         try:
             self._parameter.check(value)
@@ -161,7 +161,7 @@ class ParameterSetting(Setting[Any]):
 
 
 class WindowStep(ProcessFunction):
-    """The function of a step with windows. What it does with records and timers is in `WindowRun`.
+    """The function of a step with windows. `WindowRun` processes its records and timers.
 
     `parameters` are those of the windows, by the names of the settings that change them.
     """
@@ -170,7 +170,7 @@ class WindowStep(ProcessFunction):
         self.spec = spec
         self.output = output
         self.record_type = record_type
-        # What does not fit is refused when the job is described.
+        # Invalid options raise here, when the job is described.
         self.operator = WindowOperator(spec)
         self.parameters = parameters_of(spec, self.operator)
         self.state().spec()
@@ -182,29 +182,29 @@ class WindowStep(ProcessFunction):
             return True
         trigger = _inside(self.operator.trigger)
         if isinstance(self.spec.assigner, GlobalWindows):
-            # The end of time, which is all that an EventTimeTrigger waits for there, comes without them as well.
+            # An EventTimeTrigger there only waits for the end of time, which does not need watermarks.
             return isinstance(trigger, ContinuousEventTimeTrigger)
         return isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
 
     @property
     def wants_clock(self) -> bool:
-        """Whether windows may fire while nothing comes."""
+        """Whether windows may fire while no records arrive."""
         return self.is_by_clock or not isinstance(_inside(self.operator.trigger), _WITHOUT_CLOCK)
 
     @property
     def is_by_clock(self) -> bool:
-        """Whether windows begin and end by the clock."""
+        """Whether these are processing-time windows."""
         assigner = self.spec.assigner
         return not assigner.is_event_time and not isinstance(assigner, GlobalWindows)
 
     @property
     def awaits_end(self) -> bool:
-        """Whether windows may have something to do when time ends, also where records have no event time."""
+        """Whether windows may fire when time ends, even if records have no event time."""
         trigger = _inside(self.operator.trigger)
         return self.wants_clock or isinstance(trigger, EventTimeTrigger | ContinuousEventTimeTrigger)
 
     def begin(self, settings: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-        """Called once for all key groups of a slot: the parameters are as they are in force, the states at work."""
+        """Apply the current settings and bind the states. Called once for all key groups of a slot."""
         for name, parameter in self.parameters.items():
             value = settings[name].get()
             if value != parameter.given:
@@ -217,7 +217,7 @@ class WindowStep(ProcessFunction):
                 setattr(function, name, states[name])
 
     def state(self) -> WindowState:
-        """The hidden state that holds the open windows."""
+        """Return the hidden state that holds the open windows."""
         contents, operator = self.spec.contents, self.operator
         folded: Any = None
         if operator.folds:
@@ -238,7 +238,10 @@ class WindowStep(ProcessFunction):
 def window_output(
     contents: WindowContents, record_type: RecordType, key: KeySelector, declared: Any
 ) -> WindowOutput:
-    """What windows emit: what a function is annotated or declared to, records as they were reduced, or results."""
+    """Return the output of windows: records of the window function, reduced records, or results.
+
+    Raises JobDefinitionError if the window function is annotated to return None.
+    """
     function = contents.function
     if function is not None:
         if declared is not None:
@@ -246,7 +249,7 @@ def window_output(
         found = result_record_type(function.process, _who(function))
         if found is None:
             raise JobDefinitionError(
-                f"{_who(function)} is annotated to return None, so that nothing comes of it."
+                f"{_who(function)} is annotated to return None, so it would emit nothing. Annotate what it emits."
             )
         return ObjectOutput(found)
     if isinstance(contents, Reduced):
@@ -268,7 +271,7 @@ def _who(function: WindowFunction) -> str:
 
 
 def key_fields(key: KeySelector) -> list[Field]:
-    """The fields that hold the key in a result, as the key holds them."""
+    """Return the fields of a result that hold the key, in the key's types."""
     if key.fields:
         return [dataclasses.replace(key.record_type.field(name), nullable=False) for name in key.fields]
     if len(key.parts) == 1:
@@ -280,7 +283,7 @@ def key_fields(key: KeySelector) -> list[Field]:
 
 
 def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Parameter]:
-    """The parameters of windows by name; those of trigger and evictor have that word before them."""
+    """Return the parameters of windows by name; those of trigger and evictor have the prefix of that word."""
     found: dict[str, Parameter] = {}
     for prefix, part in (
         ("", spec.assigner),
@@ -289,7 +292,7 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
         ("", spec.contents.aggregate if _has_parameters(spec.contents) else None),
     ):
         for name, value in vars(part).items() if part is not None else ():
-            # That of a default trigger is the assigner's own.
+            # The parameter of a default trigger is the assigner's own.
             if isinstance(value, Parameter) and all(value is not other for other in found.values()):
                 found[f"{prefix}{name.lstrip('_')}"] = value
     if spec.assigner.is_event_time:
@@ -298,10 +301,10 @@ def parameters_of(spec: WindowSpec, operator: WindowOperator) -> dict[str, Param
 
 
 def _has_parameters(contents: WindowContents) -> TypeGuard[Aggregated]:
-    """Whether commands may change how records are aggregated, as to choose another aggregate of their field."""
+    """Return whether commands may change the aggregation, such as to another aggregate of the field."""
     if not isinstance(contents, Aggregated) or isinstance(contents.aggregate, FieldStatistics):
         return False
-    # Of records without a field there is nothing but their number.
+    # Without a field, records can only be counted.
     return not isinstance(contents.aggregate, FieldAggregate) or contents.aggregate.field is not None
 
 
@@ -310,16 +313,16 @@ def _inside(trigger: Trigger) -> Trigger:
 
 
 def _check_declared(function: type) -> None:
-    """JobDefinitionError when a window function declares what only process functions may."""
+    """Raise JobDefinitionError when a window function declares something that only process functions may."""
     for name, found in [*declared_shared(function).items(), *declared_transient(function).items()]:
         raise JobDefinitionError(
-            f"{function.__name__} declares {name!r}, a {type(found).__name__}, and a window function has keyed states "
-            "only. Let a process function behind the windows have it."
+            f"{function.__name__} declares {name!r}, a {type(found).__name__}, but a window function can only have "
+            "keyed states. Declare it in a process function after the windows."
         )
     if declared_handlers(function):
         raise JobDefinitionError(
-            f"{function.__name__} has a handler of commands, and a window function takes none. Let a process function "
-            "behind the windows take them."
+            f"{function.__name__} has a command handler, but a window function takes no commands. Handle them in a "
+            "process function after the windows."
         )
 
 
@@ -333,9 +336,9 @@ def _setting_of(parameter: Parameter) -> ParameterSetting:
 
 
 def window_step(spec: WindowSpec, record_type: RecordType, output: WindowOutput) -> WindowStep:
-    """The function of a step: with a setting for each parameter, and the states of its window function.
+    """Return the function of a step, with a setting for each parameter and the states of its window function.
 
-    JobDefinitionError when the parts do not fit each other.
+    Raises JobDefinitionError when the parts do not fit together.
     """
     function = spec.contents.function
     names: dict[str, Any] = {}
@@ -346,7 +349,7 @@ def window_step(spec: WindowSpec, record_type: RecordType, output: WindowOutput)
     for name, parameter in parameters_of(spec, WindowOperator(spec)).items():
         if name in names:
             raise JobDefinitionError(
-                f"{type(function).__name__} declares the state {name!r}, and the windows have a setting of that name. "
+                f"{type(function).__name__} declares the state {name!r}, but the windows have a setting of that name. "
                 "Rename the state."
             )
         names[name] = _setting_of(parameter)

@@ -1,4 +1,4 @@
-"""Command reader: the records of the command stream become admitted commands. Runs in workers."""
+"""Command reader: turn the records of the command stream into admitted commands. Runs in workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.control.admitted_commands import AdmittedCommand, encode_commands, seen_by_slot
+from penstock.control.admitted_commands import AdmittedCommand, commands_for_slot, encode_commands
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command, CommandError, CommandFormat, DumpRequest
 from penstock.control.receipts import RecordPosition
@@ -33,26 +33,26 @@ COMMAND_NODE: Final = SourceNode(
 )
 """The source of commands that every job with a keyed step has."""
 
-# A dead letter of a command that is too large has only its beginning.
+# The dead letter of a malformed command holds at most this much of it.
 _SHOWN_BYTES: Final = 4096
 
 
 @dataclass(frozen=True)
 class CommandReader:
-    """Turns the chunks of the command stream into admitted commands, one packed row for each slot."""
+    """A reader that turns the chunks of the command stream into admitted commands, one packed row for each slot."""
 
     plan: JobPlan
     format: CommandFormat
-    most_bytes: int
+    max_bytes: int
     fetched: FetchedFiles
     node: SourceNode = COMMAND_NODE
 
     def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
-        """The commands, packed, as Arrow batches."""
+        """Yield the commands as packed Arrow batches."""
         return packed_batches(self.rows(chunks), self.plan.slots)
 
     def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
-        """The same, row by row."""
+        """Yield the same, row by row."""
         for chunk in chunks:
             with no_cyclic_collection():
                 admitted, letters = self._read(chunk)
@@ -60,11 +60,13 @@ class CommandReader:
             if not admitted:
                 continue
             for slot in self.plan.slot_of.values():
-                body = encode_commands(seen_by_slot(admitted, slot.own, functools.partial(_concerns, slot)))
+                body = encode_commands(
+                    commands_for_slot(admitted, slot.own, functools.partial(_concerns, slot))
+                )
                 yield PackedRow(SLOT_COMMANDS, slot.key_groups[0], 0, chunk.partition, 0, body)
 
     def _read(self, chunk: SourceChunk) -> tuple[list[AdmittedCommand], list[DeadLetter]]:
-        """The commands of a chunk, sorted by position."""
+        """Return the commands of a chunk, sorted by position, and its dead letters."""
         accepting = self.plan.accepting
         commands: list[tuple[RecordPosition, Command]] = []
         refused: list[AdmittedCommand] = []
@@ -73,17 +75,17 @@ class CommandReader:
             try:
                 command = self._decode(raw)
             except CommandError as e:
-                refused.append(accepting.malformed(e, place))
+                refused.append(accepting.refuse_malformed(e, place))
                 shown = raw[:_SHOWN_BYTES]
                 letters.append(DeadLetter(str(e), COMMANDS, "", place.partition, place.offset, shown))
                 continue
             try:
                 commands.append((place, self._with_content(command, place)))
             except CommandError as e:
-                refused.append(accepting.refused(place, command, str(e)))
+                refused.append(accepting.refuse(place, command, str(e)))
         for bad in chunk.bad:
             place = RecordPosition(COMMANDS, bad.partition, bad.offset)
-            refused.append(accepting.malformed(CommandError(bad.reason), place))
+            refused.append(accepting.refuse_malformed(CommandError(bad.reason), place))
             letters.append(DeadLetter.of_bad_record(COMMANDS, bad))
         admitted = accepting.admit(commands)
         return (
@@ -96,17 +98,20 @@ class CommandReader:
             yield RecordPosition(COMMANDS, chunk.partition, offset), raw or b""
 
     def _decode(self, raw: bytes) -> Command:
-        return decode_command(raw, self.format, self.most_bytes)
+        return decode_command(raw, self.format, self.max_bytes)
 
     def _with_content(self, command: Command, place: RecordPosition) -> Command:
-        """A reload-config with the content of its file; others as they are. CommandError for a place not allowed."""
+        """Return a reload-config with the content of its file, and any other command unchanged.
+
+        Raises CommandError for a place that is not allowed.
+        """
         if command.kind not in ("reload-config", "dump-state"):
             return command
         payload: Any = msgspec.json.decode(command.payload)
         name = f"{place.partition}-{place.offset}"
         if command.kind == "dump-state":
             to = payload.get("to") if isinstance(payload, dict) else None
-            # Any other payload is refused as such.
+            # Any other payload is refused later, when it is validated.
             if isinstance(to, str):
                 self.fetched.check_write(DumpRequest(to).place(0), name, command.id)
             return command
@@ -118,7 +123,7 @@ class CommandReader:
 
 
 def _concerns(slot: Slot, admitted: AdmittedCommand) -> bool:
-    """Whether a slot needs more of a command than its id."""
+    """Return whether a slot needs more of a command than its id."""
     if admitted.refusal:
         return slot.first
     return not admitted.key_groups or not slot.own.isdisjoint(admitted.key_groups)

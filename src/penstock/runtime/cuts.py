@@ -39,14 +39,14 @@ class Cut:
 
 
 def write_stream_order(checkpoint: Path, streams: Sequence[str], first_batch: int = 0) -> None:
-    """Note in which order the streams stand in Spark's offset log, and the number of what Spark calls batch 0."""
-    # Whole or not at all, since it may be read at any moment.
+    """Write the order of the streams in Spark's offset log, and the number of what Spark calls batch 0."""
+    # Atomically, since other processes may read it at any moment.
     order = {"streams": list(streams), "first_batch": first_batch}
     write_atomically(checkpoint / _ORDER_FILE, json.dumps(order).encode())
 
 
 def batch_numbers(log: Path) -> list[int]:
-    """The numbers of the micro-batches in one of Spark's logs (offsets, commits), in order; none without the folder."""
+    """Return the sorted micro-batch numbers in one of Spark's logs (offsets, commits), empty without the folder."""
     try:
         names = os.listdir(log)  # noqa: PTH208  # only names are needed
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def batch_numbers(log: Path) -> list[int]:
 
 
 def read_offsets(path: Path, streams: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Where each stream ends in a file of Spark's offset log. A stream of which nothing was read yet is left out."""
+    """Return the end of each stream in a file of Spark's offset log. Streams not read yet are left out."""
     # The file holds a version line, a line of metadata, then one line for each source.
     lines = path.read_text().splitlines()[2:]
     found = zip(streams, lines, strict=True)
@@ -63,7 +63,7 @@ def read_offsets(path: Path, streams: Sequence[str]) -> dict[str, dict[str, Any]
 
 
 def read_cuts(checkpoint: str | Path) -> list[Cut]:
-    """The cuts of the batches that the checkpoint still knows, oldest first."""
+    """Return the cuts of the micro-batches that the checkpoint still has, oldest first."""
     folder = Path(checkpoint)
     found = batch_numbers(folder / "offsets")
     first = _order(folder)["first_batch"] if found else 0
@@ -71,22 +71,22 @@ def read_cuts(checkpoint: str | Path) -> list[Cut]:
 
 
 def read_cut(checkpoint: Path, batch_id: int) -> Cut:
-    """The cut of one batch."""
+    """Return the cut of one micro-batch."""
     order = _order(checkpoint)
     offsets = read_offsets(checkpoint / "offsets" / str(batch_id - order["first_batch"]), order["streams"])
     return Cut(batch_id, {stream: _end(offset) for stream, offset in offsets.items()})
 
 
 def newest_cut(checkpoint: Path) -> Cut | None:
-    """The cut of the newest micro-batch that is committed; None before the first."""
+    """Return the cut of the newest committed micro-batch, or None before the first."""
     done = batch_numbers(checkpoint / "commits")
     return read_cut(checkpoint, _order(checkpoint)["first_batch"] + done[-1]) if done else None
 
 
 def oldest_ends(log: Path, streams: Sequence[str]) -> dict[str, int | dict[int, int]]:
-    """Where each stream ended in the oldest micro-batch of an offset log, by the order of the streams in it.
+    """Return the end of each stream in the oldest micro-batch of an offset log, which has the given stream order.
 
-    Nothing is known of a log that is empty, or whose oldest file is broken.
+    Empty if the log is empty or its oldest file is broken.
     """
     found = batch_numbers(log)
     if not found:

@@ -1,4 +1,4 @@
-"""Gathered entries: all that a slot has stored, on disk where it is too much for the memory (no Spark)."""
+"""Gathered entries: everything that a slot has stored, spilled to disk when it is large (no Spark)."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from penstock.state.stored_blocks import Content
 
 __all__ = ["GatheredEntries"]
 
-# So much of a slot is in memory.
-_MOST_BYTES: Final = 32 << 20
+# At most this much of a slot is in memory.
+_MAX_BYTES: Final = 32 << 20
 
 
 class GatheredEntries(Mapping[str, Content]):
-    """Bytes by names, as they are added. Those on disk are views of the file, of which only what is used is read."""
+    """A mapping of names to bytes, filled by `add`. Values on disk are views of a file, read only when used."""
 
     def __init__(self) -> None:
         self._held: Final[dict[str, bytes]] = {}
         self._held_bytes = 0
         self._places: Final[dict[str, tuple[int, int]]] = {}
-        # Without a name: nothing is left of it when the worker ends.
+        # An unnamed file: nothing of it remains when the worker ends.
         self._file: IO[bytes] | None = None
         self._file_bytes = 0
         self._view = memoryview(b"")
 
     def add(self, name: str, content: pa.Buffer) -> None:
-        """Take the bytes of a name."""
-        if self._held_bytes + content.size <= _MOST_BYTES:
+        """Add the bytes of a name."""
+        if self._held_bytes + content.size <= _MAX_BYTES:
             self._held[name] = content.to_pybytes()
             self._held_bytes += content.size
             return
         if self._file is None:
-            # What is in the way of a write shows here, so nothing may wait to be written.
+            # Without a buffer, a write that fails raises here.
             self._file = tempfile.TemporaryFile(prefix="penstock-slot-", buffering=0)  # noqa: SIM115  # it is read from later
         self._places[name] = self._file_bytes, content.size
         left = memoryview(content)

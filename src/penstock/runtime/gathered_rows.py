@@ -1,4 +1,4 @@
-"""Gathered rows: all that a slot has in a micro-batch, in a fixed order, on disk where it is too much (no Spark)."""
+"""Gathered rows: all rows of a slot in a micro-batch, in a fixed order, spilled to disk when large (no Spark)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from penstock.runtime.packed_rows import PackedRow
 
 __all__ = ["GatheredRows", "in_memory", "pieces_of_groups"]
 
-# So many bytes of the bodies of a slot are in memory.
-_MOST_BYTES: Final = 64 << 20
+# At most this many bytes of a slot's bodies are in memory.
+_MAX_BYTES: Final = 64 << 20
 
 
 class GatheredRows:
-    """The rows of a slot by destination; a context manager, at whose end what is on disk is gone.
+    """The rows of a slot by destination. A context manager, which removes what is on disk when it exits.
 
-    Each list is sorted, so that it does not depend on the order of arrival. A body may be on disk: its length is known,
-    and for all else `in_memory` reads it.
+    Each list is sorted, so it does not depend on the order of arrival. A body may be on disk: its length is known, and
+    `in_memory` reads its content.
     """
 
     def __init__(self, rows: Iterable[PackedRow]) -> None:
-        # Without a name: nothing is left of it when the worker ends.
+        # An unnamed file: nothing of it remains when the worker ends.
         self._file: IO[bytes] | None = None
         self._held_bytes = 0
         try:
-            gathered = sorted(map(self._kept, rows))
+            gathered = sorted(map(self._keep, rows))
         except BaseException:
             self._close()
             raise
@@ -51,10 +51,10 @@ class GatheredRows:
         if self._file is not None:
             self._file.close()
 
-    def _kept(self, row: PackedRow) -> PackedRow:
-        """The row with its body in memory or, where there is too much of that, on disk."""
+    def _keep(self, row: PackedRow) -> PackedRow:
+        """Return the row with its body in memory or, above the limit, on disk."""
         size = len(row.body)
-        if self._held_bytes + size <= _MOST_BYTES:
+        if self._held_bytes + size <= _MAX_BYTES:
             self._held_bytes += size
             return row
         if self._file is None:
@@ -66,10 +66,10 @@ class GatheredRows:
 
 @functools.total_ordering
 class _StoredBody:
-    """A body that is on disk. It is read to be compared, which rows that differ in nothing else need."""
+    """A body on disk. Comparing it reads it, which only happens for rows that are otherwise equal."""
 
     __slots__ = ("_file", "_place", "_size")
-    __hash__ = None  # type: ignore[assignment]  # as nobody needs it
+    __hash__ = None  # type: ignore[assignment]  # not needed
 
     def __init__(self, file: IO[bytes], place: int, size: int) -> None:
         self._file: Final = file
@@ -95,16 +95,16 @@ def _content(body: Any) -> bytes:
 
 
 def in_memory(row: PackedRow) -> PackedRow:
-    """The row with its body as bytes."""
+    """Return the row with its body as bytes."""
     return row if isinstance(row.body, bytes) else row._replace(body=bytes(row.body))
 
 
-def pieces_of_groups(rows: Iterable[PackedRow], most_bytes: int) -> Iterator[list[PackedRow]]:
-    """Sorted rows in lists of whole key groups, each that are full at so many bytes."""
+def pieces_of_groups(rows: Iterable[PackedRow], max_bytes: int) -> Iterator[list[PackedRow]]:
+    """Split sorted rows into lists of whole key groups. A list is full once it has `max_bytes`."""
     piece: list[PackedRow] = []
     size = 0
     for _, group in itertools.groupby(rows, key=operator.attrgetter("key_group")):
-        if size >= most_bytes:
+        if size >= max_bytes:
             yield piece
             piece, size = [], 0
         found = list(group)

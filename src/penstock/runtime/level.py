@@ -1,4 +1,4 @@
-"""Levels: run the keyed steps of one depth on the packed rows of one slot. Knows no Spark."""
+"""Levels: run the keyed steps of one depth on the packed rows of one slot. Independent of Spark."""
 
 from __future__ import annotations
 
@@ -48,43 +48,43 @@ from penstock.streams.graph import Port, ProcessNode
 
 __all__ = ["Level", "StoredStates"]
 
-# What a step emitted travels on in blocks of about this size, each of whole key groups.
+# The output of a step is sent in blocks of about this size, each of whole key groups.
 _BLOCK_BYTES: Final = 8 << 20
-# What waits for a paused step is stored in parts of about this size, each of whole key groups.
+# Data held for a paused step is stored in parts of about this size, each of whole key groups.
 _HELD_BYTES: Final = 64 << 20
 
 
 class StoredStates(Protocol):
-    """Where the states of a slot's steps are kept between micro-batches."""
+    """The store of the states of a slot's steps between micro-batches."""
 
     def entries(self, step_id: str) -> Entries:
-        """Where the state of a step is."""
+        """Return the stored entries of a step."""
 
 
 class Level:
-    """The steps of one depth, as one task runs them. `cache` has what its worker keeps of slots meanwhile."""
+    """The steps of one depth, as one task runs them. `cache` holds what its worker keeps of slots between calls."""
 
     def __init__(self, plan: JobPlan, step_ids: Sequence[str], cache: SlotCache = kept_slots) -> None:
         levels = [[node.id for node in level] for level in plan.levels()]
-        cache.most_bytes = plan.state_memory_bytes
+        cache.max_bytes = plan.state_memory_bytes
         number = levels.index(list(step_ids))
         self._is_last: Final = number == len(levels) - 1
         self._runners: Final = {step_id: _StepRunner(plan, step_id, number, cache) for step_id in step_ids}
         self.slot_of: Final = plan.slot_of.__getitem__
-        self._by_time: Final = {step_id for step_id, runner in self._runners.items() if runner.goes_by_time}
+        self._timed: Final = {step_id for step_id, runner in self._runners.items() if runner.has_time}
         self.wants_clock: Final = any(plan.wants_clock(runner.node) for runner in self._runners.values())
         self.next_timer_ms: int | None = None
 
     def run(
         self, rows: Iterable[PackedRow], states: StoredStates, now: dt.datetime, slot: Slot
     ) -> Iterator[PackedRow]:
-        """All packed rows of a slot in, in any order; what steps emit and the rows for others out, in a fixed one.
+        """Run a slot on its packed rows, in any order. Yield what steps emit, and rows for others, in a fixed order.
 
         The bodies must be bytes, which can be compared. `now` is the time of the micro-batch. Afterwards
-        `next_timer_ms` is when the slot must run again though nothing comes, in milliseconds since 1970, None when it
-        need not.
+        `next_timer_ms` is the time at which the slot must run again even without input, in milliseconds since 1970, or
+        None if it need not.
         """
-        # The shuffle delivers rows in any order, and what passes must leave in the same order in a replay.
+        # The shuffle delivers rows in any order, and rows that pass must leave in the same order in a replay.
         with GatheredRows(rows) as gathered:
             yield from self._run(gathered.lists, states, now, slot)
 
@@ -95,7 +95,7 @@ class Level:
         updates = watermark_updates_of(map(in_memory, found.get(WATERMARKS, [])))
         wakes = WAKE in found
         steps = {step_id for step_id, runner in self._runners.items() if wakes or runner.takes(commands)}
-        steps |= self._by_time
+        steps |= self._timed
         self.next_timer_ms = None
         for destination in sorted(found.keys() | steps):
             runner = self._runners.get(destination)
@@ -110,16 +110,16 @@ class Level:
 
 
 def _commands(rows: list[PackedRow]) -> list[SlotCommand]:
-    """All commands of the micro-batch, sorted by position."""
+    """Return all commands of the micro-batch, sorted by position."""
     commands = [admitted for row in rows for admitted in decode_commands(in_memory(row).body)]
     return sorted(commands, key=operator.attrgetter("place"))
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a slot has for one step: packed rows, commands, watermark updates, the time of the micro-batch, its place.
+    """The input of one step in a slot: packed rows, commands, watermark updates, the time of the micro-batch, the slot.
 
-    `wakes` says that it is the first micro-batch of a job that begins with a seed.
+    `wakes` is true in the first micro-batch of a job that starts with a seed.
     """
 
     rows: list[PackedRow]
@@ -131,7 +131,7 @@ class _Work:
 
 
 class _StepRunner:
-    """One step of the level: unpacks its blocks, runs its core, packs what it emits."""
+    """One step of the level, which unpacks its blocks, runs its core and packs the output."""
 
     def __init__(self, plan: JobPlan, step_id: str, level: int, cache: SlotCache) -> None:
         self._plan = plan
@@ -145,18 +145,18 @@ class _StepRunner:
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
         self._data = len(node.edges) - 1
         self._watermark_rules: Final = plan.watermark_rules(node)
-        self._tells_time: Final = plan.tells_time(node)
-        self.goes_by_time: Final = self._core.timers is not None or bool(self._watermark_rules)
+        self._sends_watermarks: Final = plan.sends_watermarks(node)
+        self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
     def takes(self, commands: list[SlotCommand]) -> bool:
-        """Whether one of the commands is for the step."""
+        """Return whether one of the commands is for the step."""
         return any(self._is_for(admitted) for admitted in commands)
 
     def commands_for(self, commands: list[SlotCommand]) -> list[SlotCommand]:
-        """The commands for the step."""
+        """Return the commands for the step."""
         return [admitted for admitted in commands if self._is_for(admitted)]
 
     def _is_for(self, admitted: SlotCommand) -> bool:
@@ -169,7 +169,7 @@ class _StepRunner:
         return target == step if target else step in self._plan.accepting.takers(admitted.command)
 
     def run(self, work: _Work, states: StoredStates) -> Iterator[PackedRow]:
-        """Run the step on all that is there for it in one slot."""
+        """Run the step on its input in one slot."""
         entries = states.entries(self.node.id)
         name = (
             self.node.id,
@@ -179,8 +179,8 @@ class _StepRunner:
         )
         kept = self._cache.take(name)
         if self._plan.seed is not None and entries.get(HEAD) is None:
-            # The first time that the slot runs. Where the first micro-batch had no task to wake it, that is later. What
-            # the worker has kept of such a slot is from before a rescaling.
+            # The slot runs for the first time, perhaps not in the first micro-batch, if no task there woke it. Anything
+            # that the worker has kept of such a slot is from before a rescaling.
             take_over(seed_folder(self._plan.seed, self.node.id, work.slot.key_groups[0]), entries)
         try:
             tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
@@ -193,23 +193,23 @@ class _StepRunner:
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
         if work.commands or broadcast:
             execution = run.steer(work.commands, broadcast)
-            yield from self._packed([(first, execution.result)])
+            yield from self._pack([(first, execution.result)])
             applied = list(execution.applied.values())
             if execution.reports or applied:
                 yield reports_row(self.node.step, first, work.at, execution.reports, applied)
         if work.slot.first and (run.changed_shared or work.wakes):
-            told = msgspec.json.encode(run.settings())
-            yield counts_row("settings", self.node.step, 0, first, told)
+            settings = msgspec.json.encode(run.settings())
+            yield counts_row("settings", self.node.step, 0, first, settings)
         held_before = run.header.held_bytes
         run.begin_data()
         if run.header.paused:
-            rows = self._held(rows, run, entries)
+            rows = self._hold(rows, run, entries)
         elif held_before:
             controls = [row for row in rows if row.input != self._data]
             yield from self._records(controls, run, more_follows=True)
             rows = [row for row in rows if row.input == self._data]
             for part in range(run.header.held_parts):
-                yield from self._records(_unheld(entries, part), run, more_follows=True)
+                yield from self._records(_take_held(entries, part), run, more_follows=True)
             run.header.held_bytes = run.header.held_parts = 0
         yield from self._records(rows, run)
         yield from self._time(run, first)
@@ -232,29 +232,29 @@ class _StepRunner:
         self._cache.put(name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
-        """Tell people how far event time is, and the steps behind this one once that has changed."""
+        """Report the event time to the driver, and to the steps after this one once it has changed."""
         time, clock = run.time, run.event_clock
         if time is None or clock is None:
             return
         yield time_row(self.node.step, first, time)
-        update = clock.tell(self.node.id, f"{first:05d}") if self._tells_time else None
+        update = clock.next_update(self.node.id, f"{first:05d}") if self._sends_watermarks else None
         if update is not None:
             yield from watermark_rows(update, self._plan.first_key_groups)
 
     def _records(
         self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False
     ) -> Iterator[PackedRow]:
-        """Run the keyed records of all key groups, and their timers that are due."""
+        """Run the keyed records of all key groups, and their due timers."""
         by_group = operator.attrgetter("key_group")
         found: dict[int, list[PackedRow]] = {group: [] for group in run.due_groups}
         found |= {group: list(part) for group, part in itertools.groupby(rows, key=by_group)}
-        return self._packed(
+        return self._pack(
             (group, run.process(group, list(map(self._block, part)), more_follows=more_follows))
             for group, part in sorted(found.items())
         )
 
-    def _packed(self, results: Iterable[tuple[int, StepResult]]) -> Iterator[PackedRow]:
-        """What came of key groups, as packed rows of whole key groups."""
+    def _pack(self, results: Iterable[tuple[int, StepResult]]) -> Iterator[PackedRow]:
+        """Yield the results of key groups as packed rows of whole key groups."""
         emitted: dict[str, _Emitted] = {}
         with no_cyclic_collection():
             for key_group, result in results:
@@ -270,7 +270,7 @@ class _StepRunner:
             yield self._row(output, waiting)
 
     def _by_key_group(self, emission: Emission, key_group: int) -> Iterator[PackedRow]:
-        """What was emitted, as a row for each key group of its keys; without a key it is of the one at work."""
+        """Yield an emission as a row for each key group of its keys; records without a key are in `key_group`."""
         groups = np.full(len(emission.keys), key_group, np.uint16)
         known = emission.keys.is_valid().to_numpy(zero_copy_only=False)
         count = self._plan.key_groups
@@ -280,8 +280,8 @@ class _StepRunner:
             waiting.add(batch)
             yield self._row(emission.output, waiting)
 
-    def _held(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
-        """Keep the data for later; gives what is left, which is control records."""
+    def _hold(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
+        """Store the data for later and return the other rows, which are control records."""
         data = (row for row in rows if row.input == self._data)
         for piece in pieces_of_groups(data, _HELD_BYTES):
             held = list(map(in_memory, piece))
@@ -298,7 +298,7 @@ class _StepRunner:
     def _batch(self, emission: Emission) -> pa.RecordBatch:
         batch = emission.batch
         if self._carries_keys[emission.output]:
-            # The keys of parts are nobody's business.
+            # The keys of parts are internal.
             keys = emission.keys if self._core.has_key else pa.nulls(len(emission.keys), self._core.key_type)
             batch = batch.append_column(KEY, keys)
         if emission.times is not None:
@@ -313,17 +313,17 @@ class _StepRunner:
         return PackedRow(destination, group, 0, f"{group:05d}", 0, to_bytes(batch))
 
 
-def _unheld(entries: Entries, part: int) -> list[PackedRow]:
-    """The rows of one micro-batch that were held, and are no longer."""
+def _take_held(entries: Entries, part: int) -> list[PackedRow]:
+    """Return one part of the held rows, and remove it from the store."""
     held = entries.get(held_name(part))
     if held is None:
-        raise StateError("Data that waited for a paused step is not in the checkpoint.")
+        raise StateError("The data held for a paused step is not in the checkpoint.")
     entries.remove(held_name(part))
     return msgspec.msgpack.decode(held, type=list[PackedRow])
 
 
 class _Emitted:
-    """What some neighbouring key groups have emitted to one output."""
+    """The output of neighbouring key groups to one output of a step."""
 
     def __init__(self, first_key_group: int) -> None:
         self.first_key_group: Final = first_key_group

@@ -1,8 +1,7 @@
-"""Packed rows: what travels through Spark. One row holds a whole block of records.
+"""Packed rows: the rows that penstock sends through Spark. One row holds a whole block of records.
 
-A row says where it goes (`destination`), for which key group, and in which place of the order, and carries its body as
-bytes: an Arrow record batch without its schema, which both ends know from the plan. `slot` is the Spark key under which
-it travels to the task that serves its key group.
+A row has a destination, a key group, a position in the order, and a body of bytes: an Arrow record batch without its
+schema, which both ends know from the plan. `slot` is the Spark key that takes it to the task that serves its key group.
 """
 
 from __future__ import annotations
@@ -83,12 +82,12 @@ _reports: Final = msgspec.msgpack.Decoder(tuple[dt.datetime, list[Report], list[
 _receipt_columns: Final = msgspec.msgpack.Decoder(list[ReceiptColumns])
 DEAD_LETTER_TYPE: Final = record_type(DeadLetter)
 
-# Arrow batches handed to Spark are kept near this size; Spark holds a few of them in memory for each task.
+# The approximate size of the Arrow batches for Spark, which holds a few of them in memory for each task.
 _BATCH_BYTES: Final = 8 << 20
 
 
 class PackedRow(NamedTuple):
-    """One block on its way, as a row of PACKED_SCHEMA; the slot follows from the key group.
+    """One block, as a row of PACKED_SCHEMA. The slot follows from the key group.
 
     The body of a row for a sink is the record batch itself until the row leaves the process.
     """
@@ -102,64 +101,64 @@ class PackedRow(NamedTuple):
 
 
 def place_text(branch: str, stream: str, partition: str) -> str:
-    """From which partition of which stream the records of a row come, and through which branch of a union, if any.
+    """Encode the stream and partition that the records of a row come from, and the branch of a union, if any.
 
-    Rows of one branch sort together, and branches in the order in which the union names its streams.
+    Rows of one branch sort together, and branches sort in the order in which the union names its streams.
     """
     return f"{branch}/{quote(stream, safe='')}/{partition}"
 
 
 def place_of(text: str) -> tuple[str, str, str]:
-    """What `place_text` was given."""
+    """Decode a text of `place_text` into branch, stream and partition."""
     branch, stream, partition = text.split("/", 2)
     return branch, unquote(stream), partition
 
 
 def to_bytes(batch: pa.RecordBatch) -> pa.Buffer:
-    """A record batch without its schema."""
+    """Serialize a record batch without its schema."""
     return batch.serialize()
 
 
 def from_bytes(body: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """The record batch of a body that `to_bytes` made."""
+    """Return the record batch of a body from `to_bytes`."""
     return pa.ipc.read_record_batch(pa.py_buffer(body), schema)
 
 
 def record_batch_of(row: PackedRow, schema: pa.Schema) -> pa.RecordBatch:
-    """The record batch of a row for a sink, wherever the row comes from."""
+    """Return the record batch of a row for a sink, whether or not it has left the process."""
     return row.body if isinstance(row.body, pa.RecordBatch) else from_bytes(row.body, schema)
 
 
 def encode_body(row: PackedRow) -> PackedRow:
-    """The row as it can leave the process."""
+    """Return the row with its body as bytes, so that it can leave the process."""
     return row._replace(body=to_bytes(row.body)) if isinstance(row.body, pa.RecordBatch) else row
 
 
 def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes = b"") -> PackedRow:
-    """A row that reports a count: records in of a stream, or keys of a step in a key group."""
-    told = msgspec.msgpack.encode((kind, name, key_group, count, body))
-    return PackedRow(COUNTS, key_group, 0, name, 0, told)
+    """Return a row that reports a count, such as the records in of a stream or the keys of a step in a key group."""
+    report = msgspec.msgpack.encode((kind, name, key_group, count, body))
+    return PackedRow(COUNTS, key_group, 0, name, 0, report)
 
 
 def time_row(step: str, key_group: int, time: StepTime) -> PackedRow:
-    """A row that reports how far the event time of a slot of a step is, and what holds it."""
+    """Return a row that reports the event time of a slot of a step, and what holds it back."""
     return counts_row(TIME, step, 0, key_group, msgspec.msgpack.encode(time))
 
 
 def time_of(body: bytes) -> StepTime:
-    """What `time_row` was given."""
+    """Decode the body of a row from `time_row`."""
     return _times.decode(body)
 
 
 def reports_row(
     step: str, key_group: int, at: dt.datetime, reports: Sequence[Report], applied: Sequence[Applied] = ()
 ) -> PackedRow:
-    """A row that reports what a slot of a step did with commands in the micro-batch of that time."""
+    """Return a row that reports what a slot of a step did with commands in the micro-batch of that time."""
     return PackedRow(REPORTS, key_group, 0, step, 0, msgspec.msgpack.encode((at, reports, applied)))
 
 
 def reports_of(body: bytes) -> tuple[dt.datetime, list[Report], list[Applied]]:
-    """What `reports_row` was given."""
+    """Decode the body of a row from `reports_row`."""
     return _reports.decode(body)
 
 
@@ -174,19 +173,19 @@ def decode_receipt_columns(body: bytes) -> list[ReceiptColumns]:
 
 
 def watermark_rows(update: WatermarkUpdate, first_key_groups: Iterable[int]) -> Iterator[PackedRow]:
-    """A watermark update for every slot, which are named by their first key groups."""
+    """Yield a row with a watermark update for every slot. Slots are given by their first key groups."""
     body = msgspec.msgpack.encode(update)
     for group in first_key_groups:
         yield PackedRow(WATERMARKS, group, 0, update.origin, 0, body)
 
 
 def watermark_updates_of(rows: Iterable[PackedRow]) -> list[WatermarkUpdate]:
-    """What `watermark_rows` was given."""
+    """Decode the watermark updates of rows from `watermark_rows`."""
     return [_updates.decode(row.body) for row in rows]
 
 
 def packed_batches(rows: Iterable[PackedRow], slots: npt.NDArray[np.int32]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches for Spark; `slots` has the slot of each key group."""
+    """Yield rows as Arrow batches for Spark. `slots` has the slot of each key group."""
     waiting: list[PackedRow] = []
     size = 0
     for row in rows:
@@ -209,7 +208,7 @@ def _as_batch(rows: list[PackedRow], slots: npt.NDArray[np.int32]) -> pa.RecordB
 
 
 def _binary(bodies: Sequence[Any]) -> pa.Array:
-    """A binary column of buffers, with one copy of each."""
+    """Build a binary column of buffers, with one copy of each."""
     offsets = np.zeros(len(bodies) + 1, np.int32)
     np.cumsum([len(body) for body in bodies], out=offsets[1:])
     return pa.BinaryArray.from_buffers(
@@ -220,7 +219,7 @@ def _binary(bodies: Sequence[Any]) -> pa.Array:
 def split_by_key_group(
     batch: pa.RecordBatch, groups: Any, count: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of each key group, in order within it, for the groups that have any."""
+    """Yield the records of each key group that has any, in their order within it."""
     # NumPy sorts 16-bit integers by radix, so this is linear.
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups, minlength=count)

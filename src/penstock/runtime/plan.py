@@ -1,10 +1,10 @@
-"""The plan: how a job's graph becomes a chain of levels, and where each block goes. Knows no Spark.
+"""The plan: how a job's graph becomes a chain of levels, and where each block goes. Independent of Spark.
 
     read (sources) -> [keyed level -> forward]* -> write (sinks)
 
 A level holds all steps whose inputs come from earlier levels. Everything else (blocks for later steps, for sinks, dead
-letters, counts) passes a level unchanged, so one chain serves any graph, each record is computed once, and every
-level sees the same cut.
+letters, counts) passes a level unchanged. So one chain serves any graph, each record is computed once, and every level
+sees the same cut.
 """
 
 from __future__ import annotations
@@ -48,37 +48,37 @@ __all__ = ["JobPlan", "emission_destination", "has_timers", "wants_starts"]
 
 
 def emission_destination(step: str, output: str) -> str:
-    """The destination of what a step emitted, on its way to be forwarded."""
+    """Return the destination of what a step emitted, until it is forwarded."""
     return f"out/{step}/{output}"
 
 
 def has_timers(node: ProcessNode) -> bool:
-    """Whether the function of a step may have timers by the clock."""
+    """Return whether the function of a step may have processing-time timers."""
     if isinstance(node.function, WindowStep):
         return node.function.wants_clock
     return type(node.function).on_timer is not ProcessFunction.on_timer
 
 
 def awaits_end(node: ProcessNode) -> bool:
-    """Whether a step has windows that may have something to do when time ends."""
+    """Return whether a step has windows that may fire when time ends."""
     return isinstance(node.function, WindowStep) and node.function.awaits_end
 
 
 def wants_starts(graph: Graph) -> bool:
-    """Whether a job must be told when it starts and when time ends: it has timers or windows, or goes by event time."""
+    """Return whether a job needs the start signal and the end of time: it has timers, windows or event time."""
     by_step = any(has_timers(node) or awaits_end(node) for node in graph.steps())
     return by_step or any(node.watermarks is not None for node in graph.sources())
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job's graph with everything the workers need to run it. Pickled to them.
+    """A job's graph with everything that the workers need to run it. It is pickled to the workers.
 
-    `raw_streams` are the streams whose source has bytes for each record, which then travel with it for dead
-    letters; `keyed_sinks` are the sinks that want the key of each record; `parallelism` is the number of tasks of a
-    keyed level, and `state_memory_bytes` what a worker may keep of their states in memory. `seed` is the folder
-    with the state to begin with. `partitions` has those of each Kafka stream when the job started; `replayed` is the
-    micro-batch, as Spark counts, that was planned before and is done again, with those that were known then.
+    `raw_streams` are the streams whose source has bytes for each record; these stay with the record for dead letters.
+    `keyed_sinks` are the sinks that take the key of each record. `parallelism` is the number of tasks of a keyed level,
+    and `state_memory_bytes` the limit of the state that a worker keeps in memory. `seed` is the folder with the initial
+    state. `partitions` has the partitions of each Kafka stream at the start of the job. `replayed` is the micro-batch,
+    in Spark's numbering, that was planned before and is repeated, with the partitions known at that time.
     """
 
     graph: Graph
@@ -93,7 +93,7 @@ class JobPlan:
     replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None
 
     def of_batch(self, number: int) -> JobPlan:
-        """The plan for a micro-batch, as Spark counts: with the partitions that it was planned with."""
+        """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""
         if self.replayed is None or number > self.replayed[0]:
             return self
         return dataclasses.replace(self, partitions={**self.partitions, **self.replayed[1]}, replayed=None)
@@ -105,16 +105,16 @@ class JobPlan:
 
     @functools.cached_property
     def slot_of(self) -> dict[int, Slot]:
-        """The slots by their Spark keys."""
+        """The slots by Spark key."""
         return slots(self.key_groups, self.parallelism)
 
     @property
     def first_key_groups(self) -> list[int]:
-        """The first key group of each slot: where rows go that are for every task."""
+        """The first key group of each slot, to which rows for every task go."""
         return sorted(slot.key_groups[0] for slot in self.slot_of.values())
 
     def levels(self) -> list[list[ProcessNode]]:
-        """The keyed steps by depth; steps of one level do not depend on each other."""
+        """Return the keyed steps by depth. Steps of one level do not depend on each other."""
         depth: dict[str, int] = {}
         for node in self.graph.nodes.values():
             before = max((depth[port.node] for port in inputs(node)), default=0)
@@ -123,18 +123,18 @@ class JobPlan:
         return [[s for s in steps if depth[s.id] == d] for d in range(1, max(depth.values(), default=0) + 1)]
 
     def wants_clock(self, node: ProcessNode) -> bool:
-        """Whether a step goes on while nothing comes: it has timers, or an input that may fall idle."""
+        """Return whether a step has work while no input comes: it has timers, or an input that may become idle."""
         return has_timers(node) or any(
             rule.idle_ms is not None or rule.by_arrival for rule in self.watermark_rules(node)
         )
 
     @property
     def has_clock(self) -> bool:
-        """Whether a step goes on while nothing comes."""
+        """Whether any step has work while no input comes."""
         return any(map(self.wants_clock, self.graph.steps()))
 
     def watermark_rules(self, node: ProcessNode) -> list[InputWatermarkRule]:
-        """How event time is put together in a step, of all streams of its data; empty for one without."""
+        """Return the watermark rules of all data inputs of a step; empty for a step without event time."""
         return self._watermark_rules[node.id]
 
     @functools.cached_property
@@ -148,11 +148,11 @@ class JobPlan:
     def _watermark_rules_of(
         self, origin: SourceNode | ProcessNode, known: Mapping[str, list[InputWatermarkRule]]
     ) -> list[InputWatermarkRule]:
-        """How what comes from a source or a step counts for event time; `known` has the paces of earlier steps."""
+        """Return the rules for input from a source or a step. `known` has the rules of earlier steps."""
         if isinstance(origin, ProcessNode):
             before = known[origin.id]
             if before and all(rule.by_arrival for rule in before):
-                # Slots of it to which nothing comes do not run, and would hold time.
+                # Its slots without input do not run, and would hold back event time.
                 return [InputWatermarkRule(origin.id, (), by_arrival=True)]
             slots = tuple(f"{group:05d}" for group in self.first_key_groups)
             return [InputWatermarkRule(origin.id, slots)] if before else []
@@ -169,34 +169,34 @@ class JobPlan:
 
     @property
     def awaits_end(self) -> bool:
-        """Whether a step may have something to do when time ends: it goes by event time, or has windows."""
+        """Whether a step may have work when time ends: it has event time or windows."""
         return any(self.watermark_rules(node) or awaits_end(node) for node in self.graph.steps())
 
-    def tells_time(self, node: ProcessNode) -> bool:
-        """Whether other steps go by the watermark of a step."""
+    def sends_watermarks(self, node: ProcessNode) -> bool:
+        """Return whether other steps depend on the watermark of a step."""
         watermark_rules = [rule for found in self._watermark_rules.values() for rule in found]
         return any(rule.origin == node.id and not rule.by_arrival for rule in watermark_rules)
 
     def core(self, node: ProcessNode) -> StepCore:
-        """The step's core."""
+        """Return the core of a step."""
         inputs = [StepInput(e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges]
         timed = [output for output in node.outputs if self.wants_times(Port(node.id, output))]
         return StepCore(node.step, node.function, inputs, node.emitted, stamped=node.stamped, timed=timed)
 
     @functools.cached_property
     def accepting(self) -> Accepting:
-        """Which commands the steps take."""
+        """The commands that the steps take."""
         return Accepting({node.step: _accepted(node) for node in self.graph.steps()}, self.key_groups)
 
     def step_schema(self, node: ProcessNode, number: int) -> pa.Schema:
-        """The columns of blocks for an input of a step."""
+        """Return the columns of blocks for an input of a step."""
         edge = node.edges[number]
         key_type = edge.key.key_type if edge.key is not None and edge.key.computed else None
         raw, timed = self._has_raw(edge.port), edge.time == EVENT_TIME
         return block_schema(edge.record_type, key_type=key_type, raw=raw, timed=timed)
 
     def emission_schema(self, node: ProcessNode, output: str) -> pa.Schema:
-        """The columns of what a step emits: the records, and their keys and event times where somebody wants them."""
+        """Return the columns of a step's output: the records, and their keys and event times if they are needed."""
         fields = list(node.outputs[output].schema)
         if self.wants_keys(Port(node.id, output)):
             fields.append(pa.field(KEY, node.key.key_type))
@@ -205,15 +205,15 @@ class JobPlan:
         return pa.schema(fields)
 
     def sink_schema(self, node: SinkNode) -> pa.Schema:
-        """The columns of blocks for a sink."""
+        """Return the columns of blocks for a sink."""
         fields = list(node.record_type.schema)
         if node.name in self.keyed_sinks:
-            # The offset tells which record it was that a broker does not take.
+            # The offset identifies a record that a broker rejects.
             fields += [pa.field(MESSAGE_KEY, pa.binary()), pa.field(OFFSET, pa.int64())]
         return pa.schema(fields)
 
     def wants_keys(self, port: Port) -> bool:
-        """Whether a sink behind the port wants the keys of its records."""
+        """Return whether a sink after the port takes the keys of its records."""
         for node, _ in self.graph.consumers(port):
             if isinstance(node, SinkNode) and node.name in self.keyed_sinks:
                 return True
@@ -222,18 +222,18 @@ class JobPlan:
         return False
 
     def wants_times(self, port: Port) -> bool:
-        """Whether a step behind the port goes by event times that come from before it and travel beside the records."""
+        """Return whether a step after the port uses event times that were set before it, next to the records."""
         for node, number in self.graph.consumers(port):
             if isinstance(node, ProcessNode) and node.edges[number].time == EVENT_TIME:
                 return True
-            # From a transform with a field of time on they are made of that.
+            # A transform with a time field sets new event times from it.
             passes = isinstance(node, UnionNode) or (isinstance(node, TransformNode) and node.time is None)
             if passes and self.wants_times(Port(node.id)):
                 return True
         return False
 
     def wants_key_groups(self, port: Port) -> bool:
-        """Whether a step without a key is behind the port, which takes the key groups of records for their places."""
+        """Return whether a step without a key is after the port. It uses the key groups of records as their places."""
         for node, number in self.graph.consumers(port):
             if isinstance(node, ProcessNode):
                 key = node.edges[number].key

@@ -1,4 +1,4 @@
-"""Record reader: chunks of a source become packed rows. Runs in workers."""
+"""Record reader: turn chunks of a source into packed rows. Runs in workers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = ["PLANNED", "StreamReader", "kafka_chunks", "planned_at"]
 PLANNED: Final = "planned_ms"
 """A column of Kafka rows with the time at which their micro-batch was planned."""
 
-# A chunk of Kafka records is decoded and packed when it has this many records or bytes. Larger chunks make fatter
-# blocks, and blocks are what each key group pays for.
+# A chunk of Kafka records is decoded and packed when it has this many records or bytes. Larger chunks make larger
+# blocks, and each key group has a cost per block.
 _CHUNK_RECORDS: Final = 500_000
 _CHUNK_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
 class StreamReader:
-    """Turns the chunks of one source into packed rows.
+    """A reader that turns the chunks of one source into packed rows.
 
-    `format` is None for sources that decode themselves; `lines` tells that raw values may end in a line end, which
-    is no part of the record.
+    `format` is None for sources that decode by themselves. With `lines`, raw values may end in a line end, which is
+    not part of the record.
     """
 
     plan: JobPlan
@@ -52,11 +52,11 @@ class StreamReader:
         return Router(self.plan, Port(self.node.id))
 
     def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The chunks' records, packed, as Arrow batches of PACKED_SCHEMA. `now_ms` is when they were planned."""
+        """Yield the chunks' records as Arrow batches of PACKED_SCHEMA. `now_ms` is when they were planned."""
         return packed_batches(self.rows(chunks, now_ms), self.plan.slots)
 
     def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:
-        """The chunks' records, packed, and at the end how far their event time is, and how much there was."""
+        """Yield the chunks' records as packed rows, and at the end their watermarks and counts."""
         count = size = 0
         timing = None
         if self.node.watermarks is not None and self.node.time != INGESTION_TIME:
@@ -94,14 +94,14 @@ class StreamReader:
         name, partition = self.node.name, chunk.partition
         if decoded.rows is None:
             return Records(decoded.batch, name, partition, chunk.offsets, all_raw, chunk.keys), letters
-        # The columns of all records are not there when some did not decode, so those of the others are given.
+        # When some records did not decode, the batch has the columns of the others only.
         whole = Records(decoded.batch, name, partition, chunk.offsets, all_raw, chunk.keys)
         return whole.take(decoded.rows, decoded.batch), letters
 
     def _checked(
         self, chunk: SourceChunk, batch: pa.RecordBatch, letters: list[DeadLetter]
     ) -> tuple[Records, list[DeadLetter]]:
-        """Records of a source that decodes itself, without those that lack a value or hold NaN."""
+        """Return the records of a source that decodes by itself, and dead letters for those with NaN or no value."""
         records = Records(batch, self.node.name, chunk.partition, chunk.offsets, None, chunk.keys)
         reasons = self.node.record_type.missing(batch, allow_nan=self.node.allow_nan)
         if reasons is None:
@@ -114,14 +114,14 @@ class StreamReader:
 
 
 def _without_line_ends(raw: pa.Array) -> pa.Array:
-    # The kernel wants text and strips bytes, so the same buffers are shown to it as text.
+    # The kernel takes text but strips bytes, so it gets the same buffers as text.
     text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), offset=raw.offset)
     stripped = pc.ascii_rtrim(text, characters="\r\n")
     return pa.Array.from_buffers(pa.binary(), len(stripped), stripped.buffers(), offset=stripped.offset)
 
 
 def planned_at(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
-    """When rows of Spark's Kafka source were planned, if they tell that, and all the rows."""
+    """Return when rows of Spark's Kafka source were planned, None if they do not say so, and all the rows."""
     given = iter(batches)
     first = next((batch for batch in given if batch.num_rows), None)
     if first is None:
@@ -131,7 +131,7 @@ def planned_at(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[
 
 
 def kafka_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[SourceChunk]:
-    """Chunks of the rows of Spark's Kafka source: value, partition, offset and perhaps key."""
+    """Yield chunks of the rows of Spark's Kafka source, which have value, partition, offset and perhaps key."""
     waiting: list[pa.RecordBatch] = []
     records = size = 0
     for batch in batches:
@@ -156,7 +156,7 @@ def _kafka_chunk(waiting: list[pa.RecordBatch]) -> Iterator[SourceChunk]:
 
 
 def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """The ranges of equal neighbours."""
+    """Yield the ranges of equal neighbours."""
     if not len(values):
         return
     cuts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]

@@ -1,4 +1,4 @@
-"""Rejected records: what a sink does not take becomes a dead letter, and what is too large for dead letters is cut."""
+"""Rejected records: make dead letters of records that a sink rejects, and cut those too large for dead letters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.sinks.base import RejectingTask, Rejection
 __all__ = ["rejected_letters", "write_cut"]
 
 _letters: Final = msgspec.json.Decoder(DeadLetter)
-# Of what the place takes: a byte takes 1.34 in base64, and a character up to 6 in JSON.
+# Shares of the size limit: a byte takes 1.34 bytes in base64, and a character up to 6 in JSON.
 _RAW_SHARE: Final = 4
 _REASON_SHARE: Final = 16
 
@@ -24,7 +24,7 @@ _REASON_SHARE: Final = 16
 def rejected_letters(
     row: PackedRow, batch: pa.RecordBatch, rejections: Sequence[Rejection]
 ) -> list[DeadLetter]:
-    """The dead letters of records that a sink rejected, with the bytes that were to be written."""
+    """Return the dead letters of records that a sink rejected, with the bytes that were to be written."""
     _, stream, partition = place_of(row.partition)
     offsets = batch.column(OFFSET)
     return [
@@ -34,18 +34,21 @@ def rejected_letters(
 
 
 def write_cut(task: RejectingTask, rejections: Sequence[Rejection]) -> None:
-    """Write dead letters that were rejected themselves, with as much of record and reason as their place takes."""
+    """Write dead letters that were rejected themselves, cut to what their sink takes of record and reason.
+
+    Raises ExternalSystemError when the sink rejects a cut dead letter too.
+    """
     letters = [_cut(_letters.decode(found.raw), found) for found in rejections]
     task.write(DEAD_LETTER_TYPE.batch(letters), None)
     if refused := task.rejections():
         raise ExternalSystemError(
-            f"A dead letter cannot be written, though it was cut: {refused[0].reason} Bind dead-letters to a place "
+            f"A dead letter cannot be written, although it was cut: {refused[0].reason} Bind dead-letters to a place "
             "that takes more."
         )
 
 
 def _cut(letter: DeadLetter, rejection: Rejection) -> DeadLetter:
-    most = rejection.most_bytes
+    most = rejection.max_bytes
     reason = letter.reason[: most // _REASON_SHARE]
     raw = letter.raw[: most // _RAW_SHARE]
     note = f"(cut: the record has {len(letter.raw)} bytes, and a dead letter here at most {most})"

@@ -1,4 +1,4 @@
-"""Routing: take records from a port through stateless functions to the steps and sinks behind it."""
+"""Routing: take records from a port through stateless functions to the steps and sinks after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.errors import StrictModeError
 from penstock.operators.error_reasons import reason_of
-from penstock.operators.event_times import EVENT_TIME, times_column, untimed
+from penstock.operators.event_times import EVENT_TIME, no_time_reason, times_column
 from penstock.operators.keys import KeySelector
 from penstock.operators.record_blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
 from penstock.operators.transforms import apply_transform
@@ -33,12 +33,12 @@ from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
 
-# What no record brings, by the stream that its dead letters name.
+# Work that no record brings, by the stream that its dead letters name.
 _DUE: Final = {TIMERS: "timer", WINDOWS: "window"}
 
 
 def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[PackedRow]:
-    """Dead letters as a row; in strict mode the first one ends the job."""
+    """Yield dead letters as a row. Raises StrictModeError for the first one in strict mode."""
     if not letters:
         return
     if plan.strict:
@@ -49,7 +49,7 @@ def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[Packe
 
 
 def describe(letter: DeadLetter) -> str:
-    """A dead letter in a sentence."""
+    """Return a sentence that describes a dead letter."""
     step = f" at step {letter.step!r}" if letter.step else ""
     raw = letter.raw[:200].decode("utf-8", "backslashreplace")
     if letter.stream in _DUE:
@@ -59,14 +59,14 @@ def describe(letter: DeadLetter) -> str:
 
 
 class Router:
-    """Routes the records of one port. Built once a task."""
+    """A router of the records of one port. Built once for each task."""
 
     def __init__(self, plan: JobPlan, port: Port) -> None:
         self._plan: Final = plan
         self._routes: Final = self._follow(port)
 
     def _follow(self, port: Port, branch: str = "") -> list[Callable[[Records], Iterator[PackedRow]]]:
-        """What takes the records of a port on. `branch` tells by which inputs of unions they have come, last first."""
+        """Return the routes of a port. `branch` names the inputs of unions that led to it, last first."""
         routes: list[Callable[[Records], Iterator[PackedRow]]] = []
         for node, number in self._plan.graph.consumers(port):
             if isinstance(node, ProcessNode):
@@ -82,14 +82,14 @@ class Router:
         return routes
 
     def route(self, records: Records) -> Iterator[PackedRow]:
-        """The packed rows that come of some records."""
+        """Yield the packed rows of records."""
         for route in self._routes:
             if len(records):
                 yield from route(records)
 
 
 class _Through:
-    """Through a stateless function and on."""
+    """A route through a stateless function."""
 
     def __init__(
         self, plan: JobPlan, node: TransformNode, onwards: list[Callable[[Records], Iterator[PackedRow]]]
@@ -114,7 +114,7 @@ class _Through:
 
 
 class _Timed:
-    """On to where a field has the event time: without the records in which it is null."""
+    """A route where a field has the event time. Records in which it is null become dead letters."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Timed:
         node = self._node
         is_missing = records.batch.column(node.time).is_null().to_numpy(zero_copy_only=False)
         if is_missing.any():
-            reason, rows = untimed(node.time), np.flatnonzero(is_missing)
+            reason, rows = no_time_reason(node.time), np.flatnonzero(is_missing)
             letters = [records.dead_letter(int(row), reason, node.record_type, node.id) for row in rows]
             yield from dead_letter_rows(letters, self._plan)
             records = records.take(np.flatnonzero(~is_missing))
@@ -140,7 +140,7 @@ class _Timed:
 
 
 class _ToStep:
-    """To an input of a step: split by key group, as it is to one part, or as it is to every task."""
+    """A route to an input of a step: split by key group, unchanged to one part, or unchanged to every task."""
 
     def __init__(self, plan: JobPlan, node: ProcessNode, number: int, branch: str) -> None:
         self._plan = plan
@@ -158,7 +158,7 @@ class _ToStep:
         if self._key.by_place:
             yield self._to_part(records)
             return
-        records, keys, letters = self._keyed(records, self._key)
+        records, keys, letters = self._with_keys(records, self._key)
         yield from dead_letter_rows(letters, self._plan)
         if not len(records):
             return
@@ -173,7 +173,7 @@ class _ToStep:
         return place_text(self._branch, records.stream, records.partition)
 
     def _to_part(self, records: Records) -> PackedRow:
-        """The records as they are, to the part of their source partition."""
+        """Return a row with the unchanged records for the part of their source partition."""
         count = self._plan.key_groups
         part = part_of(records.stream, records.partition, count)
         keys = pa.array(np.full(len(records), part_keys(count)[part]))
@@ -181,7 +181,7 @@ class _ToStep:
         return PackedRow(self._node.id, part, self._number, self._place(records), first, body)
 
     def _to_all(self, records: Records) -> Iterator[PackedRow]:
-        """The records as they are, to every task of the step."""
+        """Yield a row with the unchanged records for every task of the step."""
         body, first = to_bytes(self._batch(records, None)), records.offsets[0].as_py()
         place = self._place(records)
         for group in self._plan.first_key_groups:
@@ -198,14 +198,14 @@ class _ToStep:
             columns.append(records.times)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _keyed(self, records: Records, key: KeySelector) -> tuple[Records, pa.Array, list[DeadLetter]]:
-        """The records that have a key, and their keys."""
+    def _with_keys(self, records: Records, key: KeySelector) -> tuple[Records, pa.Array, list[DeadLetter]]:
+        """Return the records that have a key, their keys, and the dead letters of the others."""
         edge = self._edge
         letters: list[DeadLetter] = []
         try:
             keys = key.column(records.batch)
         except Exception:  # a user's key function may raise anything
-            records, letters = self._with_key(records, key)
+            records, letters = self._without_errors(records, key)
             if not len(records):
                 return records, pa.array([], key.key_type), letters
             keys = key.column(records.batch)
@@ -213,14 +213,14 @@ class _ToStep:
         if missing is None:
             return records, keys, letters
         fields = key.fields
-        reason = f"the key {' and '.join(fields)} is null" if fields else "the key function gave no key"
+        reason = f"the key {' and '.join(fields)} is null" if fields else "the key function returned no key"
         for row in np.flatnonzero(missing):
             letters.append(records.dead_letter(int(row), reason, edge.record_type, self._node.step))
         present = np.flatnonzero(~missing)
         return records.take(present), keys.take(pa.array(present)), letters
 
-    def _with_key(self, records: Records, key: KeySelector) -> tuple[Records, list[DeadLetter]]:
-        """The records for which the key function does not raise."""
+    def _without_errors(self, records: Records, key: KeySelector) -> tuple[Records, list[DeadLetter]]:
+        """Return the records for which the key function does not raise, and the dead letters of the others."""
         good, letters = [], []
         for row in range(len(records)):
             try:
@@ -233,7 +233,7 @@ class _ToStep:
 
 
 def _missing(keys: pa.Array) -> Any:
-    """A mask of the keys that are null, or of which a part is null; None when there is none."""
+    """Return a mask of the keys that are null or have a null part, or None if there are none."""
     parts = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
     if not any(part.null_count for part in parts):
         return None
@@ -244,7 +244,7 @@ def _missing(keys: pa.Array) -> Any:
 
 
 class _ToSink:
-    """To a sink, in the order in which records come."""
+    """A route to a sink, in the order of the records."""
 
     def __init__(self, plan: JobPlan, node: SinkNode, branch: str) -> None:
         self._plan = plan
@@ -261,7 +261,7 @@ class _ToSink:
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         first = records.offsets[0].as_py()
         partition = f"{records.stream}/{records.partition}"
-        # Spread over tasks where a keyed level lies between; the records of one partition stay together.
+        # If a keyed level comes before the sink, rows spread over its tasks; records of one partition stay together.
         group = zlib.crc32(partition.encode()) % self._plan.key_groups
         place = place_text(self._branch, records.stream, records.partition)
         yield PackedRow(self._node.id, group, 0, place, first, batch)

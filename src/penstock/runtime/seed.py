@@ -1,4 +1,4 @@
-"""Seeds: the state with which the first micro-batch of a job begins, as files for each slot (no Spark)."""
+"""Seeds: the initial state for the first micro-batch of a job, as files for each slot (no Spark)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from penstock.runtime.plan import JobPlan
 from penstock.state.slot_log import Entries
 from penstock.state.stored_blocks import Content
 
-__all__ = ["SeedEntries", "SlotReader", "read_seed", "seed_folder", "take_over", "woken"]
+__all__ = ["SeedEntries", "SlotReader", "read_seed", "seed_folder", "take_over", "wake_slots"]
 
 
 SlotReader: TypeAlias = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
-"""Called with the number of a slot's partition and its stored entries; what it gives goes to who reads the state."""
+"""A function of the partition number of a slot and its stored entries. Its results go to the caller."""
 
 
 def seed_folder(seed: Path, node: str, first_key_group: int) -> Path:
-    """Where the stored entries of a slot of a step are."""
+    """Return the folder with the stored entries of a slot of a step."""
     return seed / quote(node, safe="") / f"{first_key_group:05d}"
 
 
 class SeedEntries:
-    """The stored entries of a slot as files of a folder."""
+    """The stored entries of a slot, as files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder: Final = folder
 
     def get(self, name: str) -> bytes | None:
-        """The bytes of a name."""
+        """Return the bytes of a name, or None if it does not exist."""
         path = self._path(name)
         return path.read_bytes() if path.exists() else None
 
@@ -50,7 +50,7 @@ class SeedEntries:
         self._path(name).unlink()
 
     def names(self) -> list[str]:
-        """All names, sorted; none when the slot has no seed."""
+        """Return all names, sorted; empty when the slot has no seed."""
         if not self._folder.exists():
             return []
         return sorted(path.name.replace("~", "/") for path in self._folder.iterdir())
@@ -60,7 +60,7 @@ class SeedEntries:
 
 
 def take_over(place: Path, entries: Entries) -> None:
-    """Put all entries of a slot's seed where its state is stored; what is there already is from the same seed."""
+    """Copy all entries of a slot's seed to its stored state. Entries that exist already are from the same seed."""
     stored = SeedEntries(place)
     for name in stored.names():
         content = stored.get(name)
@@ -69,7 +69,7 @@ def take_over(place: Path, entries: Entries) -> None:
 
 
 class _Stored(Mapping[str, bytes]):
-    """Entries that are read from their files each time."""
+    """Entries that are read from their files at each access."""
 
     def __init__(self, entries: SeedEntries) -> None:
         self._entries: Final = entries
@@ -94,9 +94,9 @@ def read_seed(
     reader: SlotReader,
     first_key_groups: Mapping[int, int],
 ) -> list[bytes]:
-    """Call `reader` for slots of a step in a seed, as `stored_state.read_slots` does for what is stored.
+    """Call `reader` for slots of a step in a seed, as `stored_state.read_slots` does for stored state.
 
-    `first_key_groups` are those of the slots that are wanted, by the numbers of their partitions.
+    `first_key_groups` selects the slots: it has the first key group of each by partition number.
     """
     found: list[bytes] = []
     for number, group in first_key_groups.items():
@@ -106,10 +106,12 @@ def read_seed(
     return found
 
 
-def woken(plan: JobPlan, batches: Iterable[pa.RecordBatch], *, is_first: bool) -> Iterator[pa.RecordBatch]:
-    """Packed rows, and in the first micro-batch of a job with a seed one more for each slot.
+def wake_slots(
+    plan: JobPlan, batches: Iterable[pa.RecordBatch], *, is_first: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield packed rows, preceded by one for each slot in the first micro-batch of a job with a seed.
 
-    With it each slot takes over its seed, also those that no record reaches.
+    That row makes each slot take over its seed, even if no record reaches it.
     """
     if is_first and plan.seed is not None:
         rows = [PackedRow(WAKE, group, 0, "", 0, b"") for group in plan.first_key_groups]

@@ -1,8 +1,8 @@
 """Slots: which task of a keyed level serves which key groups.
 
-All packed rows for one task travel under one Spark key, so that Spark hands them over in one call, and with them the
-states of all steps. A step's key groups are spread over the slots in ranges, as in Flink. Spark places keys by hash;
-the key of slot `i` is the smallest integer that it places in partition `i`, so that every task has exactly one slot.
+All packed rows for one task have the same Spark key, so Spark passes them in one call, together with the states of all
+steps. A step's key groups are spread over the slots in ranges, as in Flink. Spark partitions keys by hash. The key of
+slot `i` is the smallest integer that hashes to partition `i`, so every task has exactly one slot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MASK: Final = 0xFFFFFFFF
 
 @functools.cache
 def slot_keys(parallelism: int) -> tuple[int, ...]:
-    """For each partition of `parallelism` the Spark key of its slot."""
+    """Return the Spark key of the slot of each of `parallelism` partitions."""
     found: dict[int, int] = {}
     for key in itertools.count():
         found.setdefault(spark_hash(key) % parallelism, key)
@@ -34,13 +34,13 @@ def slot_keys(parallelism: int) -> tuple[int, ...]:
 
 @functools.cache
 def slots_of_key_groups(key_groups: int, parallelism: int) -> npt.NDArray[np.int32]:
-    """For each key group the Spark key of its slot."""
+    """Return the Spark key of the slot of each key group."""
     partitions = np.arange(key_groups) * parallelism // key_groups
     return np.array(slot_keys(parallelism), np.int32)[partitions]
 
 
 def slots(key_groups: int, parallelism: int) -> dict[int, Slot]:
-    """The slots by their Spark keys."""
+    """Return the slots by Spark key."""
     found: dict[int, list[int]] = {}
     for group, key in enumerate(slots_of_key_groups(key_groups, parallelism).tolist()):
         found.setdefault(key, []).append(group)
@@ -48,7 +48,7 @@ def slots(key_groups: int, parallelism: int) -> dict[int, Slot]:
 
 
 def first_key_groups(key_groups: int, parallelism: int) -> dict[int, int]:
-    """The first key group of each partition that has any."""
+    """Return the first key group of each partition that has any."""
     found: dict[int, int] = {}
     for group in range(key_groups):
         found.setdefault(group * parallelism // key_groups, group)
@@ -56,7 +56,7 @@ def first_key_groups(key_groups: int, parallelism: int) -> dict[int, int]:
 
 
 def spark_hash(value: int) -> int:
-    """Spark's `hash` of an INT: Murmur3 with 32 bits and seed 42 (https://github.com/aappleby/smhasher), signed."""
+    """Return Spark's `hash` of an INT: signed 32-bit Murmur3 with seed 42 (https://github.com/aappleby/smhasher)."""
     h = 42 ^ _mixed(value & _MASK)
     h = (_rotated(h, 13) * 5 + 0xE6546B64) & _MASK
     h ^= 4

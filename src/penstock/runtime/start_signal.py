@@ -1,4 +1,4 @@
-"""Start signal: what the stream of starts tells every slot."""
+"""Start signal: the updates that the stream of starts sends to every slot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.streams.graph import STARTS, SourceNode
 
 __all__ = ["START_NODE", "StartReader"]
 
-# As a control stream it goes on while data streams are held.
+# A control stream, so that it continues while data streams are held.
 START_NODE: Final = SourceNode(
     f"source/{STARTS}", STARTS, True, record_type("nothing BINARY"), protobuf=None, allow_nan=False
 )
@@ -25,13 +25,13 @@ START_NODE: Final = SourceNode(
 
 @dataclass(frozen=True)
 class StartReader:
-    """Turns the end of time, all that the stream of starts has to read, into a watermark update for every slot."""
+    """A reader that turns the end of time, the only content of the stream of starts, into updates for every slot."""
 
     plan: JobPlan
     node: SourceNode = START_NODE
 
     def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
-        """The watermark update for each end, packed, as Arrow batches."""
+        """Yield the watermark updates of each end of time, as packed Arrow batches."""
         for _ in chunks:
             rows = watermark_rows(WatermarkUpdate(self.node.id, {}, ends=True), self.plan.first_key_groups)
             yield from packed_batches(rows, self.plan.slots)

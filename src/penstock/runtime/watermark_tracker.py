@@ -1,4 +1,4 @@
-"""Watermark tracker: tells watermarks by the event times that a task reads, and keeps out times that cannot be."""
+"""Watermark tracker: derive watermarks from the event times that a task reads, and reject invalid times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.instants import instant_of
-from penstock.operators.event_times import are_beyond, beyond, times_ms, untimed
+from penstock.operators.event_times import are_out_of_range, no_time_reason, out_of_range_reason, times_ms
 from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.streams.graph import SourceNode
 from penstock.streams.watermark_strategies import WatermarkTracker
@@ -17,9 +17,9 @@ __all__ = ["Timing"]
 
 
 class Timing:
-    """The event times of what one task reads of a stream in one micro-batch, which was planned at `now_ms`.
+    """The event times that one task reads from a stream in one micro-batch, which was planned at `now_ms`.
 
-    With `by_partition` the partitions of the source count by themselves, else all is one.
+    With `by_partition` each partition of the source has its own watermark. Otherwise the stream has one.
     """
 
     def __init__(self, node: SourceNode, now_ms: int | None, *, by_partition: bool) -> None:
@@ -33,13 +33,17 @@ class Timing:
         self._trackers: Final[dict[str, WatermarkTracker | None]] = {}
 
     def take(self, records: Records) -> tuple[Records, list[DeadLetter]]:
-        """Take note of the times of records; gives those whose time can be, and the dead letters of the others."""
+        """Track the times of records. Return the records with a valid time, and the dead letters of the others."""
         times, is_missing = times_ms(records.batch.column(self._field))
-        reasons: dict[int, str] = {int(row): untimed(self._field) for row in np.flatnonzero(is_missing)}
-        reasons |= {int(row): beyond(int(times[row])) for row in np.flatnonzero(are_beyond(times))}
+        reasons: dict[int, str] = {
+            int(row): no_time_reason(self._field) for row in np.flatnonzero(is_missing)
+        }
+        reasons |= {
+            int(row): out_of_range_reason(int(times[row])) for row in np.flatnonzero(are_out_of_range(times))
+        }
         bound_ms = self._strategy.max_ahead_ms
         if bound_ms is not None and self._now_ms is not None:
-            ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing & ~are_beyond(times))
+            ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing & ~are_out_of_range(times))
             reasons |= {int(row): self._ahead(int(times[row]), self._now_ms) for row in ahead}
         letters = []
         if reasons:
@@ -49,10 +53,10 @@ class Timing:
             kept = np.setdiff1d(np.arange(len(records)), np.fromiter(reasons, np.int64, len(reasons)))
             records, times = records.take(kept), times[kept]
         if len(records):
-            self._tell(records, times)
+            self._track(records, times)
         return records, letters
 
-    def _tell(self, records: Records, times: npt.NDArray[np.int64]) -> None:
+    def _track(self, records: Records, times: npt.NDArray[np.int64]) -> None:
         name = records.partition if self._by_partition else ""
         if name not in self._trackers:
             self._trackers[name] = self._strategy.tracker()
@@ -61,11 +65,11 @@ class Timing:
             tracker.see(times, lambda: self._node.record_type.objects(records.batch))
 
     def watermarks(self) -> dict[str, int]:
-        """What all the times come to, by partition. Asked once, at the end."""
-        told = {
+        """Return the watermark of all the times, by partition. Called once, at the end."""
+        found = {
             name: tracker.watermark_ms() for name, tracker in self._trackers.items() if tracker is not None
         }
-        return {name: at for name, at in told.items() if at is not None}
+        return {name: at for name, at in found.items() if at is not None}
 
     def _ahead(self, time_ms: int, now_ms: int) -> str:
         return (

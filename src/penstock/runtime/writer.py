@@ -1,4 +1,4 @@
-"""Writer: what steps emitted goes on to later steps, or into the sinks. Runs in workers."""
+"""Writer: forward the output of steps to later steps, or write it to the sinks. Runs in workers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REPORT_SCHEMA: Final = pa.schema(
 
 
 class Forwarder:
-    """Routes what the steps before it emitted; all other rows pass."""
+    """A router of the output of the steps before it. All other rows pass unchanged."""
 
     def __init__(self, plan: JobPlan, step_ids: Sequence[str]) -> None:
         self._slots = plan.slots
@@ -64,11 +64,11 @@ class Forwarder:
                 self._routes[destination] = (node, output, plan.emission_schema(node, output), router)
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Packed rows in, packed rows out."""
+        """Forward batches of packed rows."""
         return packed_batches(self.rows(batches), self._slots)
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
-        """The same, row by row."""
+        """Forward packed rows, row by row."""
         offsets: dict[str, int] = {}
         for row in unpacked_rows(batches):
             route = self._routes.get(row.destination)
@@ -77,7 +77,7 @@ class Forwarder:
                 continue
             node, output, schema, router = route
             batch = from_bytes(row.body, schema)
-            # Places count on through a key group's emissions, so that blocks behind the next shuffle sort.
+            # Offsets count through a key group's emissions, so that blocks can be sorted after the next shuffle.
             place = f"{row.destination}/{row.partition}"
             start = offsets.get(place, 0)
             offsets[place] = start + batch.num_rows
@@ -97,7 +97,7 @@ def _emitted(
 
 
 def _message_keys(keys: pa.Array) -> pa.Array:
-    """Keys as message keys: text and bytes as they are, numbers in decimal, several fields as a JSON list."""
+    """Convert keys to message keys: text and bytes unchanged, numbers in decimal, several fields as a JSON list."""
     if pa.types.is_struct(keys.type):
         return pa.array([msgspec.json.encode(key) for key in key_values(keys)], pa.binary())
     if not pa.types.is_binary(keys.type):
@@ -106,14 +106,14 @@ def _message_keys(keys: pa.Array) -> pa.Array:
 
 
 def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
-    """The rows of Arrow batches; bodies stay where they are in memory."""
+    """Yield the rows of Arrow batches, without copying the bodies."""
     for batch in batches:
         *columns, bodies = batch.columns[1:]
         for i, values in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
             yield PackedRow._make((*values, bodies[i].as_buffer()))
 
 
-def _told(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
+def _encode_reports(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
     """Encode the receipts of commands that a single slot reports; pass the other reports on to the driver."""
     with no_cyclic_collection():
         at, reports, applied = reports_of(bytes(row.body))
@@ -128,10 +128,10 @@ def _told(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, b
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the rows for sinks, and reports what was written and counted.
+    """A writer of the rows for sinks, which reports what was written and counted.
 
-    The first task that fails makes the batch fail, and Spark runs it again; so a sink's task either finishes all of
-    its records or is aborted.
+    A failed task fails the micro-batch, and Spark runs it again. So a sink's task either finishes all of its records or
+    is aborted.
     """
 
     plan: JobPlan
@@ -140,13 +140,13 @@ class Writer:
 
     @property
     def commits_in_tasks(self) -> bool:
-        """Whether tasks make records visible once and for all, so that a replay must give each the same ones."""
+        """Whether tasks make records visible permanently, so that a replay must give each task the same ones."""
         return any(sink.commits_in_tasks for sink, _, _ in self.sinks.values())
 
     def batches(
         self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int
     ) -> Iterator[pa.RecordBatch]:
-        """Write the rows of one partition; gives the reports for the driver."""
+        """Write the rows of one partition and yield the reports for the driver."""
         context = TaskContext(batch_id, partition, attempt, self.lineage)
         tasks: dict[str, SinkTask] = {}
         counts: dict[str, int] = {}
@@ -156,7 +156,7 @@ class Writer:
                 if row.destination == COUNTS:
                     reports.append(tuple(msgspec.msgpack.decode(row.body)))
                 elif row.destination == REPORTS:
-                    reports += _told(row, batch_id)
+                    reports += _encode_reports(row, batch_id)
                 else:
                     self._write(row, tasks, counts, context)
             for name, task in tasks.items():

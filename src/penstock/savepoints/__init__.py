@@ -1,4 +1,4 @@
-"""Savepoints: the state of a job as files that belong to its owner.
+"""Savepoints: the state of a job as files that belong to the user.
 
 In: a checkpoint, or a snapshot.
 Out: a dump, a savepoint, a page of keys, or the first state of another job.

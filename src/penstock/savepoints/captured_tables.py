@@ -1,4 +1,4 @@
-"""Captured tables: what the slots of a job store becomes the tables of a snapshot. Needs no Spark."""
+"""Captured tables: convert what the slots of a job store to the tables of a snapshot. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedState, DescribedStep, JobState
-from penstock.engine.slot import Header, header_of, held_name, merged
+from penstock.engine.slot import Header, header_of, held_name, merge_headers
 from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.seed import SlotReader
 from penstock.snapshots.manifest import Manifest
@@ -41,7 +41,7 @@ HEADER: Final = "__header"
 HELD: Final = "__held"
 CLOCK: Final = "__clock"
 StepReader: TypeAlias = Callable[[str, SlotReader], list[bytes]]
-"""Calls a reader for each slot of the step of a node; gives all that it gave."""
+"""Calls a reader for each slot of a node's step; returns all results."""
 
 _CONTENT: Final = pa.schema([pa.field("content", pa.binary(), nullable=False)])
 _NOTHING: Final = Only(frozenset(), frozenset())
@@ -49,17 +49,17 @@ _CLOCK: Final = pa.schema([pa.field("clock_ms", pa.int64(), nullable=False)])
 
 
 def table_name(step: str, name: str) -> str:
-    """The name of a state's table in a snapshot."""
+    """Return the name of a state's table in a snapshot."""
     return f"{step}/{name}"
 
 
 def shared_name(step: str, name: str) -> str:
-    """The name of the table of a setting or a broadcast state."""
+    """Return the name of the table for a setting or a broadcast state."""
     return table_name(step, f"shared/{name}")
 
 
 def assemble(uri: str, contents: Contents, state: JobState, read: StepReader) -> Manifest:
-    """Write the tables of all steps, which each slot does for its own part of what `read` finds, and then commit."""
+    """Write the tables of all steps and commit the snapshot. `read` has each slot write its own part."""
     store = open_store(uri)
     captured = [
         [
@@ -68,12 +68,12 @@ def assemble(uri: str, contents: Contents, state: JobState, read: StepReader) ->
         ]
         for name, step in state.steps.items()
     ]
-    tables, parts = _together(state, captured, store, contents.format)
+    tables, parts = _collect(state, captured, store, contents.format)
     return commit(store, dataclasses.replace(contents, tables=tables), parts)
 
 
 class _Result(msgspec.Struct, array_like=True):
-    """What a slot gives: a part of a table, or what it keeps once for the step, or data that waits there."""
+    """A result of a slot: a part of a table, what it keeps once for the step, waiting data, or its clock."""
 
     part: PartEntry | None = None
     header: bytes | None = None
@@ -97,7 +97,7 @@ class _Task:
             (info, Parts(store, info, number, self.format)) for info in keyed_tables(self.name, self.step)
         ]
         for run in stored_runs(self.step.schema, stored):
-            for part in _written(run, written):
+            for part in _write_run(run, written):
                 yield msgspec.msgpack.encode(_Result(part=part))
         tables = SlotTables(self.step.schema, stored, only=_NOTHING)
         if tables.clock_ms is not None:
@@ -109,33 +109,33 @@ class _Task:
                 yield msgspec.msgpack.encode(_Result(held=bytes(entries[held_name(number)])))
 
 
-def _written(run: dict[int, GroupTable], tables: Sequence[tuple[TableInfo, Parts]]) -> list[PartEntry]:
-    """Write the rows of some key groups, whose tables are used up: each is let go when its rows have been taken."""
+def _write_run(run: dict[int, GroupTable], tables: Sequence[tuple[TableInfo, Parts]]) -> list[PartEntry]:
+    """Write the rows of some key groups. Removes each group's table from `run` to free its memory."""
     rows = sorted_by_key(pa.concat_batches([run.pop(group).all_rows() for group in sorted(run)]))
     return [part for info, parts in tables for part in parts.write([_part_of(rows, info)])]
 
 
 @dataclass(frozen=True)
 class FrozenEntries:
-    """Stored entries that are only read."""
+    """Read-only stored entries."""
 
     entries: Mapping[str, Content]
 
     def get(self, name: str) -> Content | None:
-        """The bytes of a name."""
+        """Return the bytes of an entry, None without one."""
         return self.entries.get(name)
 
     def put(self, name: str, content: bytes) -> None:  # noqa: ARG002  # as Entries
-        """Nothing is written here."""
+        """Raise AssertionError, since nothing may be written."""
         raise AssertionError(name)
 
     def remove(self, name: str) -> None:
-        """Nothing is written here."""
+        """Raise AssertionError, since nothing may be removed."""
         raise AssertionError(name)
 
 
 def keyed_tables(name: str, step: DescribedStep) -> list[TableInfo]:
-    """The tables of a step's keyed states."""
+    """Return the tables of a step's keyed states."""
     return [
         TableInfo(table_name(name, state), name, "timers" if state == TIMERS else "state", found.schema)
         for state, found in step.states.items()
@@ -143,7 +143,7 @@ def keyed_tables(name: str, step: DescribedStep) -> list[TableInfo]:
 
 
 def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
-    """The keys that hold a value of one state, with it."""
+    """Return the keys that have a value in one state, with this value."""
     state = info.name.removeprefix(f"{info.step}/")
     column = rows.column(state)
     held = rows.filter(column.is_valid()) if column.null_count else rows
@@ -153,17 +153,17 @@ def _part_of(rows: pa.RecordBatch, info: TableInfo) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=info.schema)
 
 
-def _together(
+def _collect(
     state: JobState, captured: Sequence[Sequence[_Result]], store: Store, form: SnapshotFormat
 ) -> tuple[list[TableInfo], list[PartEntry]]:
-    """All tables, and all parts: those that the slots have written, and those of what they keep once for the step."""
+    """Return all tables and parts: those from the slots, and those of what they keep once for the step."""
     tables: list[TableInfo] = []
     parts: list[PartEntry] = []
     for (name, step), results in zip(state.steps.items(), captured, strict=True):
         tables += keyed_tables(name, step)
         parts += [result.part for result in results if result.part is not None]
         headers = [Header.of(result.header) for result in results if result.header is not None]
-        header = merged(headers)
+        header = merge_headers(headers)
         for info, rows in [
             *_shared_tables(name, step, header.shared),
             (
@@ -172,7 +172,7 @@ def _together(
             ),
             (
                 TableInfo(table_name(name, HELD), name, "internal", _CONTENT, ()),
-                _contents(_held_one_by_one(result.held for result in results)),
+                _contents(_split_held(result.held for result in results)),
             ),
             (TableInfo(table_name(name, CLOCK), name, "internal", _CLOCK, ()), _clock(results)),
         ]:
@@ -194,7 +194,7 @@ def _shared_tables(
 
 
 def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of a shared state as it is declared now, of which the slot may not have heard yet."""
+    """Return the rows of a shared state as it is declared now. The slot may still have the old declaration."""
     schema = state.schema
     rows = found.get(name)
     if rows is None and state.renamed_from is not None:
@@ -204,8 +204,8 @@ def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatc
     return pa.RecordBatch.from_arrays(conform(rows, schema).columns, schema=schema)
 
 
-def _held_one_by_one(held: Iterable[bytes | None]) -> Iterator[bytes]:
-    """Data that waits, each block by itself, so that it is the same however many slots share the key groups."""
+def _split_held(held: Iterable[bytes | None]) -> Iterator[bytes]:
+    """Yield each block of waiting data by itself, so that the result does not depend on the number of slots."""
     for content in held:
         if content is not None:
             for row in msgspec.msgpack.decode(content, type=list[PackedRow]):
@@ -213,7 +213,7 @@ def _held_one_by_one(held: Iterable[bytes | None]) -> Iterator[bytes]:
 
 
 def _clock(results: Sequence[_Result]) -> list[pa.RecordBatch]:
-    """The largest event time that the step has seen."""
+    """Return the largest event time that the step has seen."""
     times = [result.clock_ms for result in results if result.clock_ms is not None]
     return [pa.RecordBatch.from_arrays([pa.array([max(times)], pa.int64())], schema=_CLOCK)] if times else []
 

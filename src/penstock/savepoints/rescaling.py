@@ -1,7 +1,7 @@
-"""Rescaling: the state of a stopped job for another number of tasks or a changed job, in the same checkpoint.
+"""Rescaling: rewrite the state of a stopped job for another number of tasks or a changed job, in the same checkpoint.
 
-The state is captured, and seeds for the new tasks are written beside what is there. Then one file says what is to
-happen, and from there on it happens, whatever is killed: whoever opens the checkpoint next brings it to its end.
+This captures the state and writes seeds for the new tasks next to it. Then one file records the decision. From then on
+the rescaling happens even if the process is killed: the next one that opens the checkpoint completes it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _SPARK: Final = ("offsets", "commits", "state", "metadata")
 
 
 def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> Lineage:
-    """Give a checkpoint, which is locked, another parallelism; its job stands still between two micro-batches.
+    """Change the parallelism of a checkpoint; return its new lineage.
 
-    Raises CheckpointError when the last micro-batch was not finished.
+    The checkpoint must be locked, and its job stopped between two micro-batches. Raises CheckpointError when the last
+    micro-batch is not finished, and for a parallelism that the key groups do not allow.
     """
     lineage = checkpoint.stored_lineage()
     if lineage is None:
@@ -48,7 +49,7 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
     if parallelism == lineage.parallelism:
         return lineage
     _check_between(
-        checkpoint, lineage, "Start it once with penstock run, which finishes it, stop it, and rescale then."
+        checkpoint, lineage, "Start it once with penstock run to finish that, stop it, and rescale then."
     )
     if not _has_state(checkpoint, lineage):
         changed = msgspec.structs.replace(lineage, parallelism=parallelism)
@@ -56,26 +57,25 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
         return changed
     reason = f"from {lineage.parallelism} to {parallelism} tasks"
     state = read_described(checkpoint.folder)
-    return _seed_anew(
+    return _rewrite(
         session, checkpoint, msgspec.structs.replace(lineage, parallelism=parallelism), state, reason
     )
 
 
 def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState) -> Lineage:
-    """Write the state of a checkpoint, which is locked, as a changed job declares it.
+    """Rewrite the state of a checkpoint, which must be locked, as a changed job declares it; return its new lineage.
 
-    What was stored before is read as it was declared then, once and for all: otherwise names and values that the job
-    has given up would come back when it takes them up again. Raises CheckpointError when the last micro-batch was not
-    finished.
+    The stored state is read under its old declarations only once: otherwise names and values that the job has dropped
+    would come back when it declares them again. Raises CheckpointError when the last micro-batch is not finished.
     """
     lineage = checkpoint.stored_lineage()
     assert lineage is not None
     if not _has_state(checkpoint, lineage):
         return lineage
     _check_between(
-        checkpoint, lineage, "Start the job as it was once more, which finishes it, and change it then."
+        checkpoint, lineage, "Start the unchanged job once more to finish it, and change the job then."
     )
-    return _seed_anew(session, checkpoint, lineage, declared, "its states have changed")
+    return _rewrite(session, checkpoint, lineage, declared, "its states have changed")
 
 
 def _has_state(checkpoint: Checkpoint, lineage: Lineage) -> bool:
@@ -83,7 +83,7 @@ def _has_state(checkpoint: Checkpoint, lineage: Lineage) -> bool:
 
 
 def _check_between(checkpoint: Checkpoint, lineage: Lineage, remedy: str) -> None:
-    """Raise CheckpointError unless the job stands between two micro-batches."""
+    """Raise CheckpointError unless the job is between two micro-batches."""
     pending = Plans(checkpoint, lineage).pending
     if pending is not None:
         raise CheckpointError(
@@ -91,15 +91,15 @@ def _check_between(checkpoint: Checkpoint, lineage: Lineage, remedy: str) -> Non
         )
 
 
-def _seed_anew(
+def _rewrite(
     session: SparkSession, checkpoint: Checkpoint, lineage: Lineage, declared: JobState, reason: str
 ) -> Lineage:
-    """Make the state of a checkpoint a seed of the same one, for the parallelism of the lineage.
+    """Turn the state of a checkpoint into a seed for the same one, with the parallelism of the lineage.
 
-    What fails before that is decided leaves the checkpoint as it was.
+    A failure before the decision leaves the checkpoint as it was.
     """
     try:
-        new = _decided(session, checkpoint, lineage, declared, reason)
+        new = _decide(session, checkpoint, lineage, declared, reason)
     except Exception:
         if not is_rescaling(checkpoint):
             _clear(checkpoint)
@@ -108,10 +108,10 @@ def _seed_anew(
     return new
 
 
-def _decided(
+def _decide(
     session: SparkSession, checkpoint: Checkpoint, lineage: Lineage, declared: JobState, reason: str
 ) -> Lineage:
-    """Capture the state, write the seed, and decide that it is to be used."""
+    """Capture the state, write the seed, and record the decision to use it."""
     _clear(checkpoint)
     captured = checkpoint.folder / _CAPTURED
     manifest = capture(session, checkpoint, Capture("savepoint", str(captured), "arrow", keeps_files=False))
@@ -130,19 +130,19 @@ def _decided(
 
 
 class _Intent(msgspec.Struct, frozen=True):
-    """What a checkpoint is to become."""
+    """The decision of a rescaling: the new lineage and states of the checkpoint."""
 
     lineage: Lineage
     state: JobState
 
 
 def is_rescaling(checkpoint: Checkpoint) -> bool:
-    """Whether a rescaling was decided that has not come to its end."""
+    """Return whether a rescaling was decided but is not complete."""
     return (checkpoint.folder / _INTENT_FILE).exists()
 
 
 def finish_rescaling(checkpoint: Checkpoint) -> None:
-    """Bring a rescaling to its end that was decided; of one that was only begun nothing is left then."""
+    """Complete a rescaling that was decided; remove what is left of one that was not."""
     if not is_rescaling(checkpoint):
         _clear(checkpoint)
         return
@@ -166,13 +166,13 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
 
 
 def _clear(checkpoint: Checkpoint) -> None:
-    """Remove what a rescaling has written that was not decided, as far as the file system lets that happen."""
+    """Remove what an undecided rescaling has written, as far as the file system allows."""
     for name in (_CAPTURED, _NEXT_SEED):
         shutil.rmtree(checkpoint.folder / name, ignore_errors=True)
 
 
 def _forget_slots(checkpoint: Checkpoint) -> None:
-    """The counts by slot are told anew by the new slots."""
+    """Remove the counts by slot, since the new slots report them again."""
     path = checkpoint.folder / COUNTS_FILE
     if path.exists():
         counts: dict[str, Any] = msgspec.json.decode(path.read_bytes())

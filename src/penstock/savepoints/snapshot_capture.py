@@ -1,4 +1,4 @@
-"""Snapshot capture: the state of a job after a committed micro-batch, as a dump or a savepoint. The job may run on."""
+"""Snapshot capture: write the state of a job after a committed micro-batch as a dump or savepoint. The job may run."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = [
     "Capture",
     "capture",
     "check_committed",
-    "committed",
+    "committed_batch",
     "positions_of",
     "read_step",
 ]
 
-_MOST_ATTEMPTS: Final = 20
+_MAX_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True)
 class Capture:
-    """What to capture, and where to: `batch` is the micro-batch, None the newest one that is committed.
+    """What to capture, and where to: `batch` is the micro-batch, None the newest committed one.
 
-    A savepoint has the files and journals of the sources as well, and a dump which Kafka topics they are, unless
-    `keeps_files` says otherwise.
+    Unless `keeps_files` is off, a savepoint includes the files and journals of the sources, and a dump the identities
+    of their Kafka topics.
     """
 
     kind: SnapshotKind
@@ -54,23 +54,23 @@ class Capture:
 
 
 def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> Manifest:
-    """Write a snapshot; it exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
+    """Write a snapshot. It exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
     lineage = _lineage_of(checkpoint)
     store = open_store(wanted.uri)
     if store.exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
     there = store.list()
     for attempt in itertools.count(1):
-        number = committed(checkpoint, lineage, wanted.batch)
+        number = committed_batch(checkpoint, lineage, wanted.batch)
         try:
             return _capture_batch(session, checkpoint, lineage, wanted, number)
         except OvertakenError:
-            # The newest micro-batch needs what is newest; only a job that stands in its way again and again wins.
-            if wanted.batch is not None or attempt == _MOST_ATTEMPTS:
+            # The next attempt takes a newer micro-batch, which needs only newer files, unless the job wins again.
+            if wanted.batch is not None or attempt == _MAX_ATTEMPTS:
                 raise
         except CheckpointError:
-            # Spark's first reading takes a while, in which a quick job may have gone on so far that the micro-batch is
-            # no longer kept. Its next reading is quick.
+            # Spark's first read takes a while, in which a fast job may go on so far that the micro-batch is no longer
+            # kept. The next read is fast.
             if _is_kept(checkpoint, lineage, number) or wanted.batch is not None or store.list() != there:
                 raise
     raise AssertionError
@@ -80,7 +80,7 @@ def _capture_batch(
     session: SparkSession, checkpoint: Checkpoint, lineage: Lineage, wanted: Capture, number: int
 ) -> Manifest:
     state = read_described(checkpoint.folder)
-    # First, since the sources of a running job forget what is behind them.
+    # First, since the sources of a running job delete what they have read.
     files: tuple[FileEntry, ...] = ()
     if wanted.keeps_files and wanted.kind == "savepoint":
         positions = positions_of(checkpoint, lineage, number)
@@ -105,8 +105,8 @@ def _capture_batch(
 
 
 def check_committed(checkpoint: Checkpoint, batch: int | None) -> None:
-    """Raise CheckpointError when the micro-batch, or with None any, is not there to be captured. Needs no Spark."""
-    committed(checkpoint, _lineage_of(checkpoint), batch)
+    """Raise CheckpointError unless the micro-batch, or any with None, can be captured. Needs no Spark."""
+    committed_batch(checkpoint, _lineage_of(checkpoint), batch)
 
 
 def _lineage_of(checkpoint: Checkpoint) -> Lineage:
@@ -116,8 +116,8 @@ def _lineage_of(checkpoint: Checkpoint) -> Lineage:
     return lineage
 
 
-def committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
-    """The micro-batch to capture, by its number in the life of the checkpoint."""
+def committed_batch(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
+    """Return the micro-batch to capture, by the job's own number. Raises CheckpointError if it is not kept."""
     numbers = [lineage.first_batch + n for n in batch_numbers(checkpoint.spark_folder / "commits")]
     if not numbers and lineage.origin.has_state and wanted in (None, lineage.first_batch - 1):
         return lineage.first_batch - 1
@@ -137,23 +137,23 @@ def committed(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> i
 
 
 def _is_kept(checkpoint: Checkpoint, lineage: Lineage, number: int) -> bool:
-    """Whether a micro-batch is still among those to which the checkpoint can go back."""
+    """Return whether the checkpoint can still go back to a micro-batch."""
     return number - lineage.first_batch in batch_numbers(checkpoint.spark_folder / "commits")
 
 
 def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[str, Any]:
-    """Where each stream ends in a micro-batch, as Spark's offset log has it."""
+    """Return the end of each stream in a micro-batch, from Spark's offset log."""
     if number < lineage.first_batch:
         return lineage.positions
     path = checkpoint.spark_folder / "offsets" / str(number - lineage.first_batch)
-    # A stream of which Spark has read nothing yet is where it began.
+    # A stream that Spark has not read yet is still at its first position.
     return {**lineage.positions, **read_offsets(path, lineage.streams)}
 
 
 def read_step(
     session: SparkSession, checkpoint: Checkpoint, batch: int, node: str, reader: SlotReader
 ) -> list[bytes]:
-    """Read the state of a step after what Spark calls a micro-batch: of slots that have not run yet, their seed."""
+    """Read the state of a step after a micro-batch, by Spark's number. Slots that have not run yet use their seed."""
     slots: set[int] = set()
     found: list[bytes] = []
     if batch >= 0:

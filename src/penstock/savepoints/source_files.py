@@ -1,4 +1,4 @@
-"""Source files: what a checkpoint keeps of its sources, copied into a savepoint beside the running job."""
+"""Source files: copy what a checkpoint keeps of its sources into a savepoint, while the job runs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 SOURCES: Final = "sources"
 FETCHED: Final = "fetched"
 OWN_FOLDERS: Final = (SOURCES, FETCHED)
-"""What a checkpoint keeps besides states, which a savepoint has as well."""
+"""The folders that a checkpoint keeps besides states, which a savepoint includes."""
 
 
 def is_beginning(path: str | PurePath) -> bool:
-    """Whether a path in a checkpoint is, or is in, a folder where Spark notes at which offsets a Kafka stream begins.
+    """Return whether a path in a checkpoint belongs to a folder where Spark notes the first offsets of a Kafka stream.
 
-    Spark numbers those folders by stream. What it finds there goes before the offsets that it is given, so it is good
-    for the first micro-batch of its own log alone, and no part of what another log begins with.
+    Spark numbers these folders by stream. They take precedence over the offsets that Spark is given, so they are valid
+    only for the first micro-batch of their own log, and another log must not start with them.
 
     >>> is_beginning("sources/0/0"), is_beginning("sources/readings.topic")
     (True, False)
@@ -43,26 +43,26 @@ def is_beginning(path: str | PurePath) -> bool:
 
 
 def spark_beginnings(folder: Path) -> list[Path]:
-    """The folders of a checkpoint in which Spark notes where Kafka streams begin."""
+    """Return the folders of a checkpoint in which Spark notes where Kafka streams begin."""
     found = (folder / SOURCES).iterdir() if (folder / SOURCES).is_dir() else ()
     return sorted(path for path in found if is_beginning(path.relative_to(folder)))
 
 
 class OvertakenError(CheckpointError):
-    """The job has gone on meanwhile, and its sources have forgotten what a micro-batch still needs."""
+    """The error for a job that has deleted source files which a micro-batch still needs, before they were copied."""
 
     retryable = True
 
 
 def copy_own_files(folder: Path, positions: dict[str, Any], store: Store) -> tuple[FileEntry, ...]:
-    """Copy the files of the sources, which say what the positions of a micro-batch mean.
+    """Copy the files of the sources, which the positions of a micro-batch refer to.
 
-    A running job deletes segments of its journals that it has read: all are opened first, which takes a moment and
-    keeps them. Raises OvertakenError, and has written nothing then, when one of those that are needed was gone before.
-    What commands have named is deleted only when no micro-batch that is kept needs it.
+    A running job deletes segments of its journals that it has read. So this first opens all files, which takes a moment
+    and keeps their contents. Raises OvertakenError, without having written anything, when a needed one was deleted
+    before. Files that commands have fetched are deleted only when no kept micro-batch needs them.
 
-    A journal's mark comes before its segments: what is written meanwhile is then behind the mark, where a journal that
-    is opened again looks for itself.
+    A journal's mark is copied before its segments: what is written meanwhile is then after the mark, where a reopened
+    journal checks for itself.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -79,19 +79,19 @@ def copy_own_files(folder: Path, positions: dict[str, Any], store: Store) -> tup
 
 
 def copy_topic_ids(folder: Path, store: Store) -> tuple[FileEntry, ...]:
-    """Copy what says of which Kafka topics the positions are: of the sources' files a dump needs no others."""
+    """Copy the identities of the Kafka topics that the positions refer to. A dump needs no other source files."""
     paths = sorted((folder / SOURCES).glob(TOPIC_FILES))
     return tuple(write_file(store, str(path.relative_to(folder)), path.read_bytes()) for path in paths)
 
 
 def _paths(folder: Path) -> list[Path]:
-    # What is about to take a file's place has a hidden name, and may be gone in a moment.
+    # A file that is about to replace another has a hidden name, and may vanish at any moment.
     paths = [path for path in folder.rglob("[!.]*") if path.is_file()]
     return sorted(paths, key=lambda path: (path.name != "mark", str(path)))
 
 
 def _check_needed(folder: Path, positions: dict[str, Any], opened: Sequence[tuple[Path, IO[bytes]]]) -> None:
-    """Whether the journals that were opened go back to where their streams stand."""
+    """Raise OvertakenError unless the opened journals go back to the positions of their streams."""
     journals: dict[str, list[Path]] = {}
     for path, _ in opened:
         if path.parent.suffix == ".journal":
@@ -105,6 +105,6 @@ def _check_needed(folder: Path, positions: dict[str, Any], opened: Sequence[tupl
 
 def _overtaken(folder: Path) -> OvertakenError:
     return OvertakenError(
-        f"The job in {folder} goes on so quickly that its sources forget what the savepoint needs before it is copied. "
-        "Take the savepoint again, or stop the job with one: penstock stop --savepoint."
+        f"The job in {folder} is so fast that its sources delete what the savepoint needs before it is copied. Take "
+        "the savepoint again, or stop the job with one: penstock stop --savepoint."
     )

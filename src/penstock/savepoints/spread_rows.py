@@ -1,4 +1,4 @@
-"""Spread rows: the rows of tables by ranges of key groups, on disk where they are too much for the memory."""
+"""Spread rows: the rows of tables by ranges of key groups, on disk if they are too many for memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.runtime.packed_rows import split_by_key_group
 
 __all__ = ["SpreadRows", "ranges_of"]
 
-# So much is in memory before it is written.
+# How much is in memory before it is written.
 _HELD_BYTES: Final = 64 << 20
 
 
 def ranges_of(slots: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """The key groups of all slots in about so many ranges, or more: each is of one slot only, and in order."""
+    """Return the key groups of all slots in about `count` ranges or more, in order; each range is of one slot only."""
     each = max(1, -(-count // max(len(slots), 1)))
     found = []
     for groups in slots:
@@ -33,7 +33,7 @@ class SpreadRows:
 
     Args:
         ranges: the key groups of each range; together they are all, in order.
-        folder: where rows are put that are too many; whoever makes it removes it.
+        folder: where rows go that are too many for memory; the caller removes it.
 
     """
 
@@ -50,7 +50,7 @@ class SpreadRows:
         self._names: dict[str, int] = {}
 
     def add(self, table: str, rows: pa.RecordBatch, groups: np.ndarray) -> None:
-        """Take rows of a table, whose key groups these are."""
+        """Add rows of a table, with the key group of each row."""
         for place, part in split_by_key_group(rows, self._range_of[groups], self._count):
             self._held.setdefault((table, place), []).append(part)
         self._held_bytes += rows.nbytes
@@ -58,7 +58,7 @@ class SpreadRows:
             self._write()
 
     def rows(self, table: str, place: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a table in a range, in the order in which they were added."""
+        """Yield the rows of a table in a range, in the order in which they were added."""
         path = self._path(table, place)
         if path.exists():
             mapped = pa.memory_map(str(path))

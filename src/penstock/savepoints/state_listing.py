@@ -1,4 +1,4 @@
-"""Listing state: which states a job holds, and for how many keys."""
+"""State listing: list the states of a job, with the number of keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Counts(msgspec.Struct):
 
 
 def list_steps(checkpoint: Path, state: JobState) -> list[dict[str, Any]]:
-    """The steps of a job with the number of keys that they hold, and their states. Needs no Spark."""
+    """List the steps of a job with their numbers of keys and their states. Needs no Spark."""
     counts = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
     return [
         {

@@ -1,7 +1,7 @@
-"""State pages: the keys that a step holds with their values, some at a time, after a committed micro-batch.
+"""State pages: read the keys of a step with their values, page by page, after a committed micro-batch.
 
-Keys come in the order of their key groups, and within one in that of a digest of the key: the same in every
-micro-batch, so that who goes on behind a key sees each key that stays, once.
+Keys are sorted by key group, and within a group by a digest of the key. The order is the same in every micro-batch, so
+a reader that continues after a key sees each key that stays exactly once.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
     "KeyQuery",
     "KeysWanted",
     "StoredKey",
-    "described_step",
+    "find_step",
     "key_of_text",
     "key_page",
     "key_query",
-    "parsed_place",
+    "parse_place",
 ]
 
 Place: TypeAlias = tuple[int, str]
-"""Where a key stands: its key group, and the digest by which it is sorted there."""
+"""The place of a key in the order: its key group, and the digest by which the group is sorted."""
 
 _DIGEST: Final = 32
 _HIDDEN: Final = {TIMERS: "timers", WINDOWS: "windows"}
@@ -52,7 +52,7 @@ _HIDDEN: Final = {TIMERS: "timers", WINDOWS: "windows"}
 class StoredKey:
     """A key with what its step holds for it, as JSON values: states by name, its timers, and its open windows.
 
-    `bytes` is the size of all this as JSON. `values`, `timers` and `windows` are null where it is more than was wanted.
+    `bytes` is the size of all this as JSON. `values`, `timers` and `windows` are null if it exceeds the wanted size.
     """
 
     key: Any
@@ -65,7 +65,7 @@ class StoredKey:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPage:
-    """Some keys of a step, after a micro-batch. `next` is the value of `after` for the others; null without others."""
+    """A page of a step's keys after a micro-batch. `next` is the `after` of the next page; null on the last page."""
 
     batch: int
     items: tuple[StoredKey, ...]
@@ -73,9 +73,9 @@ class KeyPage:
 
 
 class KeysWanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which keys of which step are wanted: one by its text, or `most` of those behind a place, as `next` names it.
+    """The wanted keys of a step: one by its text, or at most `limit` of those after a place, which `next` names.
 
-    `contains` is what the JSON of a key must contain. What a key holds is told up to `most_bytes`.
+    `contains` is text that the JSON of a key must contain. The values of a key are included up to `max_bytes`.
     """
 
     step: str
@@ -84,28 +84,28 @@ class KeysWanted(msgspec.Struct, frozen=True, kw_only=True):
     contains: str = ""
     limit: int = 100
     batch: int | None = None
-    most_bytes: int = 65536
+    max_bytes: int = 65536
 
 
-def described_step(state: JobState, name: str) -> DescribedStep:
-    """The step of that name. UnknownIdError when there is none."""
+def find_step(state: JobState, name: str) -> DescribedStep:
+    """Find a step by its name. Raises UnknownIdError if there is none."""
     if name not in state.steps:
         known = ", ".join(state.steps) or "none"
         raise UnknownIdError(f"The job {state.job!r} has no step {name!r}; its steps are {known}.")
     return state.steps[name]
 
 
-def parsed_place(after: str) -> Place:
-    """The place that `KeyPage.next` has told. CheckpointError for what it has not."""
+def parse_place(after: str) -> Place:
+    """Parse a place from `KeyPage.next`. Raises CheckpointError for any other text."""
     group, _, digest = after.partition(".")
     if not (group.isascii() and group.isdecimal() and len(group) < 9 and len(digest) == _DIGEST):
-        raise CheckpointError(f"after={after} is no `next` of a page of keys.")
+        raise CheckpointError(f"after={after} is not the `next` of a page of keys.")
     return int(group), digest
 
 
 @dataclass(frozen=True)
 class KeyQuery:
-    """Keys that can be read: their step is known, and their micro-batch is committed."""
+    """A checked query for keys: their step is known, and their micro-batch is committed."""
 
     checkpoint: Checkpoint
     lineage: Lineage
@@ -114,18 +114,18 @@ class KeyQuery:
     reader: _PageReader
 
     def read(self, session: SparkSession) -> KeyPage:
-        """Read the keys. Raises CheckpointError when the micro-batch is gone meanwhile."""
-        from penstock.savepoints.snapshot_capture import committed, read_step
+        """Read the keys. Raises CheckpointError when the micro-batch is no longer kept."""
+        from penstock.savepoints.snapshot_capture import committed_batch, read_step
 
         wanted, number = self.reader.wanted, self.number
         read = functools.partial(read_step, session, self.checkpoint, node=self.node, reader=self.reader)
         try:
             found = read(number - self.lineage.first_batch)
         except CheckpointError:
-            newer = committed(self.checkpoint, self.lineage, wanted.batch)
+            newer = committed_batch(self.checkpoint, self.lineage, wanted.batch)
             if newer == number:
                 raise
-            # A quick job has gone on so far that the micro-batch is no longer kept.
+            # A fast job has gone on so far that the micro-batch is no longer kept.
             number = newer
             found = read(number - self.lineage.first_batch)
         parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]
@@ -139,24 +139,24 @@ class KeyQuery:
 
 
 def key_query(checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyQuery:
-    """Check what is wanted, without Spark. Raises UnknownIdError, CheckpointError."""
-    # PySpark comes with it, which those who only name what they want need not wait for.
-    from penstock.savepoints.snapshot_capture import committed
+    """Check which keys are wanted, without Spark. Raises UnknownIdError, CheckpointError."""
+    # This import loads PySpark, which callers that only name types need not wait for.
+    from penstock.savepoints.snapshot_capture import committed_batch
 
-    step = described_step(state, wanted.step)
+    step = find_step(state, wanted.step)
     lineage = checkpoint.known_lineage()
     reader = _reader(step, state.key_groups, wanted)
-    number = committed(checkpoint, lineage, wanted.batch)
+    number = committed_batch(checkpoint, lineage, wanted.batch)
     return KeyQuery(checkpoint, lineage, number, step.node, reader)
 
 
 def key_page(session: SparkSession, checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyPage:
-    """The keys that are wanted. Raises UnknownIdError, CheckpointError."""
+    """Read the wanted keys. Raises UnknownIdError, CheckpointError."""
     return key_query(checkpoint, state, wanted).read(session)
 
 
 class _Found(msgspec.Struct, array_like=True):
-    """A key in a slot: its place, its JSON, and the JSON of what it holds, by column, unless it is too much."""
+    """A key in a slot: its place, its JSON, and the JSON of its values by column, unless they are too large."""
 
     place: Place
     key: str
@@ -170,7 +170,7 @@ def _stored(found: _Found) -> StoredKey:
     held = {} if texts is None else {name: msgspec.json.decode(text) for name, text in texts.items()}
     hidden = {shown: held.pop(name, None) for name, shown in _HIDDEN.items()}
     return StoredKey(
-        # Several fields are told as they are given: in a list.
+        # A key of several fields is shown as users write it: as a list.
         key=list(key.values()) if isinstance(key, dict) else key,
         key_group=found.place[0],
         bytes=found.bytes,
@@ -181,7 +181,7 @@ def _stored(found: _Found) -> StoredKey:
 
 @dataclass(frozen=True)
 class _PageReader:
-    """Finds the next keys of one slot, in a worker. With `key` that one only."""
+    """Finds the next keys of one slot, in a worker; with `key` only that key."""
 
     step: DescribedStep
     wanted: KeysWanted
@@ -210,7 +210,7 @@ class _PageReader:
         yield msgspec.msgpack.encode(found[: self.wanted.limit + 1])
 
     def _found(self, group: int, rows: pa.RecordBatch) -> list[_Found]:
-        """The keys of a group that are wanted, in their order, and no more than are."""
+        """Return the wanted keys of a group, in order, at most one more than the limit."""
         keys = json_texts(rows.column(KEY_COLUMN)).to_pylist()
         places = sorted(
             (place, number)
@@ -224,13 +224,13 @@ class _PageReader:
         for row, (place, number) in enumerate(places):
             values = dict(zip(shown, (column[row] for column in texts), strict=True))
             size = sum(map(len, values.values()))
-            told = values if size <= self.wanted.most_bytes else None
-            found.append(_Found(place, keys[number], size, told))
+            shown_values = values if size <= self.wanted.max_bytes else None
+            found.append(_Found(place, keys[number], size, shown_values))
         return found
 
 
 def _reader(step: DescribedStep, groups: int, wanted: KeysWanted) -> _PageReader:
-    after = (-1, "") if wanted.after is None else parsed_place(wanted.after)
+    after = (-1, "") if wanted.after is None else parse_place(wanted.after)
     if wanted.key is None:
         return _PageReader(step, wanted, after)
     key = key_of_text(wanted.key, step)
@@ -247,7 +247,7 @@ def _digest(text: str) -> str:
 
 
 def key_of_text(text: str, step: DescribedStep) -> pa.Array:
-    """The key that a text names, as an array of one. Raises CheckpointError when it is none of the step's."""
+    """Parse a key of the step from text, as an array of one. Raises CheckpointError if it has another type."""
     from penstock.engine.command_validation import key_array
 
     kind = step.schema.field(KEY_COLUMN).type

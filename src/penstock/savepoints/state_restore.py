@@ -1,4 +1,4 @@
-"""State restore: a snapshot becomes the first stored state of a job, for whatever key groups and tasks it has now."""
+"""State restore: turn a snapshot into the first stored state of a job, for its present key groups and tasks."""
 
 from __future__ import annotations
 
@@ -35,31 +35,32 @@ from penstock.state.slot_tables import SlotTables
 from penstock.state.unions import UnionListState, unions
 from penstock.state.widening import widen
 
-__all__ = ["Snapshot", "described_in", "write_seed"]
+__all__ = ["Snapshot", "states_of", "write_seed"]
 
-# So much of what a snapshot has is brought together at once, and so much is one version of a seed.
+# How much of a snapshot is in memory at once.
 _RANGE_BYTES: Final = 16 << 20
-# Files are compressed: texts that repeat themselves may take many times what they take there.
+# Files are compressed: repetitive texts may need many times their size in memory.
 _EXPANDED: Final = 16
+# How much goes into one version of a seed.
 _VERSION_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot, and where it is."""
+    """A snapshot and its place."""
 
     store: Store
     manifest: Manifest
 
     @classmethod
     def at(cls, uri: str) -> Snapshot:
-        """The snapshot at a place. Raises SnapshotError when there is none, or it is damaged."""
+        """Open the snapshot at a place. Raises SnapshotError when there is none, or it is damaged."""
         store = open_store(uri)
         return cls(store, read_manifest(store))
 
 
-def described_in(manifest: Manifest) -> JobState:
-    """The states that a snapshot has, as it describes them."""
+def states_of(manifest: Manifest) -> JobState:
+    """Return the states of a snapshot, as its manifest describes them."""
     steps = {name: msgspec.convert(step, DescribedStep) for name, step in manifest.steps.items()}
     return JobState(manifest.job, manifest.key_groups, steps)
 
@@ -67,10 +68,10 @@ def described_in(manifest: Manifest) -> JobState:
 def write_seed(
     snapshot: Snapshot, declared: JobState, parallelism: int, changes: Sequence[Change], folder: Path
 ) -> dict[str, int]:
-    """Write the stored state of each slot of a job into a folder; gives the number of keys of each step.
+    """Write the stored state of each slot of a job into a folder; return the number of keys of each step.
 
-    `declared` is what the job declares, and `changes` says what becomes of each state of the snapshot. Raises
-    SnapshotError when it cannot be read, or a row does not fit.
+    `declared` is what the job declares, and `changes` says what happens to each state of the snapshot. Raises
+    SnapshotError when the snapshot cannot be read, or a row does not fit.
     """
     keys = {}
     for name, step in declared.steps.items():
@@ -85,7 +86,7 @@ def write_seed(
 
 @dataclass(frozen=True)
 class _Seeding:
-    """One step."""
+    """The seeding of one step; `taken` maps its states to their names in the snapshot."""
 
     snapshot: Snapshot
     name: str
@@ -94,7 +95,7 @@ class _Seeding:
     key_groups: int
 
     def write(self, folder: Path, parallelism: int) -> int:
-        """Write the entries of all slots, some key groups at a time."""
+        """Write the entries of all slots, some key groups at a time; return the number of keys."""
         found = [slot for _, slot in sorted(slots(self.key_groups, parallelism).items(), key=_first)]
         ranges = ranges_of([slot.key_groups for slot in found], self._ranges())
         place = seed_folder(folder, self.step.node, 0).parent
@@ -121,7 +122,7 @@ class _Seeding:
         return keys
 
     def _ranges(self) -> int:
-        """In how many ranges of key groups the rows are taken, so that each is small."""
+        """Return into how many ranges of key groups to divide the rows, so that each is small."""
         names = {table_name(self.name, state) for state in self.taken.values()}
         size = sum(
             f.bytes for table in self.snapshot.manifest.tables if table.name in names for f in table.files
@@ -129,7 +130,7 @@ class _Seeding:
         return min(-(-_EXPANDED * size // _RANGE_BYTES), self.key_groups)
 
     def _spread(self, spread: SpreadRows) -> SpreadRows:
-        """The rows of all tables by key group; keys as they are kept now."""
+        """Divide the rows of all tables by key group, with keys of the present type."""
         key_type = self.step.schema.field(KEY_COLUMN).type
         for field in list(self.step.schema)[1:]:
             for batch in self._read(self.taken.get(field.name)):
@@ -145,7 +146,7 @@ class _Seeding:
         return spread
 
     def _rows(self, spread: SpreadRows, number: int) -> pa.RecordBatch:
-        """The rows of the step's table in a range of key groups: of every key all states."""
+        """Return the rows of the step's table in a range of key groups: all states of each key."""
         schema = self.step.schema
         key_type = schema.field(KEY_COLUMN).type
         found: dict[str, tuple[pa.Array, pa.Array]] = {}
@@ -157,7 +158,7 @@ class _Seeding:
                 found |= {name: (keys, rows.column(name)) for name in rows.schema.names[1:]}
         if not found:
             return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        keys, places = _united({name: keys for name, (keys, _) in found.items()}, key_type)
+        keys, places = _unite({name: keys for name, (keys, _) in found.items()}, key_type)
         columns = [keys]
         for field in list(schema)[1:]:
             if field.name in found:
@@ -172,7 +173,7 @@ class _Seeding:
         return dict(split_by_key_group(rows, groups, self.key_groups))
 
     def _unions(self, spread: SpreadRows, ranges: int) -> bytes | None:
-        """The unions of the step, which every slot gets whole."""
+        """Return the unions of the step, which every slot gets in full."""
         states = self._union_states()
         by_group: dict[int, pa.RecordBatch] = {}
         for number in range(ranges if states else 0):
@@ -183,12 +184,12 @@ class _Seeding:
         return iter(()) if state is None else self._read_table(table_name(self.name, state))
 
     def _read_table(self, name: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a table one batch after the other, since all of them may be too many for the memory."""
+        """Yield the rows of a table batch by batch, since all of them may be too many for memory."""
         batches = read_table(self.snapshot.store, self.snapshot.manifest, name)
         return (batch for batch in batches if batch.num_rows)
 
     def _header(self) -> Header:
-        """What every slot keeps once for the step."""
+        """Return what every slot keeps once for the step."""
         contents = [row for batch in self._read(HEADER) for row in batch.column(0).to_pylist()]
         header = Header.of(contents[0]) if contents else Header()
         settings: dict[str, pa.RecordBatch] = {}
@@ -214,7 +215,7 @@ class _Seeding:
         if contents and self.snapshot.manifest.key_groups != self.key_groups:
             raise SnapshotError(
                 f"The step {self.name!r} was paused when the snapshot {self.snapshot.manifest.id!r} was taken, and "
-                "data waits in it by key group. Start with as many key groups as before, or take one after a resume."
+                "data waits in it by key group. Start with the same number of key groups, or take one after a resume."
             )
         return [row for content in contents for row in msgspec.msgpack.decode(content, type=list[PackedRow])]
 
@@ -224,7 +225,7 @@ def _first(found: tuple[int, Slot]) -> int:
 
 
 class _SlotWriter:
-    """Writes the entries of a slot, as one version of its log or, where that would be too much at once, as some."""
+    """Writes the entries of a slot, as one version of its log, or as several if that would be too much at once."""
 
     def __init__(self, place: Path, schema: pa.Schema) -> None:
         place.mkdir(parents=True, exist_ok=True)
@@ -235,7 +236,7 @@ class _SlotWriter:
         self._waiting = 0
 
     def begin(self, header: Header, clock: Sequence[int], held: Sequence[PackedRow]) -> None:
-        """What the slot keeps once for the step."""
+        """Write what the slot keeps once for the step."""
         for clock_ms in clock:
             self._tables.advance_clock(clock_ms)
         if held:
@@ -245,13 +246,13 @@ class _SlotWriter:
         put_header(self._tables, full)
 
     def put(self, by_group: Mapping[int, pa.RecordBatch]) -> None:
-        """Take all rows of some key groups."""
+        """Add all rows of some key groups."""
         for group, rows in by_group.items():
             self._tables.put(group, rows)
             self._waiting += rows.nbytes
             if self._waiting >= _VERSION_BYTES:
                 self._tables.store()
-                # What is stored need not be in memory.
+                # Stored tables need not stay in memory.
                 kept = msgspec.structs.replace(self._tables.keep(), tables={})
                 self._tables = SlotTables(self._schema, self._entries, kept)
                 self._waiting = 0
@@ -263,8 +264,8 @@ class _SlotWriter:
         sync_folder(self._place)
 
 
-def _united(by_state: Mapping[str, pa.Array], key_type: pa.DataType) -> tuple[pa.Array, dict[str, pa.Array]]:
-    """All keys, each once, and for each state where the value of each key is."""
+def _unite(by_state: Mapping[str, pa.Array], key_type: pa.DataType) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """Return all keys, each once, and for each state the row of each key's value."""
     if pa.types.is_struct(key_type):
         index: dict[Any, int] = {}
         for keys in by_state.values():

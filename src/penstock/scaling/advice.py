@@ -163,7 +163,7 @@ def _parallelism(
             text = f"{why} {rate:.0f} records/s{backlog} need {tasks_text(wanted)}."
     elif load.high < policy.scale_in_below:
         needed = tasks_for(state.at_most(), rate, bounds, longest_s, target)
-        if needed is not None and needed < tasks and needed * policy.least_factor <= tasks:
+        if needed is not None and needed < tasks and needed * policy.min_factor <= tasks:
             wanted = needed
             below = f"below {policy.scale_in_below:g}"
             text = f"The load is {load.likely:.2f}, {below}; {tasks_text(wanted)} would suffice."
@@ -212,19 +212,19 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
     elif room <= 0:
         text = f"Records alone take {for_records:.0%} of the time, which no interval changes."
     else:
-        least_s = state.cost.fixed_s / room
-        measurements["least_interval_s"] = least_s
+        min_s = state.cost.fixed_s / room
+        measurements["min_interval_s"] = min_s
         empty = f"A micro-batch costs {state.cost.fixed_s:.2f} s however few records it has."
-        if least_s > longest_s:
-            text = f"{empty} That would need an interval of {least_s:.1f} s, above {longest_s:g} s."
-        elif state.utilisation > policy.target_utilisation and least_s > 1.2 * period_s:
-            wanted_ms = _round_up(1000 * least_s)
+        if min_s > longest_s:
+            text = f"{empty} That would need an interval of {min_s:.1f} s, above {longest_s:g} s."
+        elif state.utilisation > policy.target_utilisation and min_s > 1.2 * period_s:
+            wanted_ms = _round_up(1000 * min_s)
             text = (
                 f"{empty} With one every {wanted_ms} ms the job would work for {policy.target_utilisation:.0%} of the "
                 "time, which leaves cores for others."
             )
         else:
-            text = f"{empty} An interval of {_round_up(1000 * least_s)} ms or more would suffice."
+            text = f"{empty} An interval of {_round_up(1000 * min_s)} ms or more would suffice."
     is_changed = wanted_ms != now_ms
     return Recommendation(
         setting="batch-interval-ms",

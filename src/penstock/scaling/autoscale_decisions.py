@@ -66,7 +66,7 @@ _REFUSALS: Final[frozenset[Cause]] = frozenset(
 
 _HOUR: Final = dt.timedelta(hours=1)
 # A scale-out that raised the capacity by less than this factor was in vain.
-_LEAST_GAIN: Final = 1.1
+_MIN_GAIN: Final = 1.1
 _SAME_RATE: Final = 0.9
 
 
@@ -127,8 +127,8 @@ def decide(
     if not found:
         return None
     tasks = found[-1].parallelism
-    most = min(bounds.most, bounds.key_groups if policy.most_tasks is None else policy.most_tasks)
-    limits = (min(policy.least_tasks, most), most)
+    most = min(bounds.most, bounds.key_groups if policy.max_tasks is None else policy.max_tasks)
+    limits = (min(policy.min_tasks, most), most)
     wait = _reason_to_wait(policy, past, now)
     if wait is not None:
         return _no_rescale(tasks, *wait)
@@ -223,10 +223,10 @@ def _reason_to_wait(
                 f"The last rescale was {since_s:.0f} s ago; the cool-down is {policy.cool_down_s:g} s.",
             )
     lately = sum(now - rescale.at < _HOUR for rescale in past)
-    if lately >= policy.most_rescales_per_hour:
+    if lately >= policy.max_rescales_per_hour:
         return (
             "too-many-rescales",
-            f"There were {lately} rescales within the last hour; the limit is {policy.most_rescales_per_hour}.",
+            f"There were {lately} rescales within the last hour; the limit is {policy.max_rescales_per_hour}.",
         )
     return None
 
@@ -283,7 +283,7 @@ def _scale_out(
     if not state.cost.is_determined:
         # The costs are only upper bounds then, and the real ones may be far lower.
         needed = tasks
-    wanted = min(most, max(needed, tasks + 1, round(tasks * policy.least_factor)))
+    wanted = min(most, max(needed, tasks + 1, round(tasks * policy.min_factor)))
     if not is_gain(state, state.arriving, bounds, policy.longest_interval_s, wanted):
         return (
             tasks,
@@ -297,14 +297,14 @@ def _scale_out(
 def is_gain(state: Measured, rate: float, bounds: Bounds, longest_interval_s: float, tasks: int) -> bool:
     """Return whether this number of tasks, larger than the present one, would be of use."""
     now = load_at(state, rate, state.parallelism, bounds, longest_interval_s)
-    return load_at(state, rate, tasks, bounds, longest_interval_s) * _LEAST_GAIN <= now
+    return load_at(state, rate, tasks, bounds, longest_interval_s) * _MIN_GAIN <= now
 
 
 def _was_in_vain(scale_out: Rescale, capacity: float | None) -> bool:
     """Return whether a scale-out has hardly raised the capacity."""
     if capacity is None or scale_out.capacity is None:
         return False
-    return capacity < _LEAST_GAIN * scale_out.capacity
+    return capacity < _MIN_GAIN * scale_out.capacity
 
 
 def _scale_in(
@@ -330,7 +330,7 @@ def _scale_in(
     # Uncertainty counts against fewer tasks.
     dear = state.at_most()
     needed = tasks_for(dear, highest, bounds, policy.longest_interval_s, policy.target_utilisation)
-    if needed is None or needed * policy.least_factor > tasks or needed >= tasks:
+    if needed is None or needed * policy.min_factor > tasks or needed >= tasks:
         return tasks, "fits", f"The load is {load.likely:.2f}; a rescale would save too few tasks."
     wanted = max(least, needed)
     for rescale in past:

@@ -39,10 +39,10 @@ __all__ = [
 HOT: Final = 1.5
 """A step is uneven when the slot with the most records has this many times the mean."""
 
-_LEAST_BATCHES: Final = 3
-_LEAST_FITTED: Final = 8
-_MOST_FITTED: Final = 250
-_LEAST_SPREAD: Final = 0.05
+_MIN_BATCHES: Final = 3
+_MIN_FITTED: Final = 8
+_MAX_FITTED: Final = 250
+_MIN_SPREAD: Final = 0.05
 _GOOD_SPREAD: Final = 0.25
 # With fewer records per task than this, skew is down to chance.
 _RECORDS_FOR_SKEW: Final = 20
@@ -134,7 +134,7 @@ def measure_capacity(found: Sequence[BatchMetrics], bounds: Bounds, window_s: fl
     there are fewer than three.
     """
     run = _newest_run(found)
-    if len(run) <= _LEAST_BATCHES:
+    if len(run) <= _MIN_BATCHES:
         return None
     before, window = _window(run, window_s)
     last = window[-1]
@@ -166,7 +166,7 @@ def measure_capacity(found: Sequence[BatchMetrics], bounds: Bounds, window_s: fl
         hot_step=hot_step,
         hot_share=_hot_share(found, bounds),
         rate_change=_change(before, window, arriving),
-        cost=_cost(run[1:][-_MOST_FITTED:]),
+        cost=_cost(run[1:][-_MAX_FITTED:]),
     )
 
 
@@ -176,7 +176,7 @@ def highest_rate(found: Sequence[BatchMetrics], window_s: float, over_s: float) 
     Returns None if the run has not had its parallelism for that long.
     """
     run = _newest_run(found)
-    if len(run) <= _LEAST_BATCHES or (run[-1].ended - run[0].ended).total_seconds() < over_s:
+    if len(run) <= _MIN_BATCHES or (run[-1].ended - run[0].ended).total_seconds() < over_s:
         return None
     ages = [(run[-1].ended - metrics.ended).total_seconds() for metrics in run]
     first = max(place for place, age in enumerate(ages) if age >= over_s)
@@ -253,7 +253,7 @@ def _newest_run(found: Sequence[BatchMetrics]) -> list[BatchMetrics]:
 
 def _window(run: list[BatchMetrics], window_s: float) -> tuple[BatchMetrics, list[BatchMetrics]]:
     """Return the metrics just before the window that ends with the newest ones, and those in it."""
-    start = len(run) - _LEAST_BATCHES
+    start = len(run) - _MIN_BATCHES
     while start > 1 and (run[-1].ended - run[start - 1].ended).total_seconds() < window_s:
         start -= 1
     return run[start - 1], run[start:]
@@ -311,7 +311,7 @@ def _skews(rows: Sequence[BatchMetrics]) -> dict[str, float]:
     """Return the skew, weighted by records, of each step with at least a tenth of the records of the largest one."""
     records: dict[str, int] = {}
     weighted: dict[str, float] = {}
-    for metrics in rows[-_MOST_FITTED:]:
+    for metrics in rows[-_MAX_FITTED:]:
         for name, step in metrics.steps.items():
             if step.skew is not None and step.records >= _RECORDS_FOR_SKEW * metrics.parallelism:
                 records[name] = records.get(name, 0) + step.records
@@ -354,7 +354,7 @@ def _cost(rows: Sequence[BatchMetrics]) -> Cost:
     tasks = np.array([min(f.busy_s, f.phases.get("processing", f.busy_s)) for f in rows])
     driver = busy - tasks
     total, spread = float(records.sum()), float(records.std())
-    if len(rows) >= _LEAST_FITTED and spread >= _LEAST_SPREAD * float(records.mean()) and total:
+    if len(rows) >= _MIN_FITTED and spread >= _MIN_SPREAD * float(records.mean()) and total:
         tasks_fixed_s, tasks_s, error_s = _fit_line(records, tasks)
         driver_fixed_s, driver_s, _ = _fit_line(records, driver)
         # If micro-batches are of nearly one size, noise may hide the cost of records, or make all of it look fixed.

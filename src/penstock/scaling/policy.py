@@ -13,7 +13,7 @@ from penstock.errors import JobDefinitionError
 
 __all__ = ["DEFAULT_POLICY", "ScalingPolicy", "parse_policy", "policy_of"]
 
-_MOST_TASKS: Final = 32768
+_MAX_TASKS: Final = 32768
 _REMEDY: Final = "docs/scaling.md lists the fields."
 # The fields that are durations, with their minimum in seconds.
 _DURATIONS: Final = {
@@ -33,12 +33,12 @@ class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
         target_utilisation: the fraction of time for which the job should work, from 0 to 1.
         scale_out_above: the job gets more tasks if it works for more of the time than this.
         scale_in_below: the job gets fewer tasks if it works for less of the time than this.
-        least_tasks, most_tasks: the limits of the parallelism; None is the number of key groups.
-        least_factor: a rescale multiplies or divides the number of tasks by at least this.
+        min_tasks, max_tasks: the limits of the parallelism; None is the number of key groups.
+        min_factor: a rescale multiplies or divides the number of tasks by at least this.
         window_s: the period for the rate of arrival, in seconds.
         scale_in_after_s: how long fewer tasks must have sufficed, in seconds.
         cool_down_s: the minimum time between two rescales, in seconds.
-        most_rescales_per_hour: the maximum number of rescales within an hour.
+        max_rescales_per_hour: the maximum number of rescales within an hour.
         longest_interval_s: the maximum time from the start of one micro-batch to that of the next, in seconds.
         longest_lag_s: the maximum time for which records may wait before they are read, in seconds.
         catch_up_s: the time within which a backlog should be processed, in seconds.
@@ -51,13 +51,13 @@ class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     target_utilisation: float = 0.7
     scale_out_above: float = 0.85
     scale_in_below: float = 0.45
-    least_tasks: int = 1
-    most_tasks: int | None = None
-    least_factor: float = 2.0
+    min_tasks: int = 1
+    max_tasks: int | None = None
+    min_factor: float = 2.0
     window_s: float = 60.0
     scale_in_after_s: float = 300.0
     cool_down_s: float = 180.0
-    most_rescales_per_hour: int = 4
+    max_rescales_per_hour: int = 4
     longest_interval_s: float = 10.0
     longest_lag_s: float = 30.0
     catch_up_s: float = 300.0
@@ -70,26 +70,26 @@ class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.target_utilisation:g} and scale_out_above {self.scale_out_above:g}; they must rise in this "
                 "order, from above 0 to at most 1."
             )
-        most = _MOST_TASKS if self.most_tasks is None else self.most_tasks
-        if not 1 <= self.least_tasks <= most <= _MOST_TASKS:
+        most = _MAX_TASKS if self.max_tasks is None else self.max_tasks
+        if not 1 <= self.min_tasks <= most <= _MAX_TASKS:
             raise JobDefinitionError(
-                f"The scaling policy has least_tasks {self.least_tasks} and most_tasks {self.most_tasks}; they must be "
-                f"from 1 to {_MOST_TASKS}, and the least not above the most."
+                f"The scaling policy has min_tasks {self.min_tasks} and max_tasks {self.max_tasks}; they must be "
+                f"from 1 to {_MAX_TASKS}, and the least not above the most."
             )
-        if not 1 <= self.least_factor <= 100:
+        if not 1 <= self.min_factor <= 100:
             raise JobDefinitionError(
-                f"The scaling policy has least_factor {self.least_factor:g}; it must be from 1 to 100."
+                f"The scaling policy has min_factor {self.min_factor:g}; it must be from 1 to 100."
             )
-        if self.most_rescales_per_hour < 1:
+        if self.max_rescales_per_hour < 1:
             raise JobDefinitionError(
-                f"The scaling policy has most_rescales_per_hour {self.most_rescales_per_hour}; it must be at least 1. "
+                f"The scaling policy has max_rescales_per_hour {self.max_rescales_per_hour}; it must be at least 1. "
                 "To prevent all rescales, use dry_run: true."
             )
-        for name, least_s in _DURATIONS.items():
+        for name, min_s in _DURATIONS.items():
             value_s = getattr(self, f"{name}_s")
-            if not least_s <= value_s < math.inf:
+            if not min_s <= value_s < math.inf:
                 raise JobDefinitionError(
-                    f"The scaling policy has {name} {value_s:g} s; it must be at least {least_s:g} s."
+                    f"The scaling policy has {name} {value_s:g} s; it must be at least {min_s:g} s."
                 )
         if self.scale_in_after_s < self.window_s:
             raise JobDefinitionError(
@@ -107,7 +107,7 @@ def parse_policy(text: str) -> ScalingPolicy:
 
     Raises JobDefinitionError, which names the field.
 
-    >>> parse_policy("most_tasks: 8\ncool_down: 5m").cool_down_s
+    >>> parse_policy("max_tasks: 8\ncool_down: 5m").cool_down_s
     300.0
     """
     try:
@@ -122,7 +122,7 @@ def policy_of(found: Any) -> ScalingPolicy:
 
     Raises JobDefinitionError, which names the field.
 
-    >>> policy_of({"most_tasks": 8, "cool_down": "5m"}).most_tasks
+    >>> policy_of({"max_tasks": 8, "cool_down": "5m"}).max_tasks
     8
     """
     if not isinstance(found, dict):

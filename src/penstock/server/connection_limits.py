@@ -1,4 +1,4 @@
-"""Connection limits: idle connections keep nobody out, and probes get an answer however busy the server is."""
+"""Connection limits: idle connections cannot block other clients, and health probes always get an answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 __all__ = ["HEALTH", "Bounded", "CrowdLimits", "protocol_for"]
 
 HEALTH: Final = "/v1/health"
-"""Where probes ask for the server's health."""
+"""The path of health probes."""
 
 _turns: Final = itertools.count()
 
 
 @dataclass(frozen=True)
 class CrowdLimits:
-    """How many connections there may be at once, and how long a request may take to arrive.
+    """The limits on concurrent connections, and on the time that a request may take to arrive.
 
     Args:
-        head_s: how long a connection may be silent, or take for the head of a request.
+        head_s: how long a connection may be silent, or take to send the head of a request.
         body_s: how long the body of a request may take after that.
-        waiting: how many connections may have no complete request; one more closes the one that has waited longest.
-        waiting_of_one: the same for one address. Behind a proxy, and on this machine, all clients share one.
-        working: how many requests and sockets are served at once. Others get 503.
+        waiting: the number of connections without a complete request; one more closes the one that has waited longest.
+        waiting_of_one: the same limit for one address, or None: behind a proxy, and on this machine, all clients share
+            one address.
+        working: the number of requests and WebSockets that are served at once. Others get 503.
 
     """
 
@@ -40,7 +41,7 @@ class CrowdLimits:
 
 
 def protocol_for(limits: CrowdLimits) -> type[asyncio.Protocol]:
-    """A connection protocol with limits."""
+    """Return a connection protocol with these limits."""
 
     class Patient(_Connection):
         crowd = limits
@@ -49,9 +50,9 @@ def protocol_for(limits: CrowdLimits) -> type[asyncio.Protocol]:
 
 
 class _Connection(H11Protocol):
-    """A connection that closes when its request takes too long, or when others need its place.
+    """A connection that closes if its request takes too long to arrive, or if others need its place.
 
-    Between two requests uvicorn's own timeout counts, which is shorter.
+    Between two requests, uvicorn's own timeout applies, which is shorter.
     """
 
     crowd: CrowdLimits = CrowdLimits()
@@ -63,36 +64,36 @@ class _Connection(H11Protocol):
         self.turn = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody has come."""
+        """Start to wait for a request on a new connection."""
         super().connection_made(transport)
         self._wait()
         self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Somebody has gone."""
+        """Stop waiting on a closed connection."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request has arrived."""
-        if self._timer is None and self.asks_nothing:
-            # A pause is allowed between two requests, but not within one.
+        """Process a part of a request, and set the time-out for the next part."""
+        if self._timer is None and self.awaits_request:
+            # A client may pause between two requests, but not within one.
             self._wait()
         super().data_received(data)
-        if not self.asks_nothing:
+        if not self.awaits_request:
             self._stop_waiting()
         elif self._timer is not None and self._reads_body and not self._has_head:
             self._has_head = True
             self._set_timer(self.crowd.body_s)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
-        """Hand over to the protocol of web sockets."""
+        """Hand over to the WebSocket protocol."""
         self._stop_waiting()
         super().handle_websocket_upgrade(event)
 
     @property
-    def asks_nothing(self) -> bool:
-        """Whether no complete request is being answered."""
+    def awaits_request(self) -> bool:
+        """Whether the connection has no complete request in progress."""
         return self.cycle is None or self.cycle.more_body or self.cycle.response_complete
 
     @property
@@ -114,7 +115,7 @@ class _Connection(H11Protocol):
             self._timer = None
 
     def _make_room(self) -> None:
-        waiting = [one for one in self.connections if isinstance(one, _Connection) and one.asks_nothing]
+        waiting = [one for one in self.connections if isinstance(one, _Connection) and one.awaits_request]
         address = self.client[0] if self.client else None
         own = [one for one in waiting if one.client and one.client[0] == address]
         for known, limit in ((own, self.crowd.waiting_of_one), (waiting, self.crowd.waiting)):
@@ -123,15 +124,15 @@ class _Connection(H11Protocol):
                 return
 
     def end(self) -> None:
-        """End it now."""
+        """Close the connection now."""
         self._stop_waiting()
-        # It stops counting now, not only when the client has noticed.
+        # From now on it does not count, even before the client notices.
         self.connections.discard(self)
         self.transport.abort()
 
 
 class Bounded:
-    """Outermost ASGI middleware: serves only so many requests and sockets at a time, and probes always."""
+    """Outermost ASGI middleware, which limits concurrent requests and WebSockets, but always serves health probes."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app: Final = app
@@ -139,11 +140,11 @@ class Bounded:
         self._working = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 503."""
+        """Pass a request on, or respond with 503."""
         if scope["type"] == "lifespan" or scope["path"] == HEALTH:
             await self._app(scope, receive, send)
         elif self._working >= self._limit:
-            await _too_many(scope, receive, send)
+            await _refuse_busy(scope, receive, send)
         else:
             self._working += 1
             try:
@@ -152,7 +153,7 @@ class Bounded:
                 self._working -= 1
 
 
-async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse_busy(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1013})

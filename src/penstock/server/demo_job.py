@@ -1,4 +1,4 @@
-"""The demo job: a definition that needs nothing else. It starts in an empty home, and pauses without a server."""
+"""Demo job: a built-in definition without dependencies. It starts in an empty home, and is paused without a server."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ DEMO: Final = "demo"
 """The id of the definition."""
 
 _WHO: Final = "penstock serve"
-_STANDS_OR_GOES: Final = ("asked for: pause", "asked for: resume")
-_HELD_WITHIN_S: Final = 15.0
+_PAUSED_OR_RESUMED: Final = ("asked for: pause", "asked for: resume")
+_PAUSE_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.1
 _RATE: Final = 200
 _FILE: Final = Path(penstock.demo.__file__).with_name("served") / "warm_rooms.py"
 
 
 def demo_definition() -> JobDefinition:
-    """A job with the clock as input and a discarded output, so that its use of disk does not grow."""
+    """Return the definition. Its input is a clock and its output is discarded, so its disk usage stays constant."""
     settings = JobSettings(
         bindings={"ticks": f"rate:{_RATE}", "heaters": "discard:"},
         batch_interval="500ms",
@@ -46,33 +46,33 @@ def demo_definition() -> JobDefinition:
 
 
 def start_or_resume(service: JobService) -> str | None:
-    """Submit the demo unless there has been a job, or resume it if it was paused when its server ended.
+    """Submit the demo job if the home has no jobs, or resume it if it was paused when its server ended.
 
-    Returns its id if it starts now.
+    Returns its id if it is submitted or resumed, else None.
     """
     jobs = service.list_jobs(tuple(JobStatus), 1)
     if not jobs:
-        # With the key, two servers that start at once submit only one job.
+        # Because of the key, two servers that start at once submit only one job.
         return service.submit(Submission(definition=DEMO), _WHO, key=f"first-{DEMO}").job
     for job in _demos(service, Desired.PAUSED):
-        asked = [event.who for event in service.events(job.id) if event.what in _STANDS_OR_GOES]
+        asked = [event.who for event in service.events(job.id) if event.what in _PAUSED_OR_RESUMED]
         if asked and asked[-1] == _WHO:
             return service.resume(job.id, _WHO).job
     return None
 
 
-def pause_demo(service: JobService, wake: Callable[[], None], timeout_s: float = _HELD_WITHIN_S) -> None:
-    """Pause the demo, which nobody has submitted; its manager must still be working."""
-    held = [service.pause(job.id, _WHO).job for job in _demos(service, Desired.RUNNING)]
+def pause_demo(service: JobService, wake: Callable[[], None], timeout_s: float = _PAUSE_TIMEOUT_S) -> None:
+    """Pause the demo job if a server submitted it by itself, and wait for it. The manager must still be running."""
+    pausing = [service.pause(job.id, _WHO).job for job in _demos(service, Desired.RUNNING)]
     deadline_s = time.monotonic() + timeout_s
-    while held and time.monotonic() < deadline_s:
+    while pausing and time.monotonic() < deadline_s:
         wake()
         time.sleep(_POLL_S)
-        held = [job_id for job_id in held if service.get(job_id).status in WITH_DRIVER]
+        pausing = [job_id for job_id in pausing if service.get(job_id).status in WITH_DRIVER]
 
 
 def _demos(service: JobService, desired: Desired) -> list[Job]:
-    """The demo jobs that a server has started by itself, with this desired status."""
+    """Return the unfinished demo jobs with a desired status that a server submitted by itself."""
     live = [status for status in JobStatus if status not in ENDED]
     return [
         job

@@ -1,4 +1,4 @@
-"""Resource: the base of the frozen dataclasses that the service returns, and that REST serves as they are."""
+"""Resource: the base of the frozen dataclasses that the service returns, and REST serves unchanged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["Resource"]
 
 
 class Resource:
-    """The docstring below a field becomes its description in the API's document. Times are in UTC."""
+    """A resource. The docstring below a field becomes its description in OpenAPI. Times are in UTC."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"use_attribute_docstrings": True}

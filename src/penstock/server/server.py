@@ -1,4 +1,4 @@
-"""The server: one process with the manager's loop and the web server, and their orderly shutdown."""
+"""Server: one process with the manager's loop and the web server, and their graceful shutdown."""
 
 from __future__ import annotations
 
@@ -52,31 +52,31 @@ from penstock.server.store.store import Store
 __all__ = ["TOKENS_VARIABLE", "Announcement", "ServeSettings", "Started", "serve"]
 
 TOKENS_VARIABLE: Final = "PENSTOCK_SERVER_TOKENS"
-"""The environment variable with lines NAME ROLE TOKEN, like the file of tokens. Drivers do not inherit it."""
+"""The environment variable with lines NAME ROLE TOKEN, like the token file. Drivers do not inherit it."""
 
-_LAST_REQUESTS_S: Final = 5
-_OF_ONE_ADDRESS: Final = 50
-_MANAGER_ENDS_S: Final = 30.0
+_REQUESTS_TIMEOUT_S: Final = 5
+_WAITING_PER_ADDRESS: Final = 50
+_MANAGER_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How the server is started.
+    """The settings with which the server starts.
 
     Args:
-        bind: HOST:PORT; port 0 takes a free one.
-        jobs: the folders with definitions of jobs.
+        bind: HOST:PORT; port 0 chooses a free port.
+        jobs: the folders with job definitions.
         home: the folder of the manager.
         shared: the folder of checkpoints and savepoints, for managers on several machines; default: in the home.
         store: the URL of the store; default: a file in the home.
         tokens: a file with lines NAME ROLE TOKEN.
-        hosts: more names of the server that requests may use.
-        tls_certificate: a file with the certificate, in PEM; needs its key.
-        tls_key: a file with the key.
-        tls_proxy: a proxy in front of the server speaks TLS, so browsers use https.
-        insecure_bind: let other machines reach the server without tokens or TLS.
-        demo: offer the demo job, and submit it in an empty home; default: only without folders of definitions.
-        manager: how the manager works.
+        hosts: additional names of the server that requests may use.
+        tls_certificate: a PEM file with the certificate; requires its key.
+        tls_key: a PEM file with the key.
+        tls_proxy: a proxy in front of the server terminates TLS, so browsers use https.
+        insecure_bind: allow an address that other machines can reach, without tokens or TLS.
+        demo: offer the demo job, and submit it in an empty home; default: only without folders of job definitions.
+        manager: the settings of the manager.
 
     """
 
@@ -96,9 +96,9 @@ class ServeSettings:
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A started server: its URL, the URL to open in a browser, and a token for programs of the same user.
+    """A started server: its URL, the login URL for a browser, and a token for programs of the same user.
 
-    `demo` is the id of the demo job, if it has just been submitted.
+    `demo` is the id of the demo job, if it was just submitted or resumed.
     """
 
     url: str
@@ -109,14 +109,14 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class _Server(uvicorn.Server):
-    """Ends event streams first, since uvicorn waits for open requests."""
+    """A uvicorn server that ends event streams first, since uvicorn waits for open requests."""
 
     def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
         super().__init__(config)
         self._stopping: Final = stopping
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal came."""
+        """End event streams, and then the server, on a signal."""
         self._stopping.set()
         super().handle_exit(sig, frame)
 
@@ -127,31 +127,32 @@ def serve(
     on_start: Callable[[Started], None],
     on_end: Callable[[Sequence[Job]], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Jobs go on; the next server finds them.
+    """Serve until SIGTERM or SIGINT. Jobs continue, and the next server finds them.
 
-    A demo that the server has started by itself is paused. `on_end` gets the jobs that go on.
+    A demo job that a server submitted by itself is paused. `on_start` is called with the started server, `on_end` with
+    the jobs that continue.
 
     Raises AccessError for an unprotected address, HomeError for an unprotected home, ExternalSystemError for an address
-    that is not available, StoreError, and JobDefinitionError for missing folders.
+    that is not available, StoreError for an unusable store, and JobDefinitionError for missing folders.
     """
     host, port = bind_address(settings.bind)
-    tls = _tls(settings)
+    tls = _check_tls(settings)
     token = new_token()
-    given = _given_grants(settings, environment)
+    given = _read_grants(settings, environment)
     check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
     shared = None if settings.shared is None else settings.shared.expanduser().absolute()
     home = ServerDirectory(settings.home.expanduser().absolute(), shared)
     offers_demo = not settings.jobs if settings.demo is None else settings.demo
     catalog = Catalog(settings.jobs, [demo_definition()] if offers_demo else [])
     with contextlib.ExitStack() as stack:
-        job_umask = stack.enter_context(_writes_privately())
+        job_umask = stack.enter_context(_private_umask())
         make_private(home.root)
-        listening = stack.enter_context(_listening(host, port))
+        listening = stack.enter_context(_listen(host, port))
         store = Store.open(settings.store or sqlite_url(home.store))
         stack.callback(store.close)
         service = JobService(store, catalog, home)
         stack.callback(service.reader.close)
-        started = _started(host, listening.getsockname()[1], token, tls=tls)
+        started = _describe_start(host, listening.getsockname()[1], token, tls=tls)
         if offers_demo:
             started = msgspec.structs.replace(started, demo=start_or_resume(service))
         door = Authenticator(
@@ -170,19 +171,19 @@ def serve(
             wake=manager.wake,
         )
         server = _Server(_uvicorn_config(context, settings), context.stopping)
-        stack.enter_context(_signals_end_the_server())
-        announcement.write_unless_another_lives()
+        stack.enter_context(_ignore_signals_again())
+        announcement.write_if_alone()
         stack.callback(announcement.remove)
         on_start(started)
         _serve(server, listening, manager, lambda: pause_demo(service, manager.wake))
         if on_end is not None:
-            # The store may be the reason why the server ends.
+            # An unusable store may be why the server ends.
             with contextlib.suppress(StoreError):
                 on_end(service.list_jobs([JobStatus.STARTING, JobStatus.RUNNING, JobStatus.RESTARTING]))
 
 
 def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Callable[[], None]) -> None:
-    """Serve; call `last` when no client is served any more and the manager still works."""
+    """Serve, and call `last` after the last request, while the manager is still running."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -190,7 +191,7 @@ def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Ca
         try:
             manager.run(stop)
         except BaseException as e:
-            # A server without its manager would accept requests and never act on them.
+            # Without its manager, the server would accept requests but never act on them.
             failed.append(e)
             server.should_exit = True
 
@@ -203,20 +204,20 @@ def _serve(server: _Server, listening: socket.socket, manager: Manager, last: Ca
     finally:
         stop.set()
         manager.wake()
-        thread.join(_MANAGER_ENDS_S)
+        thread.join(_MANAGER_TIMEOUT_S)
     if failed:
         raise failed[0]
 
 
 class Announcement:
-    """The file by which programs of the same user find the server; with several on one folder, the leader."""
+    """The file by which programs of the same user find the server, or the leader if several share a folder."""
 
     def __init__(self, home: ServerDirectory, started: Started) -> None:
         self._path: Final = home.root / ADDRESS_FILE
         self._content: Final = msgspec.json.encode(started)
 
-    def write_unless_another_lives(self) -> None:
-        """Announce this server, unless an announced one is alive."""
+    def write_if_alone(self) -> None:
+        """Announce this server, unless the announced server is alive."""
         try:
             announced = msgspec.json.decode(self._path.read_bytes(), type=Started)
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -227,19 +228,19 @@ class Announcement:
 
     def write(self) -> None:
         """Announce this server."""
-        # Replaced at once, so that the server can always be found. With the server's umask only its owner can read it.
+        # Replaced atomically, so that the server can always be found. Because of the umask, only its owner can read it.
         write_atomically(self._path, self._content, durable=False)
 
     def remove(self) -> None:
         """Withdraw the announcement of this server."""
-        # Another server may have started since.
+        # Another server may have replaced it since.
         if self._path.exists() and self._path.read_bytes() == self._content:
             self._path.unlink()
 
 
 @contextlib.contextmanager
-def _writes_privately() -> Iterator[int]:
-    """Make files of this process readable for its user alone; yields the previous umask."""
+def _private_umask() -> Iterator[int]:
+    """Make new files of this process readable only by its user. Yields the previous umask."""
     before = os.umask(0o077)
     try:
         yield before
@@ -248,8 +249,8 @@ def _writes_privately() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _signals_end_the_server() -> Iterator[None]:
-    """Ignore the signals that uvicorn raises again after its shutdown; they have served their purpose."""
+def _ignore_signals_again() -> Iterator[None]:
+    """Ignore SIGTERM and SIGINT, which uvicorn raises again after its shutdown, when they have been handled."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -260,40 +261,40 @@ def _signals_end_the_server() -> Iterator[None]:
 
 def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config:
     shared = settings.tls_proxy or is_loopback(bind_address(settings.bind)[0])
-    limits = CrowdLimits(waiting_of_one=None if shared else _OF_ONE_ADDRESS)
+    limits = CrowdLimits(waiting_of_one=None if shared else _WAITING_PER_ADDRESS)
     return uvicorn.Config(
         Bounded(create_app(context, [DashboardMount(context)], dashboard_lifespan), limits.working),
         log_config=None,
         http=protocol_for(limits),
-        # Access logs would contain the token of the login.
+        # Access logs would contain the token of the login URL.
         access_log=False,
         log_level="warning",
         server_header=False,
         # Any client can forge the headers of proxies.
         proxy_headers=False,
-        timeout_graceful_shutdown=_LAST_REQUESTS_S,
+        timeout_graceful_shutdown=_REQUESTS_TIMEOUT_S,
         ssl_certfile=None if settings.tls_certificate is None else str(settings.tls_certificate),
         ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
     )
 
 
-def _tls(settings: ServeSettings) -> bool:
+def _check_tls(settings: ServeSettings) -> bool:
     files = (settings.tls_certificate, settings.tls_key)
     if (files[0] is None) != (files[1] is None):
-        raise AccessError("TLS needs a certificate and its key. Give both --tls-cert and --tls-key.")
+        raise AccessError("TLS needs a certificate and its key. Pass both --tls-cert and --tls-key.")
     for file in files:
         if file is not None and not file.is_file():
-            raise AccessError(f"The file {file} for TLS does not exist.")
+            raise AccessError(f"The TLS file {file} does not exist.")
     return files[0] is not None
 
 
-def _given_grants(settings: ServeSettings, environment: Mapping[str, str]) -> list[Grant]:
+def _read_grants(settings: ServeSettings, environment: Mapping[str, str]) -> list[Grant]:
     grants: list[Grant] = []
     if settings.tokens is not None:
         try:
             lines = settings.tokens.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as e:
-            raise AccessError(f"The file of tokens {settings.tokens} cannot be read: {e}.") from None
+            raise AccessError(f"The token file {settings.tokens} cannot be read: {e}.") from None
         grants += grants_of(lines, str(settings.tokens))
     grants += grants_of(environment.get(TOKENS_VARIABLE, "").splitlines(), TOKENS_VARIABLE)
     return grants
@@ -306,8 +307,8 @@ def _hosts(host: str, settings: ServeSettings) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
 
 
-def _started(host: str, port: int, token: str, *, tls: bool) -> Started:
-    # No browser can open the wildcard address.
+def _describe_start(host: str, port: int, token: str, *, tls: bool) -> Started:
+    # Browsers cannot open the wildcard address.
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # it is not bound here
     url = f"{'https' if tls else 'http'}://{_bracketed(shown)}:{port}"
     return Started(url, f"{url}/login?token={token}", token, os.getpid())
@@ -325,19 +326,19 @@ def _config(settings: ServeSettings, started: Started, door: Authenticator) -> S
         hosts=sorted(door.hosts),
         store="postgresql" if (settings.store or "").startswith("postgresql") else "sqlite",
         poll_s=settings.manager.poll_s,
-        most_body_bytes=door.most_body_bytes,
+        max_body_bytes=door.max_body_bytes,
     )
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as e:
         raise ExternalSystemError(
             f"The address {host}:{port} is not available: {e.strerror or e}. Choose another one with --bind, or end "
-            "what uses it."
+            "the program that uses it."
         ) from None
     with listening:
         yield listening

@@ -1,4 +1,4 @@
-"""Unserved jobs: those of a home without a working server, so that they can be listed and canceled."""
+"""Unserved jobs: the jobs of a home without a running server, so that they can be listed and canceled."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
-__all__ = ["UnservedHome", "is_unserved", "unserved_home"]
+__all__ = ["UnservedHome", "is_unserved", "open_unserved_home"]
 
 
 class _Announced(msgspec.Struct, frozen=True):
-    """The part of a server's announcement that is needed here."""
+    """The needed part of a server's announcement."""
 
     pid: int
 
 
 def is_unserved(root: Path) -> bool:
-    """Whether a home has jobs but no working server."""
+    """Return whether a home has a store but no running server."""
     if not ServerDirectory(root).store.exists():
         return False
     try:
@@ -49,12 +49,12 @@ class UnservedHome:
     _home: ServerDirectory
 
     def jobs(self, statuses: Collection[JobStatus]) -> list[Job]:
-        """The jobs with one of the statuses, newest first; those with a driver have their progress."""
+        """Return the jobs with one of the statuses, newest first; those with a driver have their progress."""
         service = self._service()
         return [service.get(job.id) for job in service.list_jobs(statuses)]
 
     def cancel(self, job_id: str, who: str, timeout_s: float) -> Job:
-        """End a job at once, as a server would, and leave the others alone. Returns the job as it is then."""
+        """Cancel a job at once, as a server would, without affecting others. Returns the job as it is then."""
         service = self._service()
         service.cancel(job_id, who)
         Manager(self._store, Catalog([]), self._home).end_job(job_id, threading.Event(), timeout_s)
@@ -65,7 +65,7 @@ class UnservedHome:
 
 
 @contextlib.contextmanager
-def unserved_home(root: Path) -> Iterator[UnservedHome]:
+def open_unserved_home(root: Path) -> Iterator[UnservedHome]:
     """Open the store of a home. Raises StoreError."""
     home = ServerDirectory(root)
     store = Store.open(sqlite_url(home.store))

@@ -44,14 +44,14 @@ class SinkTask(Protocol):
 class Rejection:
     """A record that the destination of a sink does not accept.
 
-    `row` is its row in the batch that was written, `raw` the bytes it would have been, and `most_bytes` how many bytes
+    `row` is its row in the batch that was written, `raw` the bytes it would have been, and `max_bytes` how many bytes
     the destination accepts.
     """
 
     row: int
     reason: str
     raw: bytes
-    most_bytes: int
+    max_bytes: int
 
 
 class RejectingTask(SinkTask):

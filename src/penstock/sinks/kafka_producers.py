@@ -28,6 +28,7 @@ __all__ = [
     "TransactionLostError",
     "TransactionalProducer",
     "committed_offset",
+    "connection_settings",
     "forget",
     "transaction_timeout_s",
 ]
@@ -42,7 +43,7 @@ _COORDINATOR_MOVES: Final = (
 )
 _MOVING_POLL_S: Final = 0.1
 _SLICE_RECORDS: Final = 20_000
-_MOST_PRODUCERS: Final = 64
+_MAX_PRODUCERS: Final = 64
 
 _SETTINGS: Final[dict[str, Any]] = {
     "enable.idempotence": True,
@@ -320,7 +321,7 @@ def _keep_client(key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
     if key not in _producers:
         _producers[key] = make()
     _producers.move_to_end(key)
-    if len(_producers) > _MOST_PRODUCERS:
+    if len(_producers) > _MAX_PRODUCERS:
         _producers.popitem(last=False)
     kept: _Kept = _producers[key]
     return kept

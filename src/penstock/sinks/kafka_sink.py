@@ -100,13 +100,13 @@ class _Encoded:
     ) -> tuple[pa.Array, pa.Array | None, list[Rejection]]:
         """Return the values and keys of the messages that are not too large, and the records of the others."""
         values = self.encoder.encode(batch)
-        most_bytes = self.limit.most_bytes
-        sizes = oversized(values, keys, most_bytes)
+        max_bytes = self.limit.max_bytes
+        sizes = oversized(values, keys, max_bytes)
         if not sizes:
             return values, keys, []
         topic = self.binding.topic
         rejections = [
-            Rejection(row, self.limit.reason(size, topic), values[row].as_py(), most_bytes)
+            Rejection(row, self.limit.reason(size, topic), values[row].as_py(), max_bytes)
             for row, size in sizes.items()
         ]
         fits = pa.array([row not in sizes for row in range(len(values))])

@@ -41,7 +41,7 @@ _NOT_TOLD: Final = (
 # 0), key and value with their lengths, and the number of its headers (0). Numbers take 1 to 5 bytes of 7 bits each.
 _HEADER_BYTES: Final = 61
 _FIXED_BYTES: Final = 4
-_MOST_OVERHEAD: Final = _HEADER_BYTES + _FIXED_BYTES + 3 * 5
+_MAX_OVERHEAD: Final = _HEADER_BYTES + _FIXED_BYTES + 3 * 5
 _VARINT_BOUNDS: Final = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])
 
 
@@ -52,17 +52,17 @@ class MessageLimit(msgspec.Struct, frozen=True):
     producer: int | None = None
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """The most bytes that a message may have, including what Kafka adds to its key and value."""
         known = [limit for limit in (self.topic, self.producer) if limit is not None]
         return min(known, default=_DEFAULT_BYTES)
 
     def reason(self, size: int, topic: str) -> str:
         """Return why a message of this many bytes is not written."""
-        if self.topic == self.most_bytes:
+        if self.topic == self.max_bytes:
             remedy = f"the topic's {_TOPIC_SETTING} is {self.topic}; raise it and start the job again"
         else:
-            remedy = f"the sink's {_SETTING} is {self.most_bytes}; raise it in the URI"
+            remedy = f"the sink's {_SETTING} is {self.max_bytes}; raise it in the URI"
         return (
             f"The message of {size} bytes, key and Kafka's own included, is too large for the topic {topic!r}: "
             f"{remedy}."
@@ -93,19 +93,19 @@ def limit_of(binding: KafkaBinding, settings: Mapping[str, Any]) -> MessageLimit
 
 def with_limit(binding: KafkaBinding, limit: MessageLimit) -> KafkaBinding:
     """Return the binding with producers that keep messages and batches within a limit; topics refuse both beyond it."""
-    most = str(min(max(limit.most_bytes, _RANGE[0]), _RANGE[1]))
-    own = {_SETTING: most, "batch.size": str(min(limit.most_bytes, _BATCH_BYTES))}
+    most = str(min(max(limit.max_bytes, _RANGE[0]), _RANGE[1]))
+    own = {_SETTING: most, "batch.size": str(min(limit.max_bytes, _BATCH_BYTES))}
     return replace(binding, client={**own, **binding.client})
 
 
-def oversized(values: pa.Array, keys: pa.Array | None, most_bytes: int) -> dict[int, int]:
+def oversized(values: pa.Array, keys: pa.Array | None, max_bytes: int) -> dict[int, int]:
     """Return the sizes of messages that exceed a limit, by their rows."""
     value_bytes = pc.binary_length(values)
     contents = value_bytes if keys is None else pc.add(value_bytes, pc.fill_null(pc.binary_length(keys), 0))
-    if (pc.max(contents).as_py() or 0) + _MOST_OVERHEAD <= most_bytes:
+    if (pc.max(contents).as_py() or 0) + _MAX_OVERHEAD <= max_bytes:
         return {}
     sizes = _wire_bytes(values, keys)
-    return {int(row): int(sizes[row]) for row in np.flatnonzero(sizes > most_bytes)}
+    return {int(row): int(sizes[row]) for row in np.flatnonzero(sizes > max_bytes)}
 
 
 def _wire_bytes(values: pa.Array, keys: pa.Array | None) -> npt.NDArray[np.int64]:

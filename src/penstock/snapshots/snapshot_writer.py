@@ -45,7 +45,7 @@ __all__ = [
 
 PART_BYTES: Final = 64 << 20
 """The approximate bytes of rows per file."""
-_MOST_ROWS: Final = 1 << 40
+_MAX_ROWS: Final = 1 << 40
 _LONGEST: Final = 200
 _HEAD: Final = 120
 _CUT_ESCAPE: Final = re.compile("%.?$")
@@ -135,7 +135,7 @@ class Parts:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PartEntry]:
         """Write rows; parts are not shared with other calls. Raises the errors of `write_part`."""
-        for run in runs_within(batches, Bound(_MOST_ROWS, PART_BYTES)):
+        for run in runs_within(batches, Bound(_MAX_ROWS, PART_BYTES)):
             yield write_part(self._store, self._table, self._number, run, self._format, self._pieces)
             self._pieces += 1
 

@@ -22,7 +22,7 @@ from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
 __all__ = ["FetchedFiles"]
 
 _REFUSALS: Final = (CommandError, PlaceRefusedError, ExternalSystemError)
-_MOST_KEPT: Final = 1000
+_MAX_KEPT: Final = 1000
 # The clocks of the machines that write a checkpoint may differ.
 _CLOCKS_DIFFER_S: Final = 3600
 
@@ -31,12 +31,12 @@ _CLOCKS_DIFFER_S: Final = 3600
 class FetchedFiles:
     """Files and objects that commands refer to, kept in a folder of the checkpoint.
 
-    `most_bytes` is the largest size that is read. `allowed` lists the places that commands may have the job read and
+    `max_bytes` is the largest size that is read. `allowed` lists the places that commands may have the job read and
     write.
     """
 
     folder: str
-    most_bytes: int
+    max_bytes: int
     allowed: AllowedPlaces
 
     def json_of(self, uri: str, place: str, command_id: str) -> bytes:
@@ -48,7 +48,7 @@ class FetchedFiles:
         checkpoint's disk are exhausted.
         """
         return self._find_once(
-            place, command_id, lambda: _as_json(uri, self.allowed.content(uri, self.most_bytes))
+            place, command_id, lambda: _as_json(uri, self.allowed.content(uri, self.max_bytes))
         )
 
     def check_write(self, uri: str, place: str, command_id: str) -> None:
@@ -84,7 +84,7 @@ class FetchedFiles:
         """Delete what was read before the oldest micro-batch that the checkpoint keeps, once there are many."""
         folder = Path(self.folder)
         names = os.listdir(folder)  # noqa: PTH208  # only names are needed
-        if len(names) <= _MOST_KEPT:
+        if len(names) <= _MAX_KEPT:
             return
         offsets = [path for path in (folder.parent / "offsets").glob("[0-9]*") if path.name.isdecimal()]
         if not offsets:

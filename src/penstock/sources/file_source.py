@@ -32,7 +32,7 @@ _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 65_536
 _UNKNOWN_ROWS: Final = 1 << 40
 # What a nearly empty file counts as, so that a limit of bytes also limits the number of files.
-_LEAST_BYTES: Final = 4096
+_MIN_BYTES: Final = 4096
 _IGNORED_ENDINGS: Final = (".tmp", ".crc")
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 # A file that comes back, with its disk or share, within this time is not read again.
@@ -130,7 +130,7 @@ class FileLog:
             end = min(end, start + self._binding.max_files_per_batch)
         left = self._binding.max_bytes_per_batch
         for position, file in enumerate(found.between(start, end), start):
-            left -= max(file.size, _LEAST_BYTES)
+            left -= max(file.size, _MIN_BYTES)
             if left < 0:
                 return max(position, start + 1)
         return end

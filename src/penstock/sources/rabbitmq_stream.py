@@ -43,7 +43,7 @@ _PATIENCE_S: Final = 30.0
 _FRAME_BYTES: Final = 1 << 20
 _HEARTBEAT_S: Final = 60
 _CHUNKS_AHEAD: Final = 10
-_MOST_RECORDS: Final = 50_000
+_MAX_RECORDS: Final = 50_000
 _READING: Final = 0
 _PROBE: Final = 1
 _PUBLISHING: Final = 0
@@ -98,7 +98,7 @@ class StreamReceiver(Receiver["_StreamConnection"]):
         position = self._start(end)
         if self._bounded and position >= end:
             return
-        group = Group(self._journal, _MOST_RECORDS)
+        group = Group(self._journal, _MAX_RECORDS)
         connection.subscribe(position)
         while not self._stopping.is_set() and not (self._bounded and position >= end):
             for offset, message in connection.messages(group.wait_s):

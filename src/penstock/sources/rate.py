@@ -25,7 +25,7 @@ _PARTITION: Final = "rate"
 _SMALL: Final = 10_000
 _CHUNK: Final = 65_536
 _FIRST_MS: Final = 1_000
-_MOST_RECORDS: Final = 2_000_000
+_MAX_RECORDS: Final = 2_000_000
 
 
 def check_schema(stream: str, record_type: RecordType) -> None:
@@ -54,7 +54,7 @@ class RateLog:
         """Return the present, or as far as one micro-batch may read."""
         end = _now_ms() if self._frozen_ms is None else self._frozen_ms
         if limited and start:
-            end = min(end, start + _MOST_RECORDS * 1000 // self.binding.rate)
+            end = min(end, start + _MAX_RECORDS * 1000 // self.binding.rate)
         return max(start, end)
 
     def freeze(self) -> None:

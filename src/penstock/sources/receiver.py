@@ -13,11 +13,11 @@ from typing import Any, Final, Generic, Self, TypeVar
 from penstock.errors import BindingError, ExternalSystemError, JobFailedError, PenstockError
 from penstock.sources.journal import JournalWriter
 
-__all__ = ["IDLE_S", "MOST_BYTES", "Group", "Receiver", "group_end_s"]
+__all__ = ["IDLE_S", "MAX_BYTES", "Group", "Receiver", "group_end_s"]
 
 IDLE_S: Final = 0.2
 """How long a receiver waits for input before it checks whether to stop, in seconds."""
-MOST_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 8 << 20
 """The size of a group, in bytes, at which it is made durable at once."""
 
 _log: Final = logging.getLogger("penstock.sources")
@@ -148,13 +148,13 @@ class Group:
 
     Args:
         journal: where they go.
-        most_records: the number of records at which the group is due.
+        max_records: the number of records at which the group is due.
 
     """
 
-    def __init__(self, journal: JournalWriter, most_records: int) -> None:
+    def __init__(self, journal: JournalWriter, max_records: int) -> None:
         self._journal = journal
-        self._most_records = most_records
+        self._max_records = max_records
         self._records: list[bytes] = []
         self._notes: list[bytes] = []
         self._bytes = 0
@@ -174,7 +174,7 @@ class Group:
         """How long to wait for more before the group is committed, in seconds; 0 when it is due."""
         if not self._records:
             return IDLE_S
-        if len(self._records) >= self._most_records or self._bytes >= MOST_BYTES:
+        if len(self._records) >= self._max_records or self._bytes >= MAX_BYTES:
             return 0.0
         return max(0.0, group_end_s(self._committed_s) - time.monotonic())
 

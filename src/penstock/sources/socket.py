@@ -9,7 +9,7 @@ from typing import Final
 from penstock.bindings.types import SocketBinding
 from penstock.errors import ExternalSystemError
 from penstock.sources.journal import JournalWriter
-from penstock.sources.receiver import IDLE_S, MOST_BYTES, Receiver, group_end_s
+from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver, group_end_s
 
 __all__ = ["SocketReceiver"]
 
@@ -83,7 +83,7 @@ def _group(connection: socket.socket, until_s: float) -> tuple[bytes, bool]:
     parts: list[bytes] = []
     size = 0
     wait_s = IDLE_S
-    while size < MOST_BYTES and wait_s > 0:
+    while size < MAX_BYTES and wait_s > 0:
         connection.settimeout(wait_s)
         try:
             part = connection.recv(1 << 20)

@@ -1,6 +1,6 @@
-"""Spark: the only room that knows it. A plan becomes a streaming query.
+"""Spark: turn a plan into a streaming query. The only room that uses Spark.
 
 In: a plan with its sources and sinks.
-Out: a running query, its progress, and the state that it has stored.
+Out: a running query, its progress, and its stored state.
 Imports: base, bindings, errors, machine, runtime, sources, streams.
 """

@@ -27,8 +27,8 @@ __all__ = ["keyed_level"]
 
 
 def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> DataFrame:
-    """Packed rows with those for the steps of a level replaced by what the steps emit; others pass."""
-    # The time of the micro-batch is in Spark's offset log, so that a replay judges alike.
+    """Run a level: replace the packed rows for its steps by what the steps emit. Other rows pass unchanged."""
+    # The time of the micro-batch is in Spark's offset log, so that a replay has the same time.
     rows = rows.withColumn("now", functions.unix_millis(functions.current_timestamp()))
     return rows.groupBy("slot").transformWithState(
         LevelProcessor(plan, [node.id for node in level]),
@@ -38,20 +38,20 @@ def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> Dat
     )
 
 
-# As a type and not as text, since Spark would ask the JVM to parse the text in every task.
+# Types instead of text, which Spark would have the JVM parse in every task.
 _NAME: Final = StructType([StructField("name", StringType())])
 _CONTENT: Final = StructType([StructField("content", BinaryType())])
 
 
 class LevelProcessor(StatefulProcessor):
-    """Runs the steps of a level. Its Spark state has one map for each step and slot, with the log of its state."""
+    """A processor that runs the steps of a level. Its Spark state is one map per step and slot, which holds a log."""
 
     def __init__(self, plan: JobPlan, step_ids: list[str]) -> None:
         self._plan: Final = Sealed(plan)
         self._step_ids: Final = step_ids
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called by Spark in every task, and once in the driver."""
+        """Open the states. Spark calls this in every task, and once in the driver."""
         self._handle = handle
         self._states = _States({name: handle.getMapState(name, _NAME, _CONTENT) for name in self._step_ids})
 
@@ -60,29 +60,29 @@ class LevelProcessor(StatefulProcessor):
         return Level(self._plan.open().of_batch(spark_batch()), self._step_ids)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
-        """Called by Spark with all packed rows of one slot."""
+        """Run a slot. Spark calls this with all packed rows of the slot."""
         (slot,) = key
         first = next(rows)
         packed = (PackedRow._make((*row[1:-2], bytes(row.body))) for row in itertools.chain([first], rows))
         yield from self._run(slot, packed, first.now)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
-        """Called by Spark when a timer of a slot has expired, and no rows have come before it."""
+        """Run a slot without rows. Spark calls this when a timer has expired and no rows have come before it."""
         (slot,) = key
         yield from self._run(slot, [], timerValues.getCurrentProcessingTimeInMs())
 
     def _run(self, slot: int, packed: Iterable[PackedRow], now_ms: int) -> Iterator[Row]:
-        """Run the level on a slot, and let Spark call again when the next timer is due."""
+        """Run the level on a slot, and make Spark call again when the next timer is due."""
         level = self._level
         now = instant_of(now_ms)
         for row in level.run(packed, self._states, now, level.slot_of(slot)):
-            # Spark's serialiser of rows wants bytes.
+            # Spark's row serializer requires bytes.
             yield Row(slot=slot, **row._replace(body=bytes(encode_body(row).body))._asdict())
         if level.wants_clock:
             self._set_timer(level.next_timer_ms, now_ms)
 
     def _set_timer(self, at_ms: int | None, now_ms: int) -> None:
-        # What Spark finds expired it calls in this micro-batch, in which all that was due has been called.
+        # Spark calls expired timers in this same micro-batch, in which everything due has run already.
         wanted = set() if at_ms is None else {max(at_ms, now_ms + 1)}
         known = set(self._handle.listTimers())
         for expiry in sorted(known - wanted):
@@ -91,7 +91,7 @@ class LevelProcessor(StatefulProcessor):
             self._handle.registerTimer(expiry)
 
     def close(self) -> None:
-        """Called by Spark at the end of the task."""
+        """Do nothing. Spark calls this at the end of the task."""
 
 
 class _States:
@@ -101,18 +101,18 @@ class _States:
         self._entries: Final = {step_id: _Entries(state) for step_id, state in states.items()}
 
     def entries(self, step_id: str) -> _Entries:
-        """Where the state of a step is."""
+        """Return the stored entries of a step."""
         return self._entries[step_id]
 
 
 class _Entries:
-    """The stored state of one step: bytes by names, in a map of Spark's."""
+    """The stored state of one step: bytes by name, in a Spark map."""
 
     def __init__(self, state: MapState) -> None:
         self._state: Final = state
 
     def get(self, name: str) -> bytes | None:
-        """The bytes of a name, or None."""
+        """Return the bytes of a name, or None if it does not exist."""
         found = self._state.getValue((name,))
         return None if found is None else bytes(found[0])
 

@@ -1,7 +1,7 @@
-"""Lazy pickles: values pickled once in the driver, opened only where they are used.
+"""Lazy pickles: values pickled once in the driver, and opened only where they are used.
 
-Spark sends data sources and stateful processors also to helper processes of the driver, which do not get the job's own
-modules. What those processes only pass on stays sealed there. The bytes never leave Spark's own processes.
+Spark also sends data sources and stateful processors to helper processes of the driver, which do not have the job's own
+modules. Those processes pass a sealed value on without opening it. The bytes never leave Spark's own processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MSGSPEC_CACHE: Final = "__msgspec_cache__"
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Takes what msgspec keeps in a dataclass off it, where the class travels by value: it cannot, and is made anew."""
+    """A pickler that drops msgspec's cache from dataclasses sent by value: it cannot be pickled, and is rebuilt."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and _MSGSPEC_CACHE in vars(obj):
@@ -49,15 +49,15 @@ class Sealed(Generic[T]):
         self._bytes: Final[bytes] = target.getvalue()
 
     def open(self) -> T:
-        """The value; the same object each time within a worker."""
-        return cast("T", _opened(self._bytes))
+        """Return the value; the same object each time within a worker."""
+        return cast("T", _open(self._bytes))
 
 
 @functools.lru_cache(maxsize=64)
-def _opened(data: bytes) -> object:
+def _open(data: bytes) -> object:
     value = pickle.loads(data)
-    # PySpark's workers run a full garbage collection after every task. With all that is imported by now it would take
-    # 50 ms each time, most of what a small micro-batch costs; frozen objects are not looked at.
+    # PySpark's workers run a full garbage collection after every task. With everything imported by now it would take
+    # 50 ms each time, most of the cost of a small micro-batch. It skips frozen objects.
     gc.collect()
     gc.freeze()
     return value

@@ -1,4 +1,4 @@
-"""Log sources in Spark: a `ReplayableLog` as a Spark streaming source whose tasks read, decode and pack at once."""
+"""Log sources in Spark: a `ReplayableLog` as a Spark streaming source. Its tasks read, decode and pack in one go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from penstock.runtime.command_reader import CommandReader
 from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.record_reader import StreamReader
-from penstock.runtime.seed import woken
+from penstock.runtime.seed import wake_slots
 from penstock.runtime.start_signal import StartReader
 from penstock.sources.base import ReplayableLog, Split
 from penstock.sources.file_source import share
@@ -32,9 +32,9 @@ __all__ = ["LogStart", "log_stream"]
 
 
 class LogStart(NamedTuple):
-    """Where a log is read from when there is no checkpoint yet, and by how many tasks.
+    """The start position of a log without a checkpoint, and the number of tasks that read it.
 
-    `wakes` says that the first micro-batch has a task in any case, which wakes the slots of a job with a seed.
+    With `wakes`, the first micro-batch always has a task, which wakes the slots of a job with a seed.
     """
 
     position: int
@@ -48,9 +48,9 @@ def log_stream(
     reader: StreamReader | CommandReader | StartReader,
     start: LogStart,
 ) -> DataFrame:
-    """The packed rows of a log source, as a streaming DataFrame."""
+    """Return the packed rows of a log source as a streaming DataFrame."""
     stream = reader.node.name
-    # Spark pickles the class to its planner and its workers; so what differs between streams is in the class.
+    # Spark pickles the class to its planner and its workers, so the properties of the stream are in the class.
     kind = type(
         "LogDataSource",
         (_LogDataSource,),
@@ -84,7 +84,7 @@ class _LogDataSource(DataSource):
 
 
 class _SplitPartition(InputPartition):
-    """The splits that one task reads, and when that was planned, in milliseconds since 1970."""
+    """The splits that one task reads, and the time when they were planned, in milliseconds since 1970."""
 
     def __init__(self, splits: list[Split], now_ms: int) -> None:
         super().__init__(splits)
@@ -108,7 +108,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": self._start.position}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # The log knows its own limit; any limit but "all" tells it to apply it.
+        # The log knows its own limit, and applies it for any limit but "all".
         return ReadMaxRows(1)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
@@ -116,7 +116,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = self._log.latest(start["position"], limited=limited)
         if position == start["position"]:
             return start
-        # The time stands in the offset log, so that a replay judges alike.
+        # The time is in the offset log, so that a replay has the same time.
         return {"position": position, "planned_ms": time.time_ns() // 1_000_000}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -136,10 +136,10 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kind = reader.node.record_type
         chunks = itertools.chain.from_iterable(self._log.read(split, kind) for split in partition.splits)
         found = reader.batches(chunks, partition.now_ms)
-        return woken(reader.plan, found, is_first=is_first_batch())
+        return wake_slots(reader.plan, found, is_first=is_first_batch())
 
     def commit(self, end: dict[str, int]) -> None:
-        # A power loss may take back that this micro-batch is done, but not that the one before is.
+        # A power loss may undo the commit of this micro-batch, but not that of the one before it.
         if self._done is not None:
             self._log.forget(self._done)
         self._done = end["position"]

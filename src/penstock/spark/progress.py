@@ -1,4 +1,4 @@
-"""Progress: what Spark tells of each micro-batch that it has committed, and of its looks for new data in between."""
+"""Progress: Spark's reports of the micro-batches that it has committed, and of its checks for new data in between."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["BatchProgress", "ProgressReader", "SourceProgress", "StateProgress"]
 
 
 class StateProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """The state of one keyed level: how long its tasks took to commit it, and the memory of Spark's state store."""
+    """The state of one keyed level: the time its tasks took to commit it, and the memory of Spark's state store."""
 
     commit_time_ms: int = 0
     memory_used_bytes: int = 0
 
 
 class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a source ended in the micro-batch, and where it could have ended, as its offsets; None when not told."""
+    """The end offset of a source in the micro-batch, and its newest offset then; None if Spark does not report one."""
 
     end_offset: Any = None
     latest_offset: Any = None
@@ -37,10 +37,9 @@ class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """One micro-batch, by Spark's own number; `timestamp` is when it began, and `duration_ms` has Spark's phases.
+    """One micro-batch, by Spark's own number. `timestamp` is its start, and `duration_ms` has Spark's phases.
 
-    While nothing comes Spark tells now and then that it has looked in vain, under the number of the micro-batch that
-    comes next.
+    While no data comes, Spark reports now and then that it found none, with the number of the next micro-batch.
     """
 
     batch_id: int
@@ -51,31 +50,31 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_batch(self) -> bool:
-        """Whether a micro-batch was processed, and it was not a look in vain."""
+        """Whether a micro-batch was processed, as opposed to a check that found no data."""
         return "addBatch" in self.duration_ms
 
 
 class ProgressReader:
-    """Reads the progress of one query, each micro-batch once.
+    """A reader of the progress of one query, which returns each micro-batch once.
 
-    `newest` is what Spark told last, `batch` the last micro-batch; None before the first.
+    `newest` is Spark's last report, and `batch` the last micro-batch; both are None before the first.
     """
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query: Final[Any] = query._jsq  # noqa: SLF001  # PySpark's own objects take many calls of the JVM each
-        self._told = (-1, "")
+        self._last_read = (-1, "")
         self.newest: BatchProgress | None = None
         self.batch: BatchProgress | None = None
 
     def new(self) -> list[BatchProgress]:
-        """The micro-batches that were committed since the last call, oldest first; Spark keeps the last 100."""
+        """Return the micro-batches committed since the last call, oldest first. Spark keeps the last 100."""
         newest = self._query.lastProgress()
         if newest is None:
             return []
-        told = newest.batchId(), newest.timestamp()
-        if told == self._told:
+        read = newest.batchId(), newest.timestamp()
+        if read == self._last_read:
             return []
-        self._told = told
+        self._last_read = read
         self.newest = _decoder.decode(newest.json())
         before = -1 if self.batch is None else self.batch.batch_id
         found = [self.newest] if self.newest.is_batch else []
@@ -86,14 +85,14 @@ class ProgressReader:
         return found
 
     def _between(self, before: int, newest: int) -> list[BatchProgress]:
-        """The micro-batches between two, which Spark told in quick succession."""
+        """Return the micro-batches between two, if Spark committed several since the last call."""
         found: list[BatchProgress] = []
-        for told in reversed(list(self._query.recentProgress())):
-            number = told.batchId()
+        for report in reversed(list(self._query.recentProgress())):
+            number = report.batchId()
             if number <= before:
                 break
             if number < newest:
-                progress = _decoder.decode(told.json())
+                progress = _decoder.decode(report.json())
                 found = [progress, *found] if progress.is_batch else found
         return found
 
@@ -101,6 +100,6 @@ class ProgressReader:
 _decoder: Final = msgspec.json.Decoder(BatchProgress)
 
 
-def _offset(told: Any) -> Any:
-    """An offset, which Spark gives as JSON, or as text of it."""
-    return json.loads(told) if isinstance(told, str) else told
+def _offset(reported: Any) -> Any:
+    """Return an offset, which Spark reports as JSON or as JSON text."""
+    return json.loads(reported) if isinstance(reported, str) else reported

@@ -18,7 +18,7 @@ from penstock.runtime.command_reader import CommandReader
 from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import PLANNED, StreamReader, kafka_chunks, planned_at
-from penstock.runtime.seed import woken
+from penstock.runtime.seed import wake_slots
 from penstock.runtime.start_signal import START_NODE, StartReader
 from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
 from penstock.sources.base import HeldLog, ReplayableLog
@@ -33,7 +33,7 @@ from penstock.streams.graph import Port, SourceNode
 __all__ = ["BoundSource", "Query", "start_query"]
 
 _WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
-# A job with a clock goes on making micro-batches while nothing comes; after an empty one it rests for so long.
+# A job with a clock has micro-batches even while no data comes. After an empty one it rests for this long.
 _REST_S: Final = 0.5
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -41,7 +41,7 @@ BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class BoundSource:
-    """A source of the job and where it reads: a log of penstock's own, or a Kafka topic through Spark."""
+    """A source of the job and its input: one of penstock's own logs, or a Kafka topic through Spark."""
 
     node: SourceNode
     input: ReplayableLog | KafkaBinding
@@ -50,11 +50,11 @@ class BoundSource:
 
 @dataclass(frozen=True)
 class Query:
-    """What is needed to start the query. With `holds_data` the data streams stand still; commands go on.
+    """The arguments to start the query. With `holds_data` the data streams are held, and commands continue.
 
     With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
-    `first_batch`, and `positions` are where streams begin then, if not where their bindings say. `limits` says how many
-    records of a topic a micro-batch has, where that is not as its binding says.
+    `first_batch`, and `positions` has the streams' start positions in it, if not those of their bindings. `limits` has
+    the number of records of a topic in a micro-batch, if not that of its binding.
     """
 
     plan: JobPlan
@@ -75,10 +75,11 @@ class Query:
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
-    """Compile and start.
+    """Compile and start the query.
 
-    In each micro-batch `before_batch` is called before any record is read, and `on_batch` with its reports before it
-    is committed; `on_rest` when it then rests for so many seconds. What they raise ends the query.
+    Each micro-batch calls `before_batch` before any record is read, and `on_batch` with its reports before it is
+    committed. If the query then rests, it calls `on_rest` with the number of seconds. An exception from any of them
+    ends the query.
     """
     reports = _compile(spark, query)
     trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
@@ -93,33 +94,33 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
         rows = batch.collect()
         query.on_batch(number, rows)
         if has_clock and not query.bounded and not rows:
-            # Spark would begin the next micro-batch at once, although nothing has come.
+            # Otherwise Spark would start the next micro-batch at once, although no data has come.
             query.on_rest(number, _REST_S)
             time.sleep(_REST_S)
 
     stream = reports.writeStream.foreachBatch(on_batch).option("checkpointLocation", query.checkpoint)
-    # A bounded run would never end, since Spark does not look whether anything waits for the clock.
+    # In a bounded run Spark would never stop, since it does not check whether any timer is pending.
     spark.conf.set(_WITHOUT_DATA, str(has_clock and not query.bounded).lower())
     return stream.trigger(**trigger).start()
 
 
 def _compile(spark: SparkSession, query: Query) -> DataFrame:
-    rows = functools.reduce(DataFrame.union, [_packed(spark, source, query) for source in query.sources])
+    rows = functools.reduce(DataFrame.union, [_packed_rows(spark, source, query) for source in query.sources])
     levels = query.plan.levels()
     for number, level in enumerate(levels):
         rows = keyed_level(rows, query.plan, level)
         if number < len(levels) - 1:
             rows = rows.mapInArrow(_forward(query.plan, [node.id for node in level]), PACKED_DDL)
     last = [node.id for node in levels[-1]] if levels else []
-    # Which task reads what depends on the executors that there are, and on the files as they are now. Behind a keyed
-    # level each task has the same rows in the same order in every replay; so it must where tasks commit.
+    # Which task reads what depends on the current executors and files. After a keyed level, each task has the same rows
+    # in the same order in every replay. If tasks commit, this must also hold without a keyed level.
     must_shuffle = not levels and query.writer.commits_in_tasks
     if must_shuffle:
         rows = rows.repartition(query.parallelism, "slot")
     return rows.mapInArrow(_write(query, last, sorts=must_shuffle), REPORT_DDL)
 
 
-def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
+def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
     holds = query.holds_data and not source.node.is_control
     if not isinstance(source.input, KafkaBinding):
         log = HeldLog(source.input) if holds else source.input
@@ -145,14 +146,14 @@ def _packed(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame
         opened = sealed.open()
         now_ms, given = planned_at(batches)
         found = opened.batches(kafka_chunks(given), now_ms)
-        return woken(opened.plan, found, is_first=is_first_batch())
+        return wake_slots(opened.plan, found, is_first=is_first_batch())
 
     rows = reader.load().select(*wanted)
     strategy = source.node.watermarks
     if strategy is not None and strategy.max_ahead_ms is not None:
-        # The time of the micro-batch, which is in Spark's offset log, so that a replay judges alike.
+        # The time of the micro-batch, which is in Spark's offset log, so that a replay has the same time.
         rows = rows.withColumn(PLANNED, functions.unix_millis(functions.current_timestamp()))
-    # Many small partitions would cost a task each.
+    # Without it, each of many small partitions would need its own task.
     return rows.coalesce(query.parallelism).mapInArrow(pack, PACKED_DDL)
 
 
@@ -175,7 +176,7 @@ def _write(query: Query, step_ids: list[str], *, sorts: bool) -> BatchFunction:
         assert task is not None
         rows = forwarder.rows(batches)
         if sorts:
-            # Bodies as bytes, which can be compared.
+            # Bodies must be bytes to be compared.
             rows = iter(sorted(row._replace(body=bytes(row.body)) for row in rows))
         number = first + spark_batch()
         return opened_writer.batches(rows, number, task.partitionId(), task.taskAttemptId())

@@ -1,4 +1,4 @@
-"""The session in which state is read and dumped: a Spark of its own, beside a job that may run."""
+"""The session that reads and dumps state: a separate Spark, next to a job that may be running."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["reading_session"]
 
 @contextlib.contextmanager
 def reading_session(*, gives_way: bool = True) -> Iterator[SparkSession]:
-    """A Spark session to read state with; with `gives_way` a job that runs beside comes first."""
+    """Open a Spark session to read state with. With `gives_way`, a running job has priority over it."""
     if gives_way:
-        # The least that there is: the job comes first, and reading takes what it leaves.
+        # The lowest priority: reading takes only the CPU time that the job leaves.
         os.nice(19)
     with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:
         settings = SessionSettings(

@@ -14,7 +14,7 @@ __all__ = ["MemoryGauge"]
 
 
 class MemoryGauge:
-    """Tells the memory of the run that has the session. A look takes some milliseconds."""
+    """A gauge of the memory of the run that has the session. A sample takes some milliseconds."""
 
     def __init__(self, session: SparkSession) -> None:
         jvm: Any = session._jvm  # noqa: SLF001  # Spark's own metrics are off
@@ -24,7 +24,7 @@ class MemoryGauge:
         self._collectors: Final = list(factory.getGarbageCollectorMXBeans())
 
     def sample(self) -> MemoryUse:
-        """The memory at this moment. Workers on other machines are not seen."""
+        """Measure the memory now. Workers on other machines are not included."""
         heap = self._heap.getHeapMemoryUsage()
         collected_ms = sum(collector.getCollectionTime() for collector in self._collectors)
         return MemoryUse(

@@ -1,4 +1,4 @@
-"""The Spark session: settings that are safe for state from the first day, connectors, and code for the workers."""
+"""The Spark session: settings that keep state safe from the first run on, connectors, and code for the workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.errors import ExternalSystemError, JobFailedError
-from penstock.machine.class_archive import archived_classes
+from penstock.machine.class_archive import archive_options
 from penstock.machine.jars import bare_filesystem_jar, spark_kafka_jars
 from penstock.machine.java import find_java
 from penstock.machine.limits import LOCAL_HEAP_MB
@@ -31,7 +31,7 @@ from penstock.spark.startup.fork_server import ADDRESS, CLIENT, start_fork_serve
 
 __all__ = ["SessionSettings", "code_archive", "open_session", "ship_code"]
 
-# What holds for every session. The state store's settings are kept in a checkpoint for its life.
+# The settings of every session. Spark keeps those of the state store in a checkpoint for its lifetime.
 _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -39,44 +39,44 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
-    # Packed rows are few and fat: batches between Spark and Python are bounded by bytes rather than rows.
+    # Packed rows are few and large, so batches between Spark and Python are bounded by bytes rather than rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
-    # A micro-batch is planned anew each time; what a query plan cannot gain here only costs time.
+    # Every micro-batch is planned again, and adaptive execution would cost time without a gain.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.python.worker.reuse": "true",
-    # Spark sets this for some kinds of Python code only, and workers serve only what has the same environment.
+    # Spark sets this for some kinds of Python code only, and a worker is only reused by code with the same environment.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
-    # A state call is a round trip between worker and JVM; over a Unix socket it takes a fraction of the time that it
-    # takes over TCP, which shows where batches are small.
+    # A state call is a round trip between worker and JVM. It is much faster over a Unix socket than over TCP, which
+    # matters for small batches.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
 
-# The JVM mostly moves bytes of packed rows, and its optimising compiler would compete with the Python workers for the
-# cores for a minute before it pays. Measured on 2 cores: a run of 24 M rows from files is 15 to 30 % faster without it,
-# and the median latency Kafka to Kafka in the first minute 270 ms in place of 380. Without it the JVM keeps compiled
-# code in 48 MiB. Spark alone needs that much, so every two minutes half of the code was thrown away and compiled again:
-# the JVM then took a third more CPU time. What is not used of the larger cache takes no memory.
+# The JVM mostly moves bytes of packed rows, and its optimizing compiler would compete with the Python workers for the
+# cores for a minute before it pays off. Measured on 2 cores: without it, a run of 24 M rows from files is 15 to 30 %
+# faster, and the median latency from Kafka to Kafka in the first minute is 270 ms instead of 380 ms. Without it, the
+# JVM's default code cache is 48 MiB. Spark alone needs that much, so every two minutes half of the code was discarded
+# and compiled again, and the JVM took a third more CPU time. The unused part of the larger cache takes no memory.
 _QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=160m")
 
-# For who only reads state, which may be large. Of itself G1 lets garbage of large pieces gather until the heap is as
-# large as it may be.
+# For sessions that only read state, which may be large. G1, the default, lets garbage of large objects accumulate until
+# the heap has its maximum size.
 _LEAN_HEAP: Final = ("-XX:+UseSerialGC", "-Xms64m", "-XX:MinHeapFreeRatio=40", "-XX:MaxHeapFreeRatio=60")
-# The allocator of the JVM's native libraries has arenas for each thread, and what is free in one stays there.
+# The allocator of the JVM's native libraries has arenas for each thread, and keeps the free memory of each.
 _LEAN_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "2"}
 
 OUTPUT_FILE: Final = "output.log"
-"""What workers and the JVM print is in a file of this name beside Spark's log."""
+"""The file for the output of workers and the JVM, next to Spark's log."""
 
 _MASTER_TIMEOUT_S: Final = 10.0
 
 _LOCAL_FILESYSTEM: Final[dict[str, str]] = {
-    # Without native Hadoop libraries each checkpoint file costs a forked chmod; this file system does without.
+    # Without native Hadoop libraries, each checkpoint file costs a forked chmod. This file system needs none.
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -86,11 +86,12 @@ _LOCAL_FILESYSTEM: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What a session depends on.
+    """The settings of a session.
 
-    `parallelism` is the number of tasks of each keyed level. `log_file` takes Spark's log, and beside it stands what
-    workers print; `log_bytes` bounds Spark's log, which is kept once more from before it was that large. `bounded` says
-    that the run ends with its input, and `lean` that the session only reads state, with no more memory than it must.
+    `parallelism` is the number of tasks of each keyed level. `log_file` is the file of Spark's log; the output of
+    workers is next to it. `log_bytes` is the size at which Spark's log is rotated; one older file is kept. `bounded`
+    means that the run ends with its input, and `lean` that the session only reads state, with as little memory as
+    possible.
     """
 
     app_name: str
@@ -107,11 +108,11 @@ class SessionSettings:
 
 @contextlib.contextmanager
 def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
-    """A Spark session with penstock's settings.
+    """Open a Spark session with penstock's settings.
 
-    Raises JavaNotFoundError without a Java to run on, ExternalSystemError when Spark does not start, and
-    JobFailedError when its JVM ends under the session. Where this process has a Spark context already, the session
-    shares it and leaves it running.
+    If this process has a Spark context already, the session shares it and leaves it running. Raises JavaNotFoundError
+    without a suitable Java, ExternalSystemError when Spark does not start, and JobFailedError when its JVM ends during
+    the session.
     """
     running = _running_session()
     if running is not None:
@@ -127,18 +128,19 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
     except (Py4JError, OSError, EOFError) as e:
         if _jvm_has_ended(session):
             raise JobFailedError(
-                "Spark's JVM has ended unexpectedly, perhaps killed for want of memory. Start the job again with its "
-                f"checkpoint; it goes on where it was. (Spark's log: {settings.log_file})"
+                "Spark's JVM has ended unexpectedly; it may have been killed because the machine ran out of memory. "
+                "Start the job again with its checkpoint; it continues where it was. "
+                f"(Spark's log: {settings.log_file})"
             ) from e
         raise
     finally:
-        # Without its JVM there is nothing to stop, and each try would fail.
+        # Without a JVM there is nothing to stop, and each attempt fails.
         with contextlib.suppress(Py4JError, OSError, EOFError):
             session.stop()
 
 
 def _running_session() -> SparkSession | None:
-    """The session of this process, whichever thread has made it; None without one that works."""
+    """Return the working session of this process, from any thread, or None if there is none."""
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  # of all threads
     if session is None or session._sc._jsc is None:  # noqa: SLF001  # it was stopped
         return None
@@ -146,9 +148,9 @@ def _running_session() -> SparkSession | None:
 
 
 def _jvm_has_ended(session: SparkSession) -> bool:
-    """Whether the JVM is gone; one that has just closed its connections is given a moment to be so."""
+    """Return whether the JVM has ended. Waits up to 2 s, since it closes its connections before it ends."""
     try:
-        # PySpark's gateway has this attribute when it has started the JVM itself.
+        # PySpark's gateway has this attribute if it started the JVM itself.
         session.sparkContext._gateway.proc.wait(2)  # type: ignore[union-attr]  # noqa: SLF001
     except (AttributeError, subprocess.TimeoutExpired):
         return False
@@ -184,9 +186,10 @@ def _start(settings: SessionSettings) -> SparkSession:
 
 
 def _worker_python(settings: SessionSettings) -> str:
-    """The interpreter of workers, which must have penstock's dependencies: this one, unless a setting names another.
+    """Return the interpreter of workers, which must have penstock's dependencies.
 
-    Of itself Spark heeds that setting only when it starts the driver.
+    It is this process's, unless a setting names another. Spark itself applies that setting only when it starts the
+    driver.
     """
     named = settings.more.get("spark.pyspark.python")
     if named is not None:
@@ -195,9 +198,10 @@ def _worker_python(settings: SessionSettings) -> str:
 
 
 def _quick_python() -> Path:
-    """The interpreter for Spark's Python processes on this machine; some ten start before a first result.
+    """Return a fast-starting interpreter for Spark's Python processes on this machine.
 
-    Spark puts its own zip of PySpark in front of the import path, where every process compiles it anew.
+    About ten of them start before the first result. Spark puts its own zip of PySpark at the front of the import path,
+    where every process compiles it again; this interpreter leaves it out.
     """
     library = Path(pyspark.__file__).parent / "python" / "lib"
     path = [library / "pyspark.zip", *sorted(library.glob("py4j-*-src.zip"))]
@@ -205,27 +209,27 @@ def _quick_python() -> Path:
 
 
 def _silence(session: SparkSession) -> None:
-    """Keep stack traces off standard error that PySpark and py4j write there when their connections to the JVM break.
+    """Keep PySpark and py4j from writing stack traces to standard error when their connections to the JVM break.
 
-    The same errors reach this process as exceptions too.
+    The same errors also reach this process as exceptions.
     """
     server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001
-    server.handle_error = _say_nothing
+    server.handle_error = _ignore_error
     logging.getLogger("py4j").propagate = False
     logging.getLogger().addFilter(_not_py4j)
 
 
-def _say_nothing(request: Any, client_address: Any) -> None:
-    """In place of the stack trace of a server."""
+def _ignore_error(request: Any, client_address: Any) -> None:
+    """Do nothing, instead of printing a stack trace."""
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record is not one of those that py4j writes to the root logger itself."""
+    """Return whether a record is not one that py4j writes to the root logger itself."""
     return "py4j" not in Path(record.pathname).parts
 
 
 def _check_master(master: str) -> None:
-    """Raise ExternalSystemError when no standalone master can be reached; Spark itself would try for a minute."""
+    """Raise ExternalSystemError if no standalone master can be reached. Spark itself would try for a minute."""
     servers = master.removeprefix("spark://").split(",") if master.startswith("spark://") else []
     reasons = []
     for server in servers:
@@ -243,7 +247,7 @@ def _check_master(master: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in one line: of an exception of the JVM only its message."""
+    """Return the message of an error in one line; of a JVM exception only its message."""
     java = getattr(error, "java_exception", None)
     text = str(error)
     if java is not None:
@@ -254,7 +258,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Send to a file what processes started meanwhile write to standard error: the JVM's and the workers' notes."""
+    """Redirect the standard error of processes started meanwhile, the JVM and the workers, to a file."""
     sys.stderr.flush()
     before = os.dup(2)
     try:
@@ -270,7 +274,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
     found = dict(_SETTINGS)
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
     log4j = Path(__file__).with_name("log4j2.properties")
-    # Kafka's records go through the JVM one by one: a long run is half as fast again with that compiler.
+    # Kafka records go through the JVM one by one: a long run is 50 % faster with the optimizing compiler.
     compiler = () if settings.bounded and settings.needs_kafka else _QUICK_COMPILER
     options = [
         f"-Dlog4j2.configurationFile={log4j.as_uri()}",
@@ -280,7 +284,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         *(_LEAN_HEAP if settings.lean else ()),
     ]
     if settings.master.startswith("local"):
-        options += archived_classes(find_java())
+        options += archive_options(find_java())
     found["spark.driver.extraJavaOptions"] = " ".join(map(shlex.quote, options))
     found["spark.sql.streaming.minBatchesToRetain"] = str(settings.retained_batches)
     if settings.master.startswith("local"):
@@ -289,7 +293,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         found["spark.driver.bindAddress"] = "127.0.0.1"
         found["spark.driver.host"] = "127.0.0.1"
         found["spark.driver.memory"] = f"{LOCAL_HEAP_MB}m"
-        # On other machines the code comes as a file of the job, too late for it.
+        # On other machines penstock arrives as a file of the job, too late for this setting.
         found["spark.python.daemon.module"] = "penstock.spark.startup.worker_daemon"
     if settings.needs_kafka:
         found["spark.jars"] = ",".join(str(jar) for jar in spark_kafka_jars())
@@ -298,14 +302,15 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 
 
 def ship_code(session: SparkSession, folder: Path, job_modules: Sequence[Path]) -> None:
-    """Make penstock and the job's modules importable in the workers, wherever they run."""
+    """Make penstock and the job's modules importable in the workers, on any machine."""
     session.sparkContext.addPyFile(str(code_archive(folder, job_modules)))
 
 
 def code_archive(folder: Path, job_modules: Sequence[Path]) -> Path:
-    """A zip of penstock and the job's modules and packages; the shallowest of a folder stand on the import path.
+    """Write a zip of penstock and the job's modules and packages, and return its path.
 
-    It is named by its content, since Spark refuses a second file of the same name.
+    The shallowest modules and packages of a folder are at the top of the zip, which is on the import path. The name of
+    the zip is a hash of its content, since Spark refuses a second file of the same name.
     """
     package = Path(__file__).parents[1]
     files = [(path, Path("penstock") / path.relative_to(package)) for path in sorted(package.rglob("*.py"))]

@@ -1,4 +1,4 @@
-"""Stored state: what the steps hold after a micro-batch that is committed, read by Spark while the query may run on."""
+"""Stored state: the state of the steps after a committed micro-batch, read by Spark, even while the query runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["read_slots"]
 
 _RESULT: Final = "slot INT, body BINARY"
 
-# Entries are pieces of some MB, of which few are to wait anywhere. Of itself RocksDB has 128 MB of each slot that were
-# not written yet, and a batch for Python is made to be quick where rows are small.
+# Entries are pieces of several MB, so only a few should be buffered. By default RocksDB buffers 128 MB of unwritten
+# data for each slot, and the size of batches for Python suits small rows.
 _LEAN: Final[dict[str, str]] = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
     "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "16",
@@ -35,20 +35,20 @@ _LEAN: Final[dict[str, str]] = {
 def read_slots(
     session: SparkSession, folder: Path, batch_id: int, node: str, reader: SlotReader
 ) -> tuple[set[int], list[bytes]]:
-    """Call `reader` for each slot of a step, as it was when a micro-batch was committed.
+    """Call `reader` for each slot of a step, with its state after a committed micro-batch.
 
-    Gives the numbers of the slots that have stored anything, and all that the reader gave.
+    Return the numbers of the slots with stored state, and all results of the reader.
 
-    `folder` is Spark's part of the checkpoint, `node` the name under which the step's state is stored, and the
-    micro-batch one that is still kept. Raises CheckpointError when it cannot be read.
+    `folder` is Spark's part of the checkpoint, and `node` the name under which the step's state is stored. The
+    micro-batch must be one that the checkpoint still keeps. Raises CheckpointError when the state cannot be read.
     """
-    # Without a manager of queries there is nobody whom the state store could ask.
+    # The state store needs the session's manager of queries, which is made when it is first used.
     assert session.streams is not None
     operator = _operator_of(folder, node)
     with _set(session, _LEAN):
         source = session.read.format("statestore").option("operatorId", operator)
         try:
-            # Spark looks at what describes the state already here.
+            # Spark reads the metadata of the state already here.
             entries: DataFrame = (
                 source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
             )
@@ -63,7 +63,7 @@ def read_slots(
 
 @contextlib.contextmanager
 def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have settings in a session for a while. A query that runs in it has its own, from when it was started."""
+    """Apply settings to a session temporarily. A running query keeps the settings that it was started with."""
     before = {name: session.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -80,13 +80,13 @@ def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 def _failure(text: str, folder: Path, batch_id: int) -> PenstockError:
     own = own_error_in(text, CheckpointError)
     if own is not None:
-        # In another process, a worker could not write what it has read.
+        # Raised in another process: a worker could not write what it has read.
         return own
     what = f"The state after micro-batch {batch_id} in {folder} cannot be read"
     system = system_error_in(text)
     if system is not None:
-        # Spark reads a state from a copy of its files.
-        error = CheckpointError(f"{what}: {system.strerror}. See to that, and try again.")
+        # Spark reads state from a copy of its files, so the disk can be full, for example.
+        error = CheckpointError(f"{what}: {system.strerror}. Fix the cause and try again.")
         error.__cause__ = system
         return error
     return CheckpointError(
@@ -115,7 +115,7 @@ def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Itera
 
 
 def _operator_of(folder: Path, node: str) -> int:
-    """Which of Spark's stateful operators stores the state of a step."""
+    """Return the number of Spark's stateful operator that stores the state of a step."""
     for place in sorted((folder / "state").glob("[0-9]*")):
         for path in sorted((place / "_metadata").rglob("*")):
             if not path.is_file() or path.name.startswith("."):
@@ -126,4 +126,4 @@ def _operator_of(folder: Path, node: str) -> int:
                 found.get("stateName") == node for found in json.loads(properties).get("stateVariables", [])
             ):
                 return int(place.name)
-    raise CheckpointError(f"{folder} holds no state of the step {node!r}. Has the job run a micro-batch yet?")
+    raise CheckpointError(f"{folder} has no state of the step {node!r}. Has the job run a micro-batch yet?")

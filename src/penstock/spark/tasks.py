@@ -1,4 +1,4 @@
-"""Tasks: what a worker knows of the micro-batch that it works on."""
+"""Tasks: information for a worker about its current micro-batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 def spark_batch() -> int:
-    """The number that Spark gives the micro-batch."""
+    """Return Spark's number of the micro-batch."""
     task = TaskContext.get()
     assert task is not None
     batch_id = task.getLocalProperty(_BATCH_ID)
@@ -21,5 +21,5 @@ def spark_batch() -> int:
 
 
 def is_first_batch() -> bool:
-    """Whether the micro-batch is the first one of its checkpoint."""
+    """Return whether the micro-batch is the first one of its checkpoint."""
     return spark_batch() == 0

@@ -12,7 +12,7 @@ __all__ = ["DEFAULT_STATE_MEMORY_BYTES", "SlotCache", "kept_slots"]
 
 DEFAULT_STATE_MEMORY_BYTES: Final = 1 << 30
 # A cached slot that was not used for this many rounds is outdated: other workers have had the slot since.
-_MOST_ROUNDS: Final = 32
+_MAX_ROUNDS: Final = 32
 
 
 class _Entry(NamedTuple):
@@ -34,11 +34,11 @@ class SlotCache:
     A round ends when a slot is cached for the second time in it, that is, after one micro-batch.
     """
 
-    def __init__(self, most_bytes: int = DEFAULT_STATE_MEMORY_BYTES) -> None:
+    def __init__(self, max_bytes: int = DEFAULT_STATE_MEMORY_BYTES) -> None:
         self._kept: Final[dict[Hashable, _Entry]] = {}
         self._round = 0
         self._in_round: set[Hashable] = set()
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
 
     def take(self, name: Hashable) -> CachedSlot | None:
         """Remove and return the slot cached under a name, or None. So a failed run leaves nothing in the cache."""
@@ -50,7 +50,7 @@ class SlotCache:
         if name in self._in_round:
             self._round += 1
             self._in_round.clear()
-            for old in [n for n, entry in self._kept.items() if entry.round < self._round - _MOST_ROUNDS]:
+            for old in [n for n, entry in self._kept.items() if entry.round < self._round - _MAX_ROUNDS]:
                 del self._kept[old]
         self._in_round.add(name)
         entry = _Entry(kept.nbytes, self._round, kept)
@@ -72,7 +72,7 @@ class SlotCache:
 
         Returns by how many bytes the limit is still exceeded.
         """
-        excess = self.nbytes + wanted_bytes - self.most_bytes
+        excess = self.nbytes + wanted_bytes - self.max_bytes
         for name, entry in list(self._kept.items()):
             if excess <= 0:
                 break

@@ -19,14 +19,14 @@ RUN_BYTES: Final = 32 << 20
 
 
 def stored_runs(
-    schema: pa.Schema, entries: Entries, most_bytes: int | None = None
+    schema: pa.Schema, entries: Entries, max_bytes: int | None = None
 ) -> Iterator[dict[int, GroupTable]]:
-    """Yield the tables of a slot's key groups in order, in runs of about `most_bytes` or one key group."""
+    """Yield the tables of a slot's key groups in order, in runs of about `max_bytes` or one key group."""
     stored = entries.get(HEAD)
     if stored is None:
         return
     head = head_of(stored)
-    most = RUN_BYTES if most_bytes is None else most_bytes
+    most = RUN_BYTES if max_bytes is None else max_bytes
     if sum(version.size for version in head.versions) <= most:
         tables = SlotTables(schema, entries).tables
         if tables:
@@ -44,7 +44,7 @@ def stored_table(schema: pa.Schema, entries: Entries, key_group: int) -> GroupTa
     return found.table(key_group)
 
 
-def _runs(head: Head, needed: Mapping[str, Mapping[int, int]], most_bytes: int) -> Iterator[frozenset[int]]:
+def _runs(head: Head, needed: Mapping[str, Mapping[int, int]], max_bytes: int) -> Iterator[frozenset[int]]:
     """Yield the key groups of each run. Their size includes all rows to load, also those that later rows replace."""
     loaded: Counter[int] = Counter()
     for sizes in needed.values():
@@ -52,7 +52,7 @@ def _runs(head: Head, needed: Mapping[str, Mapping[int, int]], most_bytes: int) 
     waiting: list[int] = []
     size = 0
     for group in sorted(head.groups):
-        if waiting and size + loaded[group] > most_bytes:
+        if waiting and size + loaded[group] > max_bytes:
             yield frozenset(waiting)
             waiting, size = [], 0
         waiting.append(group)

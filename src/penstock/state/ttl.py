@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from penstock.errors import SchemaError
 
-__all__ = ["Ttl", "expires_at_ms", "is_expired"]
+__all__ = ["Ttl", "expires_at_ms"]
 
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 _LAST_MS: Final = 2**63 - 1
@@ -63,8 +63,3 @@ class Ttl:
 def expires_at_ms(ttl: Ttl, now_ms: int) -> int:
     """Return when a value touched now expires. Both are milliseconds since 1970; the result is capped at 64 bits."""
     return min(now_ms + ttl.after_ms, _LAST_MS)
-
-
-def is_expired(expires_ms: int, now_ms: int) -> bool:
-    """Return whether a value with an expiry time has expired."""
-    return now_ms >= expires_ms

@@ -1,4 +1,4 @@
-"""Streams: what users chain to describe a job. Describing never runs anything.
+"""Streams: the fluent API in which users describe a job. Describing a job never runs it.
 
 In: the user's job file.
 Out: a graph of sources, steps and sinks.

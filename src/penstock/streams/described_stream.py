@@ -1,4 +1,4 @@
-"""Described streams: what a stream is in the graph of a job, without the words that users chain."""
+"""Described streams: a stream as part of a job's graph, without the fluent API."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["DescribedStream", "KeyedInput", "StepInput"]
 
 
 class DescribedStream:
-    """A stream of records of one type, as it is described.
+    """A stream of records of one type, as described by the user.
 
     Attributes:
         graph: the graph of the job that the stream belongs to.
-        port: where the records leave a node of the graph.
+        port: the output of the graph node that emits the records.
         record_type: the type of the records.
         origin: where the records come from.
 
@@ -28,15 +28,15 @@ class DescribedStream:
         self.origin = origin
 
     def same_as(self, other: DescribedStream) -> bool:
-        """Whether the other is the same stream, with the same records."""
+        """Return whether the other stream is the same one, with the same records."""
         return self.graph is other.graph and self.port == other.port
 
     def check_port(self) -> None:
-        """Raise JobDefinitionError when nothing can ever come, since the step before emits nothing."""
+        """Raise JobDefinitionError when the stream can never have records because the step before it emits nothing."""
         self.graph.check_port(self.port)
 
     def edge(self, key: KeySelector | None) -> Edge:
-        """The stream as an input of a step, broadcast when there is no key."""
+        """Return the stream as an input of a step, broadcast when there is no key."""
         origin = self.origin
         return Edge(
             self.port, origin.name, self.record_type, key, origin.is_control, origin.time, origin.version
@@ -44,12 +44,12 @@ class DescribedStream:
 
     @property
     def has_watermarks(self) -> bool:
-        """Whether watermarks come with the records."""
+        """Whether the stream has watermarks."""
         return self.graph.has_watermarks(self.port)
 
     @property
     def is_control(self) -> bool:
-        """Whether the records steer rather than being processed."""
+        """Whether this is a control stream, whose records steer the job instead of being processed."""
         return self.origin.is_control
 
     @property
@@ -59,11 +59,11 @@ class DescribedStream:
 
 
 class StepInput:
-    """A stream as a step reads it: partitioned by a key, or broadcast when it has none.
+    """A stream as a step reads it: partitioned by a key, or broadcast if it has no key.
 
     Attributes:
         stream: the stream.
-        key: what selects the key of a record; None when the stream is broadcast.
+        key: the selector of a record's key; None when the stream is broadcast.
 
     """
 
@@ -74,12 +74,12 @@ class StepInput:
         self.key = key
 
     def edge(self) -> Edge:
-        """The stream and its key, as the graph has them."""
+        """Return the stream and its key as an edge of the graph."""
         return self.stream.edge(self.key)
 
 
 class KeyedInput(StepInput):
-    """A stream that is partitioned by a key."""
+    """A stream partitioned by a key."""
 
     key: KeySelector
 

@@ -1,7 +1,7 @@
-"""Function types: what the functions of a chain take and give, for type checkers.
+"""Function types: the parameter and return types of user functions, for type checkers.
 
-A type variable with a default stands for `Any` where nothing says what it is: for the records of a stream that is
-described by DDL, or for keys that a field holds.
+The type variables default to `Any` where the type is unknown: for records of a stream with a DDL schema, and for keys
+taken from fields.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _Result = TypeVar("_Result", covariant=True)
 
 
 class RecordFunction(Protocol[_Record, _Result]):
-    """A `ProcessFunction`, by the types in the annotations of its `process_record`."""
+    """A `ProcessFunction`, typed by the annotations of its `process_record`."""
 
     def process_record(self, record: _Record, ctx: Context, /) -> Iterable[_Result] | None:
-        """As in `ProcessFunction`."""
+        """Process a record; see `ProcessFunction.process_record`."""
 
     def clear_cache(self) -> None:
-        """As in `ProcessFunction`."""
+        """Drop cached values; see `ProcessFunction.clear_cache`."""
 
 
 class ConnectedRecordFunction(RecordFunction[_Record, _Result], Protocol[_Record, _Result]):
-    """A `ConnectedProcessFunction`. What its `process_control` takes is not told apart by control stream."""
+    """A `ConnectedProcessFunction`. The records that `process_control` takes are not typed by control stream."""
 
     def process_control(self, record: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """As in `ConnectedProcessFunction`."""
+        """Process a control record; see `ConnectedProcessFunction.process_control`."""
 
 
 class WindowRecordFunction(Protocol[_Key, _Record, _Result]):
-    """A `WindowFunction`, by the types in the annotations of its `process`."""
+    """A `WindowFunction`, typed by the annotations of its `process`."""
 
     def process(
         self, key: _Key, records: Sequence[_Record], ctx: WindowContext, /
     ) -> Iterable[_Result] | None:
-        """As in `WindowFunction`."""
+        """Process the records of a window; see `WindowFunction.process`."""

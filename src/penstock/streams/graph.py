@@ -1,4 +1,4 @@
-"""The graph that a job's description builds: sources, transforms, unions, steps and sinks, joined by ports."""
+"""The graph that a job description builds: sources, transforms, unions, steps and sinks, connected by ports."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ __all__ = [
     "output_name",
 ]
 
-# Streams that every job has: commands that enter it, receipts that tell what became of them, and the place for records
-# that cannot be processed.
+# Streams that every job has: incoming commands, the receipts with their outcome, and records that cannot be processed.
 RECEIPTS: Final = "receipts"
 DEAD_LETTERS: Final = "dead-letters"
 STARTS: Final = "@starts"
-"""A stream without records, which moves at each start of a job with timers. No stream of a user can have its name."""
+"""A stream without records that advances at each start of a job with timers. No user stream can have its name."""
 
 _TAKEN: Final = {
     COMMANDS: "the commands that steer a job",
@@ -58,17 +57,18 @@ TransformKind = Literal["map", "filter", "flat_map"]
 
 
 def check_name(kind: str, name: object) -> None:
-    """Raise JobDefinitionError when a job, stream or sink cannot have that name."""
+    """Raise JobDefinitionError when the name is not valid for a job, stream or sink."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise JobDefinitionError(
-            f"{name!r} is no {kind} name. Use letters, digits, dots, dashes and underscores, a letter or digit first."
+            f"{name!r} is not a {kind} name. Use letters, digits, dots, dashes and underscores; start with a letter or "
+            "digit."
         )
     if name in _TAKEN and kind != "job":
         raise JobDefinitionError(f"The name {name!r} is taken by {_TAKEN[name]}; choose another {kind} name.")
 
 
 def described_type(schema: Any, who: str) -> RecordType:
-    """The record type of a schema; SchemaError says whose schema cannot be used."""
+    """Return the record type of a schema. Raises SchemaError, which names `who`, when it cannot be used."""
     try:
         kind = record_type(schema)
     except SchemaError as e:
@@ -85,18 +85,18 @@ def described_type(schema: Any, who: str) -> RecordType:
 
 
 def is_given(schema: Any) -> bool:
-    """Whether an annotation or `output=` says what the records are."""
+    """Return whether an annotation or `output=` specifies the type of the records."""
     return schema is not None and schema is not type(None) and schema is not Any
 
 
 def output_name(step: str, output: str) -> str:
-    """What the stream of a step's output is called: the step for the main one, else STEP.OUTPUT."""
+    """Return the name of a step's output stream: the step's for the main output, else STEP.OUTPUT."""
     return f"{step}.{output}" if output else step
 
 
 @dataclass(frozen=True)
 class Port:
-    """One output of one node: "" is the main one, others are side outputs."""
+    """One output of one node: "" is the main output, any other name a side output."""
 
     node: str
     output: str = ""
@@ -106,7 +106,7 @@ class Port:
 class SourceNode:
     """A named stream that enters the job.
 
-    `time` is the field with the event time of data, from which `watermarks` follow, if there are any.
+    `time` is the event-time field of a data stream. Its `watermarks`, if any, are derived from that field.
     """
 
     id: str
@@ -123,7 +123,7 @@ class SourceNode:
 class TransformNode:
     """A stateless function on single records.
 
-    `time` is the field of what comes in that has the event time, where no field of what leaves has it.
+    `time` is the event-time field of the input records, set only when no field of the output records holds that time.
     """
 
     id: str
@@ -138,7 +138,7 @@ class TransformNode:
 
 @dataclass(frozen=True)
 class EventTimeNode:
-    """From here on the field `time` has the event time of records. Those in which it is null go no further."""
+    """A new event time of records: downstream it is in the field `time`. If that is null, they are dead letters."""
 
     id: str
     upstream: Port
@@ -162,8 +162,9 @@ StatelessNode = TransformNode | EventTimeNode | UnionNode
 class Edge:
     """An input of a step: keyed, or broadcast when it has no key.
 
-    `time` and `version` are the fields with the record's time and, of a control record, its version. In place of a
-    field `INGESTION_TIME` says that data counts when it arrives, and `EVENT_TIME` that its time travels beside it.
+    `time` and `version` are the fields with the record's time and, for a control record, its version. Instead of a
+    field, `time` can be `INGESTION_TIME` (data counts when it arrives) or `EVENT_TIME` (the time is in a separate
+    column).
     """
 
     port: Port
@@ -179,9 +180,9 @@ class Edge:
 class ProcessNode:
     """A step with a process function.
 
-    Its edges stand with control streams first, the broadcast ones before the keyed ones; data is last.
+    Edges are in order: broadcast control streams, keyed control streams, data.
 
-    With `stamped` the records of the main output leave with the control version under which they were made.
+    If `stamped`, each record of the main output carries the control version under which it was made.
     """
 
     id: str
@@ -193,14 +194,14 @@ class ProcessNode:
 
     @property
     def outputs(self) -> dict[str, RecordType]:
-        """The types of what leaves the step, by output."""
+        """The record types that the step emits, by output."""
         if not self.stamped:
             return self.emitted
         return {**self.emitted, "": versioned(self.emitted[""])}
 
     @property
     def key(self) -> KeySelector:
-        """The key of the step's data; of a step without one, what tells its records apart by their place."""
+        """The key selector of the step's data; in a step without a key, the one that selects a record's place."""
         key = self.edges[-1].key
         assert key is not None
         return key
@@ -222,12 +223,12 @@ Node = SourceNode | StatelessNode | ProcessNode | SinkNode
 
 @dataclass
 class Graph:
-    """All nodes of a job, in the order in which they were described (so upstream before downstream)."""
+    """All nodes of a job, in the order of their description (so upstream before downstream)."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
-        """Add a node; JobDefinitionError when its id is taken."""
+        """Add a node. Raises JobDefinitionError when its id is taken."""
         if node.id in self.nodes:
             kind, _, name = node.id.partition("/")
             raise JobDefinitionError(
@@ -236,11 +237,11 @@ class Graph:
         self.nodes[node.id] = node
 
     def replace(self, node: Node) -> None:
-        """Replace the node of the same id."""
+        """Replace the node with the same id."""
         self.nodes[node.id] = node
 
     def check_port(self, port: Port) -> None:
-        """Raise JobDefinitionError when nothing can ever leave the port, since its step emits nothing."""
+        """Raise JobDefinitionError when the port can never have records because its step emits nothing."""
         node = self.nodes[port.node]
         if isinstance(node, ProcessNode) and port.output not in node.outputs:
             raise JobDefinitionError(
@@ -249,19 +250,19 @@ class Graph:
             )
 
     def sources(self) -> list[SourceNode]:
-        """The sources, in order."""
+        """Return the sources, in order."""
         return [node for node in self.nodes.values() if isinstance(node, SourceNode)]
 
     def steps(self) -> list[ProcessNode]:
-        """The keyed steps, in order."""
+        """Return the steps, in order."""
         return [node for node in self.nodes.values() if isinstance(node, ProcessNode)]
 
     def sinks(self) -> list[SinkNode]:
-        """The sinks, in order."""
+        """Return the sinks, in order."""
         return [node for node in self.nodes.values() if isinstance(node, SinkNode)]
 
     def origins(self, port: Port) -> list[SourceNode | ProcessNode]:
-        """The sources and steps from which the records of a port come, each once; several behind a union."""
+        """Return the sources and steps that the records of a port come from, each once; several after a union."""
         node = self.nodes[port.node]
         if isinstance(node, SourceNode | ProcessNode):
             return [node]
@@ -270,7 +271,7 @@ class Graph:
         return list({origin.id: origin for origin in found}.values())
 
     def has_watermarks(self, port: Port) -> bool:
-        """Whether watermarks come with the records of a port."""
+        """Return whether the records of a port have watermarks."""
         return all(
             self.has_watermarks(origin.edges[-1].port)
             if isinstance(origin, ProcessNode)
@@ -279,14 +280,14 @@ class Graph:
         )
 
     def united(self, port: Port) -> list[Port]:
-        """The ports whose records are those of a port as they are: itself, or behind unions those of all streams."""
+        """Return the ports whose records the port passes on unchanged: itself, or after a union those of its inputs."""
         node = self.nodes[port.node]
         if isinstance(node, UnionNode):
             return [found for upstream in node.upstreams for found in self.united(upstream)]
         return [port]
 
     def consumers(self, port: Port) -> Iterator[tuple[Node, int]]:
-        """The nodes that read a port, each with the number of the input (0 but for steps and unions)."""
+        """Yield the nodes that read a port, each with the number of the input (0 except for steps and unions)."""
         for node in self.nodes.values():
             for number, upstream in enumerate(inputs(node)):
                 if upstream == port:
@@ -294,7 +295,7 @@ class Graph:
 
 
 def inputs(node: Node) -> tuple[Port, ...]:
-    """The ports that a node reads, in order."""
+    """Return the ports that a node reads, in order."""
     if isinstance(node, SourceNode):
         return ()
     if isinstance(node, ProcessNode):

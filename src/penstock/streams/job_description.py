@@ -1,4 +1,4 @@
-"""The job: a name, streams that enter it, and what is described on them."""
+"""The job description: a name, input streams, and the processing that follows."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = ["JobDescription"]
 
 @dataclass(frozen=True)
 class Timing:
-    """The fields of a stream that say when its records count and which version they are, and whether they steer."""
+    """The time field and version field of a stream, and whether it is a control stream."""
 
     time: str | None = None
     version: str | None = None
     is_control: bool = False
 
     def check(self, stream: str, kind: RecordType) -> None:
-        """SchemaError when a field is not there or cannot be what it is declared to be."""
+        """Raise SchemaError when a field does not exist, or its type does not fit what it is declared to be."""
         for what, name, fits in (
             ("effective_at" if self.is_control else "event_time", self.time, is_time),
             ("version", self.version, pa.types.is_integer),
@@ -60,7 +60,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class DataTime:
-    """Which time the data streams of a job have, where they do not say it themselves."""
+    """The default event time and watermarks of a job's data streams, for streams that do not declare their own."""
 
     event_time: str | None = None
     watermarks: Watermarks | None = None
@@ -69,7 +69,7 @@ class DataTime:
         _check_time("The job", self.event_time, self.watermarks)
         if self.watermarks is not None and self.event_time == INGESTION_TIME:
             raise JobDefinitionError(
-                "The job has watermarks and ps.INGESTION_TIME, with which they follow the clock. Leave them out."
+                "The job has watermarks and ps.INGESTION_TIME, whose watermarks follow the clock. Remove watermarks=."
             )
 
     def of(
@@ -79,7 +79,7 @@ class DataTime:
         event_time: str | UnsetType | None,
         watermarks: Watermarks | UnsetType | None,
     ) -> tuple[str | None, Watermarks | None]:
-        """The field with the event time of a stream, and its watermarks; UNSET is what the stream does not say."""
+        """Return the event-time field of a stream and its watermarks. UNSET means that the stream uses the job's."""
         if event_time is UNSET:
             event_time = self._found_in(stream, kind)
         if watermarks is UNSET:
@@ -87,7 +87,7 @@ class DataTime:
         _check_time(f"Stream {stream!r}", event_time, watermarks)
         if watermarks is not None and event_time in (None, INGESTION_TIME):
             raise JobDefinitionError(
-                f"Stream {stream!r} has watermarks and no field with the event time they follow from. Add "
+                f"Stream {stream!r} has watermarks but no field with the event time to derive them from. Add "
                 "event_time='FIELD'."
             )
         return event_time, Watermarks.monotonous() if event_time == INGESTION_TIME else watermarks
@@ -101,43 +101,43 @@ class DataTime:
             Timing(self.event_time).check(stream, kind)
         except SchemaError as e:
             raise SchemaError(
-                f"{e} The job has it for all of its data streams; give this one event_time=None, or its own."
+                f"{e} The job declares it for all of its data streams; set event_time=None here, or name another field."
             ) from None
         return self.event_time
 
     def check(self, job: str, kinds: Sequence[RecordType]) -> None:
-        """JobDefinitionError when no data stream has the field; `kinds` are the types of all of them."""
+        """Raise JobDefinitionError when no data stream has the field; `kinds` are the types of all data streams."""
         if self.event_time in (None, INGESTION_TIME) or any(
             self.event_time in kind.field_names for kind in kinds
         ):
             return
         fields = sorted({name for kind in kinds for name in kind.field_names})
         raise JobDefinitionError(
-            f"The job {job!r} has event_time={self.event_time!r}, and none of its data streams has that field; they "
-            f"have {', '.join(fields)}."
+            f"The job {job!r} has event_time={self.event_time!r}, but none of its data streams has that field. Their "
+            f"fields are {', '.join(fields)}."
         )
 
 
 def _kind_of(name: str, schema: Any) -> RecordType:
-    """The type of the records of a stream. JobDefinitionError or SchemaError for what cannot be its name or schema."""
+    """Return a stream's record type. Raises JobDefinitionError for an invalid name, SchemaError for the schema."""
     check_name("stream", name)
     return described_type(schema, f"Stream {name!r}")
 
 
 def _check_time(who: str, event_time: Any, watermarks: Any) -> None:
-    """JobDefinitionError when these cannot be an event time and watermarks at all."""
+    """Raise JobDefinitionError when the event time or the watermarks have the wrong type."""
     if event_time is not None and not isinstance(event_time, str):
         raise JobDefinitionError(
-            f"{who} has event_time={event_time!r}; give the name of a field, ps.INGESTION_TIME, or None."
+            f"{who} has event_time={event_time!r}; pass the name of a field, ps.INGESTION_TIME, or None."
         )
     if watermarks is not None and not isinstance(watermarks, Watermarks):
         raise JobDefinitionError(
-            f'{who} has watermarks={watermarks!r}; give some, such as ps.Watermarks.bounded("5s"), or None.'
+            f'{who} has watermarks={watermarks!r}; pass a strategy such as ps.Watermarks.bounded("5s"), or None.'
         )
 
 
 class JobDescription:
-    """What a job is: data streams, control streams, and what happens to them. Users make one as `launch.job.Job`.
+    """A job: its data streams, its control streams, and their processing. Users create one as `launch.job.Job`.
 
     >>> job = JobDescription("temperature-control")
     >>> readings = job.data_stream("readings", schema="sensor_id INT, temperature DOUBLE")
@@ -174,21 +174,21 @@ class JobDescription:
         """Declare a stream of records to process.
 
         Args:
-            name: the stream's name, to which a binding gives a place (`-D name=URI`).
-            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string. To type
-                checkers a class is the type of the records; those of a DDL string are `Any`.
-            protobuf: the message class for bindings with `format=protobuf`, beside another schema. Fields meet by
-                name, ignoring case and underscores.
-            allow_nan: let NaN pass in float fields. By default such a record goes to the dead letters, since NaN
-                compares as false with everything and so disables rules silently.
+            name: the stream's name. A binding connects it to a source (`-D name=URI`).
+            schema: a dataclass, a msgspec Struct, a generated protobuf message class, or a DDL string. For type
+                checkers, records are of that class; records of a DDL schema are `Any`.
+            protobuf: the message class for bindings with `format=protobuf`, if `schema` is not one itself. Fields are
+                matched by name, ignoring case and underscores.
+            allow_nan: accept NaN in float fields. By default a record with NaN goes to the dead letters, because every
+                comparison with NaN is false, which silently disables rules.
             event_time: the field with the record's event time: a timestamp, or an integer of milliseconds since 1970.
-                Settings and temporal states are then read as they were at that time. With `ps.INGESTION_TIME` in place
-                of a field records count when they arrive, at the time of their micro-batch. Without it that of the job;
-                None is none, also where the job has one.
-            watermarks: how far behind records may be, for event-time windows and timers, such as
-                `ps.Watermarks.bounded("5s")`. A record without an event time goes to the dead letters then. With
-                `ps.INGESTION_TIME` they follow the clock, and are not declared. Without it those of the job; None is
-                none.
+                Settings and temporal states are then read as of that time. With `ps.INGESTION_TIME` instead of a
+                field, the event time is the arrival time: that of the record's micro-batch. Defaults to the job's;
+                None means no event time, even if the job has one.
+            watermarks: the watermark strategy, for event-time windows and timers, such as
+                `ps.Watermarks.bounded("5s")`. With watermarks, a record without an event time goes to the dead
+                letters. Do not declare watermarks with `ps.INGESTION_TIME`: they then follow the clock. Defaults to the
+                job's; None means no watermarks.
 
         """
         kind = _kind_of(name, schema)
@@ -206,7 +206,7 @@ class JobDescription:
         effective_at: str | None = None,
         version: str | None = None,
     ) -> DataStream[RecordT]:
-        """Declare a stream of records that steer. Within a micro-batch all of them take effect before any data record.
+        """Declare a stream of records that steer the job. They take effect before any data of the same micro-batch.
 
         Args:
             name: as for `data_stream`.
@@ -214,8 +214,8 @@ class JobDescription:
             protobuf: as for `data_stream`.
             allow_nan: as for `data_stream`.
             effective_at: the field with the event time from which a record is effective: a timestamp, or an integer of
-                milliseconds since 1970. What it sets in temporal states and settings holds from then on, past or
-                future; null is the cut.
+                milliseconds since 1970. The values that it sets in temporal states and settings apply from that time
+                on, past or future; null means from the cut.
             version: the field with the record's version, for `stamp_control_version`.
 
         """
@@ -242,7 +242,7 @@ class JobDescription:
         return DataStream(DescribedStream(self.graph, Port(node.id), kind, origin))
 
     def check(self) -> None:
-        """Raise JobDefinitionError when the job cannot run: no stream, nothing that leaves it, or a loose end."""
+        """Raise JobDefinitionError when the job cannot run: no data stream, no step or sink, or an unread stream."""
         kinds = [source.record_type for source in self.graph.sources() if not source.is_control]
         if not kinds:
             raise JobDefinitionError(
@@ -260,16 +260,16 @@ class JobDescription:
                 )
             if isinstance(node, TransformNode):
                 raise JobDefinitionError(
-                    f"Nothing reads what the {node.kind} {node.name!r} of the job {self.name!r} makes. A stream is not "
-                    f"changed in place: go on with the stream that {node.kind} returns."
+                    f"Nothing reads the result of the {node.kind} {node.name!r} of the job {self.name!r}. A stream is "
+                    f"not changed in place: continue with the stream that {node.kind} returns."
                 )
             if isinstance(node, UnionNode):
                 raise JobDefinitionError(
-                    f"Nothing reads the union {node.name!r} of the job {self.name!r}. Go on with the stream that union "
-                    "returns, or remove it."
+                    f"Nothing reads the union {node.name!r} of the job {self.name!r}. Continue with the stream that "
+                    "union returns, or remove the union."
                 )
             if isinstance(node, EventTimeNode):
                 raise JobDefinitionError(
                     f"Nothing reads the stream of the job {self.name!r} whose event time is {node.time!r}. A stream is "
-                    "not changed in place: go on with the stream that with_event_time returns."
+                    "not changed in place: continue with the stream that with_event_time returns."
                 )

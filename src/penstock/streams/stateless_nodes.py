@@ -1,4 +1,4 @@
-"""Stateless nodes: map, filter, flat_map, with_event_time and union, put into the graph of a job."""
+"""Stateless nodes: adds map, filter, flat_map, with_event_time and union to the graph of a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["add_event_time", "add_transform", "add_union"]
 def add_transform(
     stream: DescribedStream, kind: TransformKind, function: Callable[[Any], Any], output: Any, name: str
 ) -> DescribedStream:
-    """What a stateless function makes of the records of a stream."""
+    """Add a transform and return the stream of its results. Raises JobDefinitionError or SchemaError."""
     stream.check_port()
     check_transform(kind, function)
     name = name or f"{kind}-{_next_number(stream, TransformNode)}"
@@ -36,9 +36,9 @@ def add_transform(
     schema = output if output is not None else annotated_result(function)
     if schema is type(None):
         raise JobDefinitionError(
-            f"{who} is annotated to return None, so nothing would come of it. Annotate what it returns."
+            f"{who} is annotated to return None, so it would emit nothing. Annotate the type that it returns."
         )
-    # Without a schema this says how to give one.
+    # Without a schema, this raises an error that explains how to declare one.
     result = described_type(schema, who) if is_given(schema) else result_record_type(function, who)
     assert result is not None
     protobuf = stream.origin.protobuf if kind == "filter" else protobuf_source(None, schema, who)
@@ -52,12 +52,12 @@ def add_transform(
 
 
 def add_event_time(stream: DescribedStream, field: str) -> DescribedStream:
-    """The stream with the event time of its records in a field."""
+    """Return the stream with the event time of its records in `field`. Raises JobDefinitionError or SchemaError."""
     stream.check_port()
     if stream.is_control:
         raise JobDefinitionError(
-            f"The stream {stream.name!r} is a control stream, whose records have no event time. The field that says "
-            "from when on they are effective is declared with job.control_stream(..., effective_at=...)."
+            f"The stream {stream.name!r} is a control stream, whose records have no event time. Declare the field with "
+            "the time from which they are effective: job.control_stream(..., effective_at=...)."
         )
     try:
         kind = stream.record_type.field(field).arrow_type
@@ -70,8 +70,8 @@ def add_event_time(stream: DescribedStream, field: str) -> DescribedStream:
         )
     if not stream.has_watermarks:
         raise JobDefinitionError(
-            f"The stream {stream.name!r} has no watermarks that its event time could go by. They are declared where "
-            'records enter the job: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")).'
+            f"The stream {stream.name!r} has no watermarks to go with its event time. Declare them where records "
+            'enter the job: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")).'
         )
     number = _next_number(stream, EventTimeNode)
     node = EventTimeNode(f"event-time/{number}", stream.port, stream.record_type, field)
@@ -81,7 +81,7 @@ def add_event_time(stream: DescribedStream, field: str) -> DescribedStream:
 
 
 def add_union(streams: Sequence[DescribedStream], name: str) -> DescribedStream:
-    """One stream of the records of several."""
+    """Return the union of several streams as one stream. Raises JobDefinitionError when they do not fit together."""
     first = streams[0]
     name = name or f"union-{_next_number(first, UnionNode)}"
     check_union(streams)
@@ -99,5 +99,5 @@ def add_union(streams: Sequence[DescribedStream], name: str) -> DescribedStream:
 
 
 def _next_number(stream: DescribedStream, kind: type) -> int:
-    """The number of the next node of a kind, for a name of its own."""
+    """Return the number of the next node of a kind, to give it a unique name."""
     return sum(isinstance(node, kind) for node in stream.graph.nodes.values()) + 1

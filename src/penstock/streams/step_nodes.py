@@ -1,4 +1,4 @@
-"""Step nodes: process functions, windows and rolling aggregates as steps, put into the graph of a job."""
+"""Step nodes: adds process functions, windows and rolling aggregates to the graph of a job, as steps."""
 
 from __future__ import annotations
 
@@ -52,18 +52,21 @@ __all__ = [
 
 
 class DescribedStep(DescribedStream):
-    """What a step emits, with its side outputs."""
+    """The main output of a step, with access to its side outputs."""
 
     def __init__(self, graph: Graph, node: ProcessNode, main: RecordType, origin: Origin) -> None:
         super().__init__(graph, Port(node.id), main, origin)
         self._node = node
 
     def stamped(self) -> DescribedStep:
-        """The step whose records leave with the version of the settings under which they were made."""
+        """Return the step with the control version on each record that it emits.
+
+        Raises JobDefinitionError when the stream is already in use.
+        """
         self.check_port()
         if any(True for _ in self.graph.consumers(self.port)):
             raise JobDefinitionError(
-                f"The stream {self.name!r} is stamped after it was used; call stamp_control_version() first."
+                f"The stream {self.name!r} is stamped after it was used; call stamp_control_version() before using it."
             )
         node = dataclasses.replace(self._node, stamped=True)
         try:
@@ -74,7 +77,7 @@ class DescribedStep(DescribedStream):
         return DescribedStep(self.graph, node, kind, self.origin.of(kind, None))
 
     def side_output(self, name: str) -> DescribedStream:
-        """What the step emits to a side output."""
+        """Return the stream of a side output. Raises JobDefinitionError when the function does not declare it."""
         if name not in self._node.outputs or not name:
             known = ", ".join(repr(n) for n in self._node.outputs if n) or "none"
             raise JobDefinitionError(
@@ -89,7 +92,7 @@ class DescribedStep(DescribedStream):
 def add_process(
     step: str, function: ProcessFunction, inputs: Sequence[StepInput], output: Any
 ) -> DescribedStep:
-    """A step with a process function. Its inputs stand with control streams first; data is last."""
+    """Add a step with a process function. `inputs` are the control streams, then the data."""
     data = inputs[-1]
     check_step(step, data.stream)
     check_states(function, step)
@@ -101,20 +104,20 @@ def add_process(
 
 
 def add_rolling_field(step: str, aggregate: str, field: str, keyed: KeyedInput) -> DescribedStep:
-    """A step that emits after each record the aggregate of a field so far."""
+    """Add a step that emits the aggregate of a field so far after each record."""
     check_number(step, aggregate, keyed.stream.record_type, field)
     return _add_rolling(step, RollingFieldAggregate(FieldAggregate(aggregate, field), keyed.key), keyed)
 
 
 def add_rolling_count(step: str, keyed: KeyedInput) -> DescribedStep:
-    """A step that emits after each record how many there were."""
+    """Add a step that emits the number of records so far after each record."""
     return _add_rolling(step, RollingCount(keyed.key), keyed)
 
 
 def add_rolling_aggregate(
     step: str, aggregate: AggregateFunction[Any, Any, Any], keyed: KeyedInput, output: Any
 ) -> DescribedStep:
-    """A step that emits after each record what an aggregate function makes of all so far."""
+    """Add a step that emits the result of an aggregate function over all records so far after each record."""
     try:
         function = rolling_aggregate(aggregate, keyed.key, output)
     except (JobDefinitionError, SchemaError) as e:
@@ -123,7 +126,7 @@ def add_rolling_aggregate(
 
 
 def add_rolling_reduce(step: str, reduce: Callable[[Any, Any], Any], keyed: KeyedInput) -> DescribedStep:
-    """A step that emits after each record what all so far are reduced to."""
+    """Add a step that emits all records so far, reduced to one, after each record."""
     try:
         function = rolling_reduce(reduce, keyed.stream.record_type)
     except JobDefinitionError as e:
@@ -138,7 +141,7 @@ def _add_rolling(step: str, function: RollingFunction, keyed: KeyedInput) -> Des
 def add_windows(
     step: str, keyed: KeyedInput, contents: WindowContents, options: Mapping[str, Any], output: Any
 ) -> DescribedStep:
-    """A step with windows; `options` are their assigner and what goes with it."""
+    """Add a step with windows; `options` are their assigner, trigger, evictor and lateness."""
     stream, key = keyed.stream, keyed.key
     check_step(step, stream)
     try:
@@ -155,13 +158,13 @@ def add_windows(
 
 
 def distinct_count(step: str, stream: DescribedStream, field: str, accuracy: float) -> DistinctCount:
-    """The aggregate that counts how many values of a field differ. JobDefinitionError when they cannot be counted."""
+    """Return the approximate distinct count of a field. Raises JobDefinitionError when its type has none."""
     kind = stream.record_type.field(field).arrow_type
     if not can_be_hashed(kind):
         raise JobDefinitionError(
-            f"Step {step!r}: the field {field!r} is {kind}, whose values have no distinct count. Name one "
-            "of integers, floating-point numbers, text, bytes, booleans, dates or timestamps, or use a function of "
-            "your own."
+            f"Step {step!r}: the field {field!r} is {kind}, which has no distinct count. Name a field "
+            "of integers, floating-point numbers, text, bytes, booleans, dates or timestamps, or write your own "
+            "function."
         )
     try:
         return DistinctCount(field, accuracy)
@@ -176,7 +179,7 @@ def _add_step(
     main: RecordType | None,
     protobuf: ProtobufSource | None,
 ) -> DescribedStep:
-    """A step with its side outputs, put into the graph."""
+    """Add a step with its side outputs to the graph."""
     outputs: dict[str, RecordType] = {} if main is None else {"": main}
     outputs |= _side_outputs(function, step)
     node = ProcessNode(f"step/{step}", step, function, tuple(part.edge() for part in inputs), outputs)
@@ -187,23 +190,23 @@ def _add_step(
 
 
 def _origin_of(node: ProcessNode, output: str, kind: RecordType, protobuf: ProtobufSource | None) -> Origin:
-    """The origin of what leaves a step by an output."""
+    """Return the origin of the records that a step emits to an output."""
     time, function = node.edges[-1].time, node.function
     given = Origin(output_name(node.step, output), is_control=False, protobuf=protobuf, time=time)
     origin = given.of(kind, protobuf)
     if isinstance(function, RollingFunction) and origin.time not in (None, INGESTION_TIME):
-        # A record that is reduced to an older one counts at its own time.
+        # If a record is reduced to an older one, its result still has the time of the newer record.
         return dataclasses.replace(origin, time=EVENT_TIME)
     if time is None or not isinstance(function, WindowStep) or output == LATE:
         return origin
     if function.spec.contents.function is not None and origin.time not in (EVENT_TIME, INGESTION_TIME):
-        # The function that made the records says in their field when they count.
+        # The window function has set the event-time field of the records that it made.
         return origin
     return dataclasses.replace(origin, time=EVENT_TIME)
 
 
 def _side_outputs(function: ProcessFunction, step: str) -> dict[str, RecordType]:
-    """The types of what the function emits by the side."""
+    """Return the record types of the function's side outputs."""
     declared = function.side_outputs
     if not isinstance(declared, Mapping) or not all(isinstance(name, str) and name for name in declared):
         raise JobDefinitionError(

@@ -1,4 +1,4 @@
-"""What steps cannot be: their names, states, fields and times, found when a job is described."""
+"""Step validation: checks the names, states, fields and times of steps when a job is described."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["check_clock", "check_event_time", "check_number", "check_owners", "c
 
 
 def check_step(step: str, data: DescribedStream) -> None:
-    """Raise JobDefinitionError for what is no name of a step, and for a step without data."""
+    """Raise JobDefinitionError for an invalid step name, and for a step without a data stream."""
     if not isinstance(step, str) or not step or "/" in step:
-        raise JobDefinitionError(f"{step!r} is no name for a step: it must not be empty nor contain a slash.")
+        raise JobDefinitionError(f"{step!r} is not a step name: it must not be empty or contain a slash.")
     if data.is_control:
         raise JobDefinitionError(
             f"Step {step!r} has no data stream: {data.name!r} is a control stream. Connect it to a data stream, or "
@@ -29,38 +29,41 @@ def check_step(step: str, data: DescribedStream) -> None:
 
 
 def check_number(step: str, aggregate: str, kind: RecordType, field: str) -> None:
-    """JobDefinitionError when a field has no numbers to aggregate."""
+    """Raise JobDefinitionError when a field to aggregate is not numeric."""
     arrow = kind.field(field).arrow_type
     if not (pa.types.is_integer(arrow) or pa.types.is_floating(arrow)):
         raise JobDefinitionError(
-            f"Step {step!r}: the field {field!r} is {arrow}, and only numbers have that ({aggregate}). Name another "
-            "one, or use a function of your own."
+            f"Step {step!r}: the field {field!r} is {arrow}, but {aggregate} needs a number. Name another field, or "
+            "write your own function."
         )
 
 
 def check_event_time(step: str, stream: DescribedStream) -> None:
-    """JobDefinitionError when windows by event time cannot be."""
+    """Raise JobDefinitionError when a stream has no event time or watermarks for event-time windows."""
     remedy = (
-        'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")); or take windows by '
-        'processing time (time="processing").'
+        'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")); or use '
+        'processing-time windows (time="processing").'
     )
     if stream.origin.time is None:
         raise JobDefinitionError(
-            f"Step {step!r} has windows by event time, and the records of {stream.name!r} have none. {remedy}"
+            f"Step {step!r} has event-time windows, but the records of {stream.name!r} have no event time. {remedy}"
         )
     if not stream.has_watermarks:
         raise JobDefinitionError(
-            f"Step {step!r} has windows by event time, and the stream {stream.name!r} no watermarks. {remedy}"
+            f"Step {step!r} has event-time windows, but the stream {stream.name!r} has no watermarks. {remedy}"
         )
 
 
 def check_states(function: ProcessFunction, step: str) -> None:
-    """Raise when a declared state cannot be stored, or is declared where it is not found."""
+    """Raise when a declared state cannot be stored, or is not declared in the body of the class.
+
+    Raises SchemaError for a type that cannot be stored, else JobDefinitionError.
+    """
     for name, state in declared_states(function).items():
         if state.name != name:
             raise JobDefinitionError(
-                f"Step {step!r} has one {type(state).__name__} under the names {name!r} and {state.name!r}; give each "
-                "its own."
+                f"Step {step!r} uses one {type(state).__name__} under two names, {name!r} and {state.name!r}; declare "
+                "one for each."
             )
         try:
             state.spec()
@@ -83,33 +86,36 @@ def check_states(function: ProcessFunction, step: str) -> None:
 def check_owners(
     function: ProcessFunction, step: str, data: DescribedStream, key: KeySelector | None
 ) -> None:
-    """Raise when what a function declares is of keys and the step has none, or the other way round."""
+    """Raise JobDefinitionError when a function declares keyed states or handlers in a step without a key.
+
+    Likewise for operator states in a step with a key.
+    """
     has_key = key is not None and not key.by_place
     for name, state in declared_states(function).items():
         kind = type(state).__name__
         if state.by_key and not has_key:
             raise JobDefinitionError(
-                f"Step {step!r} has no key, and its {kind} {name!r} holds something for each key. Key the stream "
+                f"Step {step!r} has no key, but its {kind} {name!r} is a keyed state. Key the stream "
                 f"({data.name}.key_by(...)), or declare an operator state, such as ps.OperatorListState."
             )
         if not state.by_key and has_key:
             raise JobDefinitionError(
-                f"Step {step!r} has a key, and its {kind} {name!r} is of steps without one. Declare a keyed state "
-                f"(ps.ListState), or process the stream as it is ({data.name}.process(...))."
+                f"Step {step!r} has a key, but its {kind} {name!r} is for steps without a key. Declare a keyed state "
+                f"(ps.ListState), or process the stream without a key ({data.name}.process(...))."
             )
     for handler in declared_handlers(type(function)).values():
         if handler.scope == "key" and not has_key:
             raise JobDefinitionError(
-                f"Step {step!r} has no key, and {type(function).__name__}.{handler.method} takes commands to keys. "
+                f"Step {step!r} has no key, but {type(function).__name__}.{handler.method} takes commands to keys. "
                 f'Write on_command({handler.kind!r}, scope="step").'
             )
 
 
 def check_clock(function: ProcessFunction, step: str, data: DescribedStream) -> None:
-    """Raise JobDefinitionError when values expire by event time and the records have none."""
+    """Raise JobDefinitionError when values expire by event time but the records have no event time."""
     for name, state in declared_states(function).items():
         if state.ttl is not None and state.ttl.time == "event" and data.origin.time is None:
             raise JobDefinitionError(
-                f"State {name!r} of step {step!r} expires by event time, and the records of {data.name!r} have none. "
-                'Say which field has it (job.data_stream(..., event_time="at")), or use Ttl(..., time="processing").'
+                f"State {name!r} of step {step!r} expires by event time, but the records of {data.name!r} have none. "
+                'Declare the field (job.data_stream(..., event_time="at")), or use Ttl(..., time="processing").'
             )

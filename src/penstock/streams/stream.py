@@ -1,4 +1,4 @@
-"""Data streams, keyed streams and connected streams: the words with which a job is described."""
+"""Data streams, keyed streams and connected streams: the fluent API that describes a job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 class DataStream(DescribedStream, Generic[RecordT]):
     """A stream of records of one type, `DataStream[Reading]`.
 
-    Functions that take other records are errors to a type checker; so is all that follows from their results.
+    A type checker reports functions that take other records, and wrong uses of their results.
     """
 
     def __init__(self, described: DescribedStream) -> None:
@@ -59,14 +59,14 @@ class DataStream(DescribedStream, Generic[RecordT]):
     def map(
         self, function: Callable[[RecordT], Any], *, output: Any = None, name: str = ""
     ) -> DataStream[Any]:
-        """Replace each record by what the function makes of it.
+        """Replace each record by the function's result.
 
-        `output` is the schema of the result; it may be left out when the function's return annotation says it.
+        `output` is the schema of the result. Omit it if the function's return annotation specifies the type.
         """
         return DataStream(add_transform(self, "map", function, output, name))
 
     def filter(self, function: Callable[[RecordT], bool], *, name: str = "") -> DataStream[RecordT]:
-        """Keep the records for which the function is true."""
+        """Keep only the records for which the function returns true."""
         return DataStream(add_transform(self, "filter", function, self.record_type, name))
 
     @overload
@@ -84,14 +84,14 @@ class DataStream(DescribedStream, Generic[RecordT]):
     def flat_map(
         self, function: Callable[[RecordT], Iterable[Any] | None], *, output: Any = None, name: str = ""
     ) -> DataStream[Any]:
-        """Replace each record by any number of records that the function yields or returns."""
+        """Replace each record by any number of records, which the function yields or returns."""
         return DataStream(add_transform(self, "flat_map", function, output, name))
 
     def with_event_time(self, field: str) -> DataStream[RecordT]:
-        """Let a field have the event time of the records from here on: a timestamp, or an integer of milliseconds.
+        """Use a field as the event time of the records from here on: a timestamp, or an integer of milliseconds.
 
-        Watermarks stay those that the stream has, so the times must not be further behind than these allow. A record in
-        which the field is null goes to the dead letters.
+        The stream keeps its watermarks, so the times must not be further behind than these allow. A record in which
+        the field is null goes to the dead letters.
 
         >>> clicks = Job("clicks").data_stream(
         ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=Watermarks.bounded("5s")
@@ -102,10 +102,10 @@ class DataStream(DescribedStream, Generic[RecordT]):
         return DataStream(add_event_time(self, field))
 
     def union(self, *others: DataStream[RecordT], name: str = "") -> DataStream[RecordT]:
-        """One stream of the records of this one and of others, which have the same type and event time.
+        """Merge this stream with others of the same record type and event time.
 
-        The watermark behind it is the smallest of those of all streams that are not idle. Within a micro-batch the
-        records of a key come stream by stream, in this order, and `ctx.stream` tells from which.
+        The watermark of the union is the smallest among its streams that are not idle. Within a micro-batch, the
+        records of a key come stream by stream, in this order; `ctx.stream` is the name of the stream.
 
         >>> job = Job("shop")
         >>> web = job.data_stream("web", schema="page STRING, at BIGINT")
@@ -119,13 +119,13 @@ class DataStream(DescribedStream, Generic[RecordT]):
     ) -> KeyedStream[KeyT, RecordT]:
         """Partition the stream by a field, by several fields, or by the result of a function.
 
-        A function needs a return annotation or `key_type`. Keys are integers, text, bytes, dates or (several
-        fields) tuples of these. A record whose key is null goes to the dead letters.
+        A function needs a return annotation or `key_type`. Keys are integers, text, bytes, dates, or tuples of these
+        (for several fields). A record whose key is null goes to the dead letters.
         """
         self.check_port()
         if key_type is not None and not (key and callable(key[0])):
             raise JobDefinitionError(
-                f"The stream {self.name!r} is keyed by fields, which have their own types; leave key_type out."
+                f"The stream {self.name!r} is keyed by fields, which have their own types; remove key_type."
             )
         try:
             return KeyedStream(self, key_selector(self.record_type, key, key_type))
@@ -141,20 +141,19 @@ class DataStream(DescribedStream, Generic[RecordT]):
     def process(
         self, step: str, function: RecordFunction[RecordT, Any], *, output: Any = None
     ) -> ProcessedStream[Any]:
-        """Run a process function on records without a key. `step` is the stable name to which the state belongs.
+        """Run a process function on records without a key. `step` is the stable name that identifies its state.
 
-        The records of each source partition are processed in their order, and share operator states
-        (`OperatorListState`, `UnionListState`). Settings, broadcast states and commands to the step are as in keyed
-        steps.
+        The records of each source partition are processed in order and share operator states (`OperatorListState`,
+        `UnionListState`). Settings, broadcast states and commands to the step work as in keyed steps.
         """
         return self._keyed_by_place().process(step, function, output=output)
 
     def window_all(self, assigner: WindowAssigner) -> WindowedStream[int, RecordT]:
-        """Put all records into the same windows, whatever they are. One task does it for all of them."""
+        """Put all records into the same windows, regardless of key. A single task processes all of them."""
         return WindowedStream(self.key_by(_all_alike, key_type=int), assigner)
 
     def connect(self, *controls: BroadcastStream[Any]) -> ConnectedStream[None, RecordT]:
-        """Join this stream, which has no key, with control streams that are broadcast; any number of them."""
+        """Connect this stream, which has no key, with any number of broadcast control streams."""
         return self._keyed_by_place().connect(*controls)
 
     def _keyed_by_place(self) -> KeyedStream[None, RecordT]:
@@ -162,20 +161,20 @@ class DataStream(DescribedStream, Generic[RecordT]):
         return KeyedStream(self, place_selector(self.record_type))
 
     def broadcast(self) -> BroadcastStream[RecordT]:
-        """The stream for every key: each control record takes effect for the whole step that it is connected to."""
+        """Broadcast this control stream: each record takes effect for the whole step that it is connected to."""
         self.check_port()
         if not self.origin.is_control:
             raise JobDefinitionError(
-                f"The stream {self.name!r} is no control stream, and only these are broadcast; declare it with "
+                f"The stream {self.name!r} is not a control stream, and only these are broadcast; declare it with "
                 "job.control_stream(...)."
             )
         return BroadcastStream(self)
 
     def sink_to(self, name: str, *, protobuf: Any = None) -> None:
-        """Let the records leave through the sink of that name; a binding says where it goes.
+        """Write the records to the sink of that name; a binding connects it to its destination (`-D name=URI`).
 
-        `protobuf` is the generated message class for bindings with `format=protobuf`, when the stream's schema is
-        not itself a protobuf message.
+        `protobuf` is the generated message class for bindings with `format=protobuf`, if the stream's schema is not
+        a protobuf message itself.
         """
         check_name("sink", name)
         self.check_port()
@@ -184,22 +183,22 @@ class DataStream(DescribedStream, Generic[RecordT]):
 
 
 class ProcessedStream(DataStream[RecordT]):
-    """What a step emits, with its side outputs."""
+    """The main output of a step, with access to its side outputs."""
 
     def __init__(self, step: step_nodes.DescribedStep) -> None:
         super().__init__(step)
         self._step = step
 
     def stamp_control_version(self) -> ProcessedStream[Any]:
-        """Let each record leave with the version of the settings under which it was made.
+        """Add the field `control_version` to each record: the control version under which it was made.
 
-        The records get a field `control_version`: the version of the newest control that took effect for the key or for
-        the whole step, 0 when none did. A control record or command without a version counts as one more.
+        It is the version of the newest control record or command that took effect for the key or for the whole step,
+        or 0 if none did. A control record or command without a version counts as the previous version plus one.
         """
         return ProcessedStream(self._step.stamped())
 
     def side_output(self, name: str) -> DataStream[Any]:
-        """The stream of records that the function emits to that side output."""
+        """Return the stream of records that the function emits to a side output."""
         return DataStream(self._step.side_output(name))
 
 
@@ -211,7 +210,7 @@ class BroadcastStream(StepInput, Generic[RecordT]):
 
 
 class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
-    """A stream partitioned by key, `KeyedStream[int, Reading]`. A key that a field holds is `Any` to type checkers."""
+    """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, a key taken from fields is `Any`."""
 
     def __init__(self, stream: DataStream[RecordT], key: KeySelector) -> None:
         super().__init__(stream, key)
@@ -219,7 +218,7 @@ class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
     def connect(
         self, *controls: KeyedStream[KeyT, Any] | BroadcastStream[Any]
     ) -> ConnectedStream[KeyT, RecordT]:
-        """Join this stream with control streams that are keyed the same way, or broadcast; any number of them."""
+        """Connect this stream with any number of control streams, each keyed by the same type or broadcast."""
         check_connections(self, self.key, controls)
         return ConnectedStream(self, controls)
 
@@ -232,16 +231,16 @@ class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
     def process(
         self, step: str, function: RecordFunction[RecordT, Any], *, output: Any = None
     ) -> ProcessedStream[Any]:
-        """Run a process function on the records. `step` is the stable name to which the state belongs."""
+        """Run a process function on the records. `step` is the stable name that identifies its state."""
         return ProcessedStream(
             step_nodes.add_process(step, check_function(function, step, connected=False), [self], output)
         )
 
     def reduce(self, step: str, function: Callable[[RecordT, RecordT], RecordT]) -> ProcessedStream[RecordT]:
-        """After each record what all records of its key so far are reduced to, at the record's event time.
+        """Reduce the records of each key, and emit the result so far after each record, at the record's event time.
 
-        `function` takes what was reduced so far and a record, and returns the two as one record of the same type. The
-        first record of a key is emitted as it is. The step keeps the state `reduced`.
+        `function` takes the result so far and a record, and combines them into one record of the same type. The first
+        record of a key is emitted unchanged. The step keeps the state `reduced`.
 
         >>> job = Job("rooms")
         >>> readings = job.data_stream("readings", schema="room INT, celsius DOUBLE")
@@ -256,10 +255,10 @@ class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
     def aggregate(
         self, step: str, function: AggregateFunction[RecordT, Any, Any], *, output: Any = None
     ) -> ProcessedStream[Any]:
-        """After each record what an aggregate function makes of all records of its key so far.
+        """Aggregate the records of each key, and emit the result so far after each record, at the record's event time.
 
-        Emits the fields of the key and the result: its fields, or `value`, at the record's event time. `output` is the
-        type of the result where `get_result` is not annotated. The step keeps the state `accumulator`.
+        Emits the fields of the key and those of the result, or `value` if the result is a single value. `output` is
+        the type of the result if `get_result` is not annotated. The step keeps the state `accumulator`.
 
         >>> class Span(AggregateFunction):
         ...     def create_accumulator(self) -> list[float]:
@@ -275,7 +274,7 @@ class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
         return ProcessedStream(step_nodes.add_rolling_aggregate(step, function, self, output))
 
     def count(self, step: str) -> ProcessedStream[Any]:
-        """After each record the number of records of its key so far.
+        """Count the records of each key, and emit the count so far after each record.
 
         Emits the fields of the key and `value`, an integer. The step keeps the state `count`.
 
@@ -286,22 +285,22 @@ class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
         return ProcessedStream(step_nodes.add_rolling_count(step, self))
 
     def sum(self, step: str, field: str) -> ProcessedStream[Any]:
-        """After each record the sum of a numeric field over all records of its key so far.
+        """Sum a numeric field over the records of each key, and emit the sum so far after each record.
 
-        Emits the fields of the key and `value`, a double; null values change nothing.
+        Emits the fields of the key and `value`, a double. Null values are ignored.
         """
         return ProcessedStream(step_nodes.add_rolling_field(step, "sum", field, self))
 
     def min(self, step: str, field: str) -> ProcessedStream[Any]:
-        """The smallest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
+        """Emit the smallest value of a numeric field so far, like `sum`; null until there is a value."""
         return ProcessedStream(step_nodes.add_rolling_field(step, "min", field, self))
 
     def max(self, step: str, field: str) -> ProcessedStream[Any]:
-        """The largest value of a numeric field so far, as `sum` gives the sum; null as long as there is none."""
+        """Emit the largest value of a numeric field so far, like `sum`; null until there is a value."""
         return ProcessedStream(step_nodes.add_rolling_field(step, "max", field, self))
 
     def mean(self, step: str, field: str) -> ProcessedStream[Any]:
-        """The mean of a numeric field so far, as `sum` gives the sum; null as long as there is no value."""
+        """Emit the mean of a numeric field so far, like `sum`; null until there is a value."""
         return ProcessedStream(step_nodes.add_rolling_field(step, "mean", field, self))
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[KeyT, RecordT]:
@@ -310,7 +309,7 @@ class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
 
 
 class ConnectedStream(Generic[KeyT, RecordT]):
-    """A data stream joined with control streams."""
+    """A data stream connected with control streams."""
 
     def __init__(self, data: KeyedStream[KeyT, RecordT], controls: Sequence[StepInput]) -> None:
         self._data = data
@@ -327,7 +326,7 @@ class ConnectedStream(Generic[KeyT, RecordT]):
     def process(
         self, step: str, function: ConnectedRecordFunction[RecordT, Any], *, output: Any = None
     ) -> ProcessedStream[Any]:
-        """Run a connected process function. `step` is the stable name to which the state belongs."""
+        """Run a connected process function. `step` is the stable name that identifies its state."""
         checked = check_function(function, step, connected=True)
         # Broadcast control records take effect before keyed ones.
         controls = sorted(self._controls, key=lambda control: control.key is not None)
@@ -335,10 +334,10 @@ class ConnectedStream(Generic[KeyT, RecordT]):
 
 
 class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
-    """Records of each key in windows. Say when windows fire and what leaves them, then what comes of their records.
+    """The records of each key in windows. Set when windows fire and what they drop, then how to process their records.
 
-    Every method gives a new one, but for those that make a step: `reduce`, `aggregate` and `process`. The step's stream
-    has the side output "late", of records whose windows had been cleaned up when they came.
+    `trigger`, `evictor` and `allowed_lateness` return a new windowed stream; the other methods add a step. The step has
+    the side output "late", with the records that arrived after their windows had been cleaned up.
 
     >>> clicks = Job("clicks").data_stream(
     ...     "clicks", schema="user STRING, at BIGINT", event_time="at", watermarks=Watermarks.bounded("5s")
@@ -378,10 +377,10 @@ class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
         *,
         output: Any = None,
     ) -> ProcessedStream[Any]:
-        """Reduce the records of a window to one, of which only that is kept.
+        """Reduce the records of each window to one. Only the result so far is kept.
 
-        `function` takes what was reduced so far and a record. What it comes to is emitted, or given to
-        `window_function`.
+        `function` takes the result so far and a record, and combines them into one record. The step emits the result,
+        or passes it to `window_function`.
         """
         return self._step(step, Reduced(function, window_function), output)
 
@@ -413,56 +412,55 @@ class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
         *,
         output: Any = None,
     ) -> ProcessedStream[Any]:
-        """Aggregate the records of a window, of which only the accumulator is kept.
+        """Aggregate the records of each window. Only the accumulator is kept.
 
-        Emitted are the fields of the key, `window_start`, `window_end` and the result: its fields, or `value`; or what
-        `window_function` makes of the result. `output` is the type of the result, or of what the function emits, where
-        no annotation says it.
+        Emits the fields of the key, `window_start`, `window_end`, and the fields of the result, or `value` if it is a
+        single value. With a `window_function`, emits the records that it makes of the result. `output` is the type of
+        the result, or of the records of the window function, if it is not annotated.
         """
         return self._step(step, Aggregated(function, window_function), output)
 
     def count(self, step: str) -> ProcessedStream[Any]:
-        """Count the records of a window. Emits the fields of the key, `window_start`, `window_end` and `value`.
+        """Count the records of each window. Emits the key fields, `window_start`, `window_end` and `value`, an integer.
 
-        As all aggregates of a field it runs as columns where it can: with tumbling, sliding or cumulative windows,
-        their own trigger and no evictor. Here `value` is an integer. With the others, which have a field, null values
-        are not added or compared, `value` is a double, and the setting `aggregate` of the step chooses another of
-        count, sum, min, max and mean while the job runs.
+        Like `sum`, `min`, `max` and `mean`, it is vectorised if possible: with tumbling, sliding or cumulative windows
+        that have their default trigger and no evictor. The others aggregate a field: they ignore null values, `value`
+        is a double, and the step's setting `aggregate` switches between count, sum, min, max and mean while the job
+        runs.
         """
         return self._step(step, Aggregated(RecordCount()), None)
 
     def sum(self, step: str, field: str) -> ProcessedStream[Any]:
-        """Add up a numeric field; see `count`."""
+        """Sum a numeric field in each window; see `count`."""
         return self._aggregate(step, "sum", field)
 
     def min(self, step: str, field: str) -> ProcessedStream[Any]:
-        """The smallest value of a numeric field; see `count`."""
+        """Emit the smallest value of a numeric field in each window; see `count`."""
         return self._aggregate(step, "min", field)
 
     def max(self, step: str, field: str) -> ProcessedStream[Any]:
-        """The largest value of a numeric field; see `count`."""
+        """Emit the largest value of a numeric field in each window; see `count`."""
         return self._aggregate(step, "max", field)
 
     def mean(self, step: str, field: str) -> ProcessedStream[Any]:
-        """The mean of a numeric field; see `count`."""
+        """Emit the mean of a numeric field in each window; see `count`."""
         return self._aggregate(step, "mean", field)
 
     def statistics(self, step: str, field: str) -> ProcessedStream[Any]:
-        """All of `count`, `sum`, `min`, `max` and `mean` of a numeric field, as fields of these names; see `count`."""
+        """Emit the fields `count`, `sum`, `min`, `max` and `mean` of a numeric field in each window; see `count`."""
         check_number(step, "statistics", self._keyed.stream.record_type, field)
         return self._step(step, Aggregated(FieldStatistics(field)), None)
 
     def approx_count_distinct(
         self, step: str, field: str, *, accuracy: float = DEFAULT_ACCURACY
     ) -> ProcessedStream[Any]:
-        """Count how many values of a field differ.
+        """Count the distinct values of a field in each window, approximately.
 
         Emits the fields of the key, `window_start`, `window_end` and `distinct`, an integer. The field holds integers,
-        floating-point numbers, text, bytes, booleans, dates or timestamps; null is no value. `accuracy` is the standard
-        error as a part of the count, 0.005 to 0.25: two in three windows are less than that off, and 19 in 20 less than
-        twice that. Up to 1 / accuracy**2 values the count is exact. A window keeps 8 bytes for each value up to there,
-        with 0.03 at most 9 KB. Runs as columns where `count` does. The setting `accuracy` changes it while the job
-        runs.
+        floating-point numbers, text, bytes, booleans, dates or timestamps; null values are not counted. `accuracy` is
+        the relative standard error, 0.005 to 0.25: two in three windows are off by less than it, 19 in 20 by less than
+        twice it. Up to 1 / accuracy**2 values the count is exact, and a window keeps 8 bytes per value: at most 9 KB
+        at 0.03. It is vectorised where `count` is. The step's setting `accuracy` changes it while the job runs.
         """
         aggregate = step_nodes.distinct_count(step, self._keyed.stream, field, accuracy)
         return self._step(step, Aggregated(aggregate), None)
@@ -486,7 +484,7 @@ class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
     def process(
         self, step: str, function: WindowRecordFunction[KeyT, RecordT, Any], *, output: Any = None
     ) -> ProcessedStream[Any]:
-        """Keep all records of a window, and give them to a function when it fires."""
+        """Keep all records of each window, and pass them to a window function when it fires."""
         return self._step(step, AllRecords(cast("WindowFunction", function)), output)
 
     def _step(self, step: str, contents: WindowContents, output: Any) -> ProcessedStream[Any]:

@@ -1,4 +1,4 @@
-"""What streams cannot be: united, connected or transformed, found when a job is described."""
+"""Stream validation: checks transforms, connections and unions when a job is described."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ __all__ = ["check_connections", "check_transform", "check_union", "counting_time
 
 
 def check_transform(kind: TransformKind, function: Any) -> None:
-    """Raise JobDefinitionError for what cannot be the function of a transform."""
+    """Raise JobDefinitionError when a transform cannot use the function."""
     if not callable(function):
         raise JobDefinitionError(f"{kind} needs a function, not {function!r}.")
     called = getattr(function, "__name__", repr(function))
     if inspect.iscoroutinefunction(function):
-        raise JobDefinitionError(f"{kind} needs a plain function, and {called} is async.")
+        raise JobDefinitionError(f"{kind} needs a plain function, but {called} is async.")
     if kind != "flat_map" and inspect.isgeneratorfunction(function):
         raise JobDefinitionError(
-            f"{kind} needs a function that returns one value, and {called} yields; use flat_map."
+            f"{kind} needs a function that returns one value, but {called} yields; use flat_map."
         )
     many = _returns_many(function)
     if kind == "map" and many is True:
         raise JobDefinitionError(
-            f"map needs a function that returns one record, and {called} is annotated to return several; use flat_map."
+            f"map needs a function that returns one record, but {called} is annotated to return several; use flat_map."
         )
     if kind == "flat_map" and many is False:
         raise JobDefinitionError(
-            f"flat_map needs a function that returns several records, and {called} is annotated to return one; use map."
+            f"flat_map needs a function that returns several records, but {called} is annotated to return one; use map."
         )
 
 
 def _returns_many(function: Callable[[Any], Any]) -> bool | None:
-    """Whether the return annotation is of something to iterate over; None when that cannot be told."""
+    """Return whether the return annotation is an iterable; None when that is unknown."""
     try:
         hint = typing.get_type_hints(function).get("return")
     except (NameError, TypeError):
@@ -53,7 +53,7 @@ def _returns_many(function: Callable[[Any], Any]) -> bool | None:
 
 
 def check_connections(data: StepInput, key: KeySelector, controls: Sequence[Any]) -> None:
-    """Raise JobDefinitionError when these cannot be the control streams of data with that key."""
+    """Raise JobDefinitionError when the control streams cannot be connected to data with that key."""
     if not controls:
         raise JobDefinitionError(
             "connect needs at least one control stream: readings.connect(settings.key_by(...))."
@@ -77,7 +77,7 @@ def _check_connectable(data: DescribedStream, key: KeySelector, control: Any) ->
         raise JobDefinitionError(f"connect takes keyed or broadcast control streams, not {control!r}.")
     if not control.stream.is_control:
         raise JobDefinitionError(
-            f"The stream {control.stream.name!r} is no control stream; declare it with job.control_stream(...)."
+            f"The stream {control.stream.name!r} is not a control stream; declare it with job.control_stream(...)."
         )
     if control.stream.graph is not data.graph:
         raise JobDefinitionError(
@@ -97,7 +97,7 @@ def _check_connectable(data: DescribedStream, key: KeySelector, control: Any) ->
 
 
 def check_union(streams: Sequence[DescribedStream]) -> None:
-    """Raise JobDefinitionError when streams cannot be one."""
+    """Raise JobDefinitionError when streams cannot be united."""
     first = streams[0]
     if len(streams) == 1:
         raise JobDefinitionError(f"union needs at least one other stream: {first.name}.union(more).")
@@ -115,14 +115,14 @@ def check_union(streams: Sequence[DescribedStream]) -> None:
             )
         if stream.is_control:
             raise JobDefinitionError(
-                f"The stream {stream.name!r} is a control stream, and a union is of data. connect takes any number of "
-                "control streams."
+                f"The stream {stream.name!r} is a control stream, but a union is for data streams. connect takes any "
+                "number of control streams."
             )
         stream.graph.check_port(stream.port)
         found = stream.graph.united(stream.port)
         if not ports.isdisjoint(found):
             raise JobDefinitionError(
-                f"The stream {stream.name!r} is twice in a union, so each of its records would count twice. Name it "
+                f"The stream {stream.name!r} is in a union twice, so each of its records would count twice. Name it "
                 "once."
             )
         ports.update(found)
@@ -135,31 +135,31 @@ def _check_alike(one: DescribedStream, other: DescribedStream) -> None:
     difference = one.record_type.difference(other.record_type)
     if difference:
         raise JobDefinitionError(
-            f"The streams {names} of a union have records of different types: {difference}. Bring them to one type "
-            f"before, such as {other.name}.map(function, output=SCHEMA)."
+            f"The streams {names} of a union have records of different types: {difference}. Convert them to one "
+            f"type first, such as {other.name}.map(function, output=SCHEMA)."
         )
     if counting_time(one) != counting_time(other):
         raise JobDefinitionError(
-            f"The streams {names} of a union differ in event time: {_told_time(one)}, and {_told_time(other)}. Declare "
-            "the same for both: job.data_stream(..., event_time=FIELD), or with_event_time(FIELD) behind a step."
+            f"The streams {names} of a union differ in event time: {_format_time(one)}, and {_format_time(other)}. "
+            "Declare the same for both: job.data_stream(..., event_time=FIELD), or with_event_time(FIELD) after a step."
         )
     if one.has_watermarks != other.has_watermarks:
         has, has_not = (one, other) if one.has_watermarks else (other, one)
         raise JobDefinitionError(
-            f"The stream {has.name!r} of a union has watermarks, and {has_not.name!r} has none, so that nobody knows "
-            "how far the union is. Declare them for both (job.data_stream(..., watermarks=...)), or for none."
+            f"The stream {has.name!r} of a union has watermarks, but {has_not.name!r} has none, so the union cannot "
+            "have a watermark. Declare watermarks for both (job.data_stream(..., watermarks=...)), or for neither."
         )
 
 
 def counting_time(stream: DescribedStream) -> str | None:
-    """The event time of a stream in a union: none where it has neither a field for it nor watermarks."""
+    """Return the event time of a stream in a union: None if it has neither an event-time field nor watermarks."""
     time = stream.origin.time
     return time if time != EVENT_TIME or stream.has_watermarks else None
 
 
-def _told_time(stream: DescribedStream) -> str:
+def _format_time(stream: DescribedStream) -> str:
     time = stream.origin.time
     if time is None:
         return f"{stream.name!r} has none"
-    told = {INGESTION_TIME: "the ingestion time", EVENT_TIME: "the one under which its records were emitted"}
-    return f"that of {stream.name!r} is {told.get(time, repr(time))}"
+    names = {INGESTION_TIME: "the ingestion time", EVENT_TIME: "the one under which its records were emitted"}
+    return f"that of {stream.name!r} is {names.get(time, repr(time))}"

@@ -1,4 +1,4 @@
-"""Watermark strategies: how far the event time of a stream is claimed to be, told from its records."""
+"""Watermark strategies: derive the watermark of a stream from the event times of its records."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["WatermarkGenerator", "WatermarkTracker", "Watermarks"]
 
 
 class WatermarkGenerator:
-    """Tells watermarks from the records of one source partition, in code of your own.
+    """A custom watermark generator for one source partition. Derive your own from it.
 
-    A fresh copy sees the records that one task reads of a partition in one micro-batch, in order; what counts across
-    micro-batches is the largest watermark that it has told. Both methods give a watermark in milliseconds since 1970,
-    or None. What they raise ends the job.
+    In each micro-batch a new instance sees the records that one task reads from a partition, in order. The largest
+    watermark that any of them returned counts across micro-batches. Both methods return a watermark in milliseconds
+    since 1970, or None. An exception that they raise ends the job.
 
     >>> class UpToMarkers(WatermarkGenerator):
     ...     def on_record(self, record, time_ms):
@@ -29,22 +29,23 @@ class WatermarkGenerator:
     """
 
     def on_record(self, record: Any, time_ms: int) -> int | None:  # noqa: ARG002  # for subclasses
-        """The watermark that a record with this event time carries, if it does (punctuated watermarks)."""
+        """Return the watermark that a record with this event time carries, or None (punctuated watermarks)."""
         return None
 
     def on_batch(self) -> int | None:
-        """The watermark behind all records that it has seen (periodic watermarks)."""
+        """Return the watermark after all records seen so far, or None (periodic watermarks)."""
         return None
 
 
 @dataclass(frozen=True)
 class Watermarks:
-    """How the watermark of a stream follows from the event times of its records. Made by its class methods.
+    """A watermark strategy: derives the watermark of a stream from its event times. Create one by a class method.
 
     >>> Watermarks.bounded("5s").with_idleness("1m").idle_ms
     60000
 
-    In a topic of Kafka each partition has its own, and the smallest counts; any other source is one partition.
+    In a Kafka topic each partition has its own watermark, and the smallest one counts. Any other source is one
+    partition.
     """
 
     bound_ms: int | None = None
@@ -54,68 +55,68 @@ class Watermarks:
 
     @classmethod
     def bounded(cls, out_of_orderness: Duration) -> Watermarks:
-        """Records are at most so far behind the newest of their partition; those beyond are late."""
+        """Allow records to be at most this far behind the newest of their partition; any further ones are late."""
         return cls(bound_ms=milliseconds(out_of_orderness, "The bound of Watermarks.bounded"))
 
     @classmethod
     def monotonous(cls) -> Watermarks:
-        """The event times of a partition never go back."""
+        """Assume that the event times of a partition never decrease."""
         return cls(bound_ms=0)
 
     @classmethod
     def none(cls) -> Watermarks:
-        """There are no watermarks: event time stands still until the bounded input ends, or the job is drained."""
+        """Emit no watermarks: event time stands still until the bounded input ends or the job is drained."""
         return cls()
 
     @classmethod
     def custom(cls, generator: Callable[[], WatermarkGenerator]) -> Watermarks:
-        """Watermarks are told by a generator of your own, which `generator` makes: its class, or a function."""
+        """Use your own watermark generator. `generator` is its class, or a function that creates it."""
         if not callable(generator):
             raise JobDefinitionError(
-                f"Watermarks.custom takes what makes a WatermarkGenerator, such as its class, not {generator!r}."
+                f"Watermarks.custom takes a WatermarkGenerator class, or a function that makes one, not {generator!r}."
             )
         return cls(generator=generator)
 
     def with_idleness(self, timeout: Duration) -> Watermarks:
-        """A partition from which nothing has come for so long, by the clock, holds time back no more."""
+        """Stop a partition from holding back the watermark once it has had no records for this long, by the clock."""
         return dataclasses.replace(
-            self, idle_ms=milliseconds(timeout, "The timeout of with_idleness", least_ms=1)
+            self, idle_ms=milliseconds(timeout, "The timeout of with_idleness", min_ms=1)
         )
 
     def with_max_ahead(self, bound: Duration) -> Watermarks:
-        """A record whose event time is further ahead of the clock goes to the dead letters, and moves no watermark."""
+        """Send a record whose event time is further ahead of the clock to the dead letters; it moves no watermark."""
         return dataclasses.replace(self, max_ahead_ms=milliseconds(bound, "The bound of with_max_ahead"))
 
     def tracker(self) -> WatermarkTracker | None:
-        """What tells the watermark behind the records that a task reads of a partition; None when there is none."""
+        """Return a tracker for the records that a task reads from a partition; None without watermarks."""
         if self.bound_ms is None and self.generator is None:
             return None
         return WatermarkTracker(self.bound_ms, None if self.generator is None else self.generator())
 
 
 class WatermarkTracker:
-    """Tells the watermark behind the records that one task reads of a partition in one micro-batch."""
+    """The watermark after the records that one task reads from a partition in one micro-batch."""
 
     def __init__(self, bound_ms: int | None, generator: WatermarkGenerator | None) -> None:
         self._bound_ms: Final = bound_ms
         self._generator: Final = generator
-        self._told: int | None = None
+        self._largest: int | None = None
 
     def see(self, times_ms: npt.NDArray[np.int64], records: Callable[[], list[Any]]) -> None:
-        """Take note of the next records; `records` makes the objects."""
+        """Advance the watermark by the next records; `records` creates their objects."""
         if self._bound_ms is not None:
-            # As in Flink a record at the newest time itself may still come.
-            self._tell(int(times_ms.max()) - self._bound_ms - 1)
+            # As in Flink, a record at the newest time itself may still come.
+            self._advance(int(times_ms.max()) - self._bound_ms - 1)
         if self._generator is not None:
             for record, at in zip(records(), times_ms.tolist(), strict=True):
-                self._tell(self._generator.on_record(record, at))
+                self._advance(self._generator.on_record(record, at))
 
     def watermark_ms(self) -> int | None:
-        """The watermark behind all of them, in milliseconds since 1970. Asked once."""
+        """Return the watermark after all of them, in milliseconds since 1970. Called once."""
         if self._generator is not None:
-            self._tell(self._generator.on_batch())
-        return self._told
+            self._advance(self._generator.on_batch())
+        return self._largest
 
-    def _tell(self, at: int | None) -> None:
-        if at is not None and (self._told is None or at > self._told):
-            self._told = at
+    def _advance(self, at: int | None) -> None:
+        if at is not None and (self._largest is None or at > self._largest):
+            self._largest = at

@@ -1,4 +1,4 @@
-"""Window options: which windows there are, when they fire, and what leaves them."""
+"""Window options: the assigner of windows, when they fire, and what they drop."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["WindowOptions"]
 
 
 class WindowOptions:
-    """An assigner with the options that go with it, by name. Every method gives a new one."""
+    """An assigner and its options, by name. Every method returns a new instance."""
 
     def __init__(self, assigner: WindowAssigner) -> None:
         self.options: dict[str, Any] = {"assigner": assigner}
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Let windows fire as a trigger says, in place of the assigner's own."""
+        """Fire windows by this trigger instead of the assigner's default."""
         return self._with(trigger=trigger)
 
     def evictor(self, evictor: Evictor) -> Self:
-        """Let an evictor drop records when windows fire. All records are kept until then."""
+        """Drop records by this evictor when windows fire. All records are kept until then."""
         return self._with(evictor=evictor)
 
     def allowed_lateness(self, lateness: Duration) -> Self:
-        """Keep windows by event time for so long behind their end; each late record fires them again."""
+        """Keep event-time windows for this long after their end; each late record fires them again."""
         return self._with(lateness=lateness)
 
     def _with(self, **options: Any) -> Self:

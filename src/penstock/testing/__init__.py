@@ -1,7 +1,7 @@
-"""Testing: a whole job in the process of a test, without Spark, in milliseconds.
+"""Testing: run a whole job in the test process, without Spark, in milliseconds.
 
-In: a job, and what a test sends it: records, commands, time, crashes.
-Out: what left through its sinks, dead letters, receipts, and the state that it holds.
+In: a job, and what a test sends to it: records, commands, time, crashes.
+Out: the outputs of its sinks, dead letters, receipts, and its state.
 Imports: base, bindings, checkpoints, commands, control, engine, errors, objects, operators, records, runtime,
 savepoints, sinks, snapshots, sources, state, streams.
 """

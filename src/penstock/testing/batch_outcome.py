@@ -1,4 +1,4 @@
-"""Batch outcome: what came of one micro-batch."""
+"""Batch outcome: the result of one micro-batch."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from penstock.testing.memory_sinks import Written
 __all__ = ["BatchOutcome", "TaskReport"]
 
 TaskReport: TypeAlias = tuple[str, str, int, int, bytes]
-"""What a task tells the driver: kind, name, partition, total and body, as `runtime.writer` has them."""
+"""A report from a task to the driver: kind, name, partition, total and body, as defined in `runtime.writer`."""
 
 
 @dataclass
 class BatchOutcome:
-    """What came of one micro-batch.
+    """The result of one micro-batch: outputs, dead letters, receipts and counts.
 
     Args:
-        number: that of the micro-batch, from 0.
-        sinks: what the sinks got, by name, without those that got nothing; `dead-letters` is one of them.
-        reports: what the tasks told the driver, for tests of what happens within.
-        records_before: how many records each step had processed before.
+        number: the number of the micro-batch, from 0.
+        sinks: what each sink received, by name, including `dead-letters`. Sinks that received nothing are left out.
+        reports: the reports of the tasks to the driver, for tests of internals.
+        records_before: the number of records that each step had processed before this micro-batch.
         sink_names: the names of all sinks.
 
     """
@@ -48,24 +48,29 @@ class BatchOutcome:
     sink_names: Sequence[str] = ()
 
     def output(self, sink: str) -> list[Any]:
-        """The records that left through a sink, as objects of its schema. UnknownIdError when there is no such sink."""
+        """Return the records that were written to a sink, as objects of its schema.
+
+        Raises:
+            UnknownIdError: the job has no such sink.
+
+        """
         if sink not in self.sink_names:
             raise UnknownIdError(f"The job has no sink {sink!r}; it has {', '.join(self.sink_names)}.")
         return self.sinks[sink].records if sink in self.sinks else []
 
     @property
     def outputs(self) -> dict[str, list[Any]]:
-        """The records by sink, of those sinks that got any. Dead letters are no output."""
+        """The records by sink, for the sinks that received any. Dead letters are not included."""
         return {name: written.records for name, written in self.sinks.items() if name != DEAD_LETTERS}
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """The records that could not be processed, each with the reason, its place and its bytes."""
+        """The records that could not be processed, each with the reason, its source position and its bytes."""
         return self.output(DEAD_LETTERS)
 
     @property
     def receipts(self) -> list[Receipt]:
-        """What became of the commands, in their order."""
+        """The receipts of the commands, in command order."""
         columns = [
             some
             for kind, _, _, _, body in self.reports
@@ -81,7 +86,7 @@ class BatchOutcome:
 
     @property
     def records_so_far(self) -> dict[str, int]:
-        """How many records each step has processed up to and with this micro-batch."""
+        """The number of records that each step has processed, up to and including this micro-batch."""
         found = dict(self.records_before)
         for step, count in self.counts("records").items():
             found[step] = found.get(step, 0) + count
@@ -89,11 +94,11 @@ class BatchOutcome:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Every byte that the sinks got, which a replay must give again."""
+        """Every byte that the sinks received. A replay must produce the same."""
         return {name: written.data for name, written in self.sinks.items()}
 
     def counts(self, kind: str) -> dict[str, int]:
-        """What the tasks have counted, by stream or step, such as "in", "records" or "late"."""
+        """Return the tasks' counts of one kind, such as "in", "records" or "late", by stream or step."""
         found: dict[str, int] = {}
         for report_kind, name, _, total, _ in self.reports:
             if report_kind == kind:
@@ -101,10 +106,10 @@ class BatchOutcome:
         return found
 
     def times(self, step: str) -> set[StepTime]:
-        """How far the slots of a step have told to be in event time, and what holds them."""
+        """Return the event time that the slots of a step have reported, and what holds it back."""
         return {time_of(body) for kind, name, _, _, body in self.reports if (kind, name) == (TIME, step)}
 
     def watermarks(self, step: str, other: BatchOutcome) -> tuple[set[int | None], set[int | None]]:
-        """The watermarks of the step's slots here and in another outcome; of none unless a slot ran in both."""
+        """Return the watermarks of the step's slots here and in another outcome; empty unless slots ran in both."""
         one, more = ({time.watermark_ms for time in result.times(step)} for result in (self, other))
         return (one, more) if one and more else (set(), set())

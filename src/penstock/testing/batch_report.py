@@ -1,4 +1,4 @@
-"""Batch report: a micro-batch in words, for who looks at a test that has failed."""
+"""Batch report: a readable description of a micro-batch, shown when a test fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.testing.batch_outcome import BatchOutcome
 
 __all__ = ["batch_report"]
 
-# A test that sends thousands of records has its own way to look at them.
-_MOST_SHOWN: Final = 50
+# A report of thousands of records would be unreadable; a test that sends them inspects them itself.
+_MAX_SHOWN: Final = 50
 
 
 def batch_report(inputs: Mapping[str, Sequence[tuple[str, Sequence[Any]]]], outcome: BatchOutcome) -> str:
-    """What came in, what left, what became of commands, and what could not be processed."""
+    """Return a text that lists the inputs, outputs, receipts and dead letters of a micro-batch."""
     came = {name: [record for _, records in runs for record in records] for name, runs in inputs.items()}
     receipts = [
         f"{one.id} {one.status} {one.kind} {one.target}{f': {one.reason}' if one.reason else ''}"
@@ -38,6 +38,6 @@ def _section(title: str, items: Any) -> Iterator[str]:
     found = list(items)
     if found:
         yield f"  {title}:"
-        yield from (f"    {item}" for item in found[:_MOST_SHOWN])
-    if len(found) > _MOST_SHOWN:
-        yield f"    ... and {len(found) - _MOST_SHOWN} more"
+        yield from (f"    {item}" for item in found[:_MAX_SHOWN])
+    if len(found) > _MAX_SHOWN:
+        yield f"    ... and {len(found) - _MAX_SHOWN} more"

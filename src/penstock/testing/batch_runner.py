@@ -1,7 +1,7 @@
-"""Batch runner: the micro-batches of a job in this process, as Spark would run them. The lower level of the kit.
+"""Batch runner: run the micro-batches of a job in this process, as Spark would. The lower level of the test kit.
 
-Tasks read, rows are shuffled, levels run slot by slot, and tasks write into sinks, all through the code that runs in
-Spark's workers. What a slot stores is bytes in memory.
+Tasks read, rows are shuffled, levels run slot by slot, and tasks write to sinks, all with the code that runs in
+Spark's workers. Slots store their state as bytes in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from penstock.base.instants import EPOCH, MILLISECOND, milliseconds_of
-from penstock.control.commands import DEFAULT_MOST_BYTES
+from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.objects.allowed import AllowedPlaces
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.command_reader import CommandReader
@@ -46,17 +46,18 @@ from penstock.testing.source_chunks import source_tasks
 __all__ = ["NOW", "BatchRunner", "Inputs"]
 
 NOW: Final = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
-"""What the clock of a runner shows at first. It moves only when a test moves it."""
+"""The initial time of a runner's clock. It moves only when a test moves it."""
 
 Inputs: TypeAlias = Mapping[str, Sequence[tuple[str, Sequence[Any]]]]
-"""What each stream brings in a micro-batch: runs of records, each of one source partition. Commands come as JSON."""
+"""The input of a micro-batch by stream: runs of records, each from one source partition. Commands are JSON."""
 
 
 class BatchRunner:
-    """A job at work, one micro-batch at a time, for tests that look at bytes, slots and reports.
+    """A running job, one micro-batch at a time, for tests that inspect bytes, slots and reports.
 
-    `states` has what each slot has stored of each step, `wakes` when a slot must run again though nothing comes, both
-    by the id of the step (of the first step of a level) and Spark's key of the slot. `now` is the clock.
+    `states` holds what each slot has stored for each step. `wakes` holds the time at which a slot must run again even
+    without input. Both are keyed by step id (that of the first step of a level) and Spark's key of the slot. `now` is
+    the clock.
 
     >>> runner = BatchRunner(job, parallelism=2)
     >>> runner.run({"words": [("file", [{"word": "a"}])]}).outputs
@@ -65,10 +66,10 @@ class BatchRunner:
     Args:
         job: the job. The runner works on copies of its functions, as Spark's workers do.
         parallelism: the number of tasks of a keyed level.
-        strict: end with StrictModeError at the first record that cannot be processed.
-        keyed_sinks: the sinks that get the key of each record, as topics do.
-        raw_streams: the streams whose records travel with their bytes, as those of files and topics do.
-        partitions: of each stream that goes by them, as topics do, the partitions that are known at the start.
+        strict: raise StrictModeError for the first record that cannot be processed.
+        keyed_sinks: the sinks that receive the key of each record, as topics do.
+        raw_streams: the streams whose records keep their raw bytes, as those of files and topics do.
+        partitions: for each partitioned stream, such as a topic, the partitions known at the start.
 
     """
 
@@ -103,11 +104,11 @@ class BatchRunner:
         self.fetched_folder = ""
         self.allow_read: Sequence[str] = ()
         self.allow_write: Sequence[str] = ()
-        self.max_command_bytes = DEFAULT_MOST_BYTES
+        self.max_command_bytes = DEFAULT_MAX_BYTES
         self._cache = SlotCache()
 
     def copy(self) -> BatchRunner:
-        """The job as it is stored now, in other workers: to run the next micro-batch once more."""
+        """Return a copy with the state stored so far and new workers, to run the next micro-batch a second time."""
         other = object.__new__(BatchRunner)
         other.__dict__.update(self.__dict__)
         other.states = {name: dict(stored) for name, stored in self.states.items()}
@@ -116,19 +117,19 @@ class BatchRunner:
         return other
 
     def forget(self) -> None:
-        """Go on in new workers, which have only what is stored."""
+        """Continue in new workers, which have only the stored state."""
         self._cache = SlotCache()
         self.plan = dataclasses.replace(self.plan, graph=_with_own_functions(self.job.graph))
 
     def with_parallelism(self, parallelism: int) -> BatchRunner:
-        """The job at the same place with another number of tasks, and no state yet."""
+        """Return a copy at the same position with another number of tasks and no state."""
         other = self.copy()
         other.plan = dataclasses.replace(other.plan, parallelism=parallelism)
         other.states, other.wakes = {}, {}
         return other
 
     def wake(self) -> None:
-        """Have every slot run in the next micro-batch, as in the first one of a run."""
+        """Make every slot run in the next micro-batch, as in the first one of a run."""
         levels = self.plan.levels()
         self.wakes |= {(level[0].id, slot): 0 for level in levels for slot in self.plan.slot_of}
 
@@ -140,16 +141,16 @@ class BatchRunner:
         ends: bool = False,
         updates: Sequence[WatermarkUpdate] = (),
     ) -> BatchOutcome:
-        """One micro-batch.
+        """Run one micro-batch.
 
         Args:
-            inputs: what each stream brings.
-            seed: decides in which order shuffled rows arrive; nothing may depend on it.
-            ends: whether time ends in the micro-batch, as when a bounded run ends.
-            updates: what sources tell of their watermarks, besides what their records tell.
+            inputs: the input of each stream.
+            seed: the seed of the order in which shuffled rows arrive; no result may depend on it.
+            ends: whether event time ends in this micro-batch, as it does at the end of a bounded run.
+            updates: watermark updates from sources, in addition to those that their records cause.
 
         """
-        order = random.Random(seed)  # noqa: S311  # an order that is the same again
+        order = random.Random(seed)  # noqa: S311  # a repeatable order
         tasks = self._read(inputs)
         tasks += [list(watermark_rows(update, self.plan.first_key_groups)) for update in updates]
         if ends:
@@ -199,7 +200,7 @@ class BatchRunner:
     def _level(
         self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random
     ) -> list[list[PackedRow]]:
-        """The shuffle, and one call a slot as Spark makes them: the rows of each in any order."""
+        """Shuffle the rows and call each slot once, as Spark does: the rows of a slot come in any order."""
         shuffled = [row for part in parts for row in part]
         order.shuffle(shuffled)
         slots: dict[int, list[PackedRow]] = {}
@@ -238,7 +239,7 @@ class BatchRunner:
 
 
 def _with_own_functions(graph: Graph) -> Graph:
-    """The graph with copies of the functions of its steps, as each worker has them."""
+    """Return the graph with copies of its steps' functions, as each worker has its own."""
     return Graph(
         {
             name: dataclasses.replace(node, function=copy.deepcopy(node.function))

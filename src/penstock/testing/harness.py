@@ -1,4 +1,4 @@
-"""Job harness: a whole job in the process of a test, without Spark."""
+"""Job harness: run a whole job in the test process, without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["CommandFields", "JobHarness"]
 
 
 class CommandFields(TypedDict, total=False):
-    """What a command may have besides kind, target and payload; see `Command`."""
+    """The optional fields of a command, in addition to kind, target and payload; see `Command`."""
 
     id: str
     version: int
@@ -46,7 +46,7 @@ class CommandFields(TypedDict, total=False):
 
 
 class _Batch(msgspec.Struct):
-    """What goes into a micro-batch."""
+    """The input of a micro-batch."""
 
     inputs: dict[str, list[tuple[str, list[Any]]]] = {}
     updates: list[WatermarkUpdate] = []
@@ -54,11 +54,11 @@ class _Batch(msgspec.Struct):
 
 
 class JobHarness:
-    """Runs a whole job in this process, without Spark, one micro-batch at a time, for tests.
+    """A test harness that runs a whole job in this process, without Spark, one micro-batch at a time.
 
-    Everything goes through the code that runs in Spark's workers: records are decoded, keyed and shuffled to tasks,
-    commands are validated and carried out, states are stored as bytes, and sinks get columns. The clock stands still
-    unless a test moves it, and the same calls give the same bytes. The examples of the methods go on with this one.
+    Everything uses the code that runs in Spark's workers: records are decoded, keyed and shuffled to tasks, commands
+    are validated and applied, state is stored as bytes, and sinks receive columns. The clock moves only when a test
+    moves it, and the same calls produce the same bytes. The examples of the methods continue this one.
 
     >>> class Count(ps.ProcessFunction):
     ...     visits = ps.ValueState(int)
@@ -81,16 +81,17 @@ class JobHarness:
     Args:
         job: the job. The harness works on copies of its functions, as Spark's workers do.
         parallelism: the number of tasks, from 1 to the job's key groups.
-        strict: raise StrictModeError for the first record that cannot be processed, in place of a dead letter.
-        now: what the clock shows at first, with a time zone.
-        partitions: of each stream that goes by them, as a Kafka topic does, the number of its partitions. The watermark
-            of such a stream is that of its slowest partition. Other streams are one, whatever they are sent by.
-        arrival_seed: decides in which order shuffled records arrive at a task. Nothing may depend on it.
-        from_savepoint: where the state comes from: a `Savepoint`, or the place of a savepoint or dump of a real job.
+        strict: raise StrictModeError for the first record that cannot be processed, instead of writing a dead letter.
+        now: the initial time of the clock, with a time zone.
+        partitions: the number of partitions of each partitioned stream, such as a Kafka topic. The watermark of such a
+            stream is that of its slowest partition. Any other stream has one watermark, whichever partitions its
+            records are sent to.
+        arrival_seed: the seed of the order in which shuffled records arrive at a task. No result may depend on it.
+        from_savepoint: the initial state: a `Savepoint`, or the place of a savepoint or dump of a real job.
         allow_non_restored_state: drop states of the savepoint whose step the job no longer has.
 
     Raises:
-        JobDefinitionError: the job, or a setting of the harness, cannot be.
+        JobDefinitionError: the job, or a setting of the harness, is invalid.
         StateMismatchError: the state of the savepoint does not fit what the job declares.
         SnapshotError: the savepoint cannot be used.
 
@@ -113,7 +114,7 @@ class JobHarness:
         self.runner: BatchRunner = BatchRunner(
             job, parallelism=parallelism, strict=strict, partitions=by_name
         )
-        """The level below, for tests that look at bytes, slots and reports."""
+        """The lower level, for tests that inspect bytes, slots and reports."""
         for name in by_name:
             self._source(name)
         self.runner.now = now
@@ -123,26 +124,26 @@ class JobHarness:
         self._last: tuple[BatchRunner, _Batch] | None = None
         self._settings: dict[str, dict[str, Any]] = {}
         self.outcomes: list[BatchOutcome] = []
-        """What came of each micro-batch, oldest first."""
+        """The outcome of each micro-batch, oldest first."""
         if from_savepoint is not None:
             self._begin_from(from_savepoint, allow_non_restored_state)
 
     def send(self, stream: str, *records: Any, partition: int = 0) -> None:
-        """Send records into a stream; they wait there until the next micro-batch.
+        """Send records to a stream. The next micro-batch reads them.
 
         >>> run.send("visits", {"door": "south", "at": 7}, {"door": "south", "at": 8})
         >>> run.send("visits", [b"no JSON"], partition=1)
 
         Args:
-            stream: a data stream or a control stream of the job, or `commands` for commands as they travel.
+            stream: a data stream or a control stream of the job, or `commands` for encoded commands.
             records: objects with the fields of the stream's schema, protobuf messages, or what a source would read:
-                dicts, and the bytes or text of JSON. Of a schema with a single field of text or bytes, text and bytes
-                are that field. A list is the records in it.
-            partition: the number of the source partition, in which records keep their order.
+                dicts, and JSON as bytes or text. If the schema has a single field of text or bytes, text and bytes are
+                the value of that field. A list stands for the records in it.
+            partition: the number of the source partition. Records keep their order within a partition.
 
         Raises:
             UnknownIdError: the job has no such stream.
-            SchemaError: an object is no record of the stream.
+            SchemaError: an object is not a record of the stream.
 
         """
         found = [
@@ -169,7 +170,7 @@ class JobHarness:
         keys: Sequence[Any] | None = None,
         **fields: Unpack[CommandFields],
     ) -> str:
-        """Send a command, which waits until the next micro-batch; gives its id.
+        """Send a command and return its id. The next micro-batch reads it.
 
         >>> command = run.send_command("set", "count", {"least": 2}, issued_by="ann")
         >>> run.run_batch().output("seen")
@@ -178,14 +179,15 @@ class JobHarness:
         ['ACCEPTED', 'VALIDATED', 'APPLIED']
 
         Args:
-            kind: what is to be done, such as `set`, `pause`, or what a handler is named.
+            kind: the kind of command, such as `set`, `pause`, or the name of a handler.
             target: `*` (the whole job), `STEP`, `STEP/*` (all keys), `STEP/KEY` or `STEP/KEY,KEY`.
-            values: the payload; anything that can be JSON.
-            keys: the keys, for a target that is a step: those of several fields, or of odd text.
-            fields: what else the command has: id, version, issued_by, effective_at, expires_at.
+            values: the payload; any value that can be JSON.
+            keys: the keys, if the target is a step: for keys of several fields, or text that a target cannot express.
+            fields: the other fields of the command: id, version, issued_by, effective_at, expires_at.
 
         Raises:
-            CommandRefusedError: the job takes no such command for that target, as the command line would tell.
+            UnknownIdError: the job has no keyed step, so it takes no commands.
+            CommandRefusedError: the job does not take this command for that target; the command line refuses the same.
 
         """
         catalog = self._catalog
@@ -200,7 +202,7 @@ class JobHarness:
         return command.id
 
     def run_batch(self) -> BatchOutcome:
-        """Run a micro-batch on what was sent since the last one, at the time that the clock shows.
+        """Run a micro-batch on everything sent since the last one, at the current time of the clock.
 
         >>> outcome = run.run_batch()
         >>> outcome.number, outcome.outputs, outcome.dead_letters
@@ -218,7 +220,7 @@ class JobHarness:
         return outcome
 
     def finish(self) -> BatchOutcome:
-        """Run a micro-batch in which time ends, as it does when a bounded run ends: windows and timers that wait fire.
+        """Run a final micro-batch in which event time ends, as in a bounded run: pending windows and timers fire.
 
         >>> run.finish().outputs
         {}
@@ -227,7 +229,7 @@ class JobHarness:
         return self.run_batch()
 
     def output(self, sink: str) -> list[Any]:
-        """All records so far that left through a sink, as objects of its schema, in the order of the micro-batches.
+        """Return all records written to a sink so far, as objects of its schema, in the order of the micro-batches.
 
         >>> run.output("seen")
         [Record(door='north', at=5), Record(door='south', at=8)]
@@ -242,7 +244,7 @@ class JobHarness:
         return [record for outcome in self.outcomes for record in outcome.output(sink)]
 
     def dead_letters(self) -> list[DeadLetter]:
-        """All records so far that could not be processed, each with the reason, its place and its bytes.
+        """Return all dead letters so far: the records that could not be processed, each with reason, place and bytes.
 
         >>> [(letter.stream, letter.raw) for letter in run.dead_letters()]
         [('visits', b'no JSON')]
@@ -250,7 +252,7 @@ class JobHarness:
         return [letter for outcome in self.outcomes for letter in outcome.dead_letters]
 
     def receipts(self, command_id: str | None = None) -> list[Receipt]:
-        """What became of the commands so far, or of the one with an id.
+        """Return the receipts so far, of all commands or of the one with the given id.
 
         >>> run.receipts("command-1")[-1].keys
         0
@@ -259,7 +261,7 @@ class JobHarness:
         return [receipt for receipt in found if command_id in (None, receipt.id)]
 
     def state(self, step: str, key: Any = None) -> Any:
-        """What a step holds for a key, as its owner sees it: states by name, as JSON values; None for nothing.
+        """Return the state of a step for a key: values by state name, as JSON values. None if the key has no state.
 
         >>> run.state("count", key="south")
         {'visits': 2}
@@ -268,7 +270,7 @@ class JobHarness:
 
         Args:
             step: the id of the step.
-            key: the key; a tuple for one of several fields. Without it, all keys that hold anything.
+            key: the key; a tuple for a key of several fields. Without it, the result has all keys with state.
 
         Raises:
             UnknownIdError: the job has no such step.
@@ -280,7 +282,7 @@ class JobHarness:
         return values_by_key(self.runner, step).get(key_of(self.runner, step, key))
 
     def settings(self, step: str) -> dict[str, Any]:
-        """The settings of a step as they are in force, as JSON values.
+        """Return the settings of a step currently in force, as JSON values.
 
         >>> run.settings("count")
         {'least': 2}
@@ -295,7 +297,7 @@ class JobHarness:
         return {**steps[step].defaults, **self._settings.get(step, {})}
 
     def advance_clock(self, by: Duration) -> None:
-        """Move the clock, which is processing time. Timers that are due fire in the next micro-batch.
+        """Advance the clock, which is processing time. Timers that become due fire in the next micro-batch.
 
         >>> run.advance_clock("10s")
 
@@ -306,14 +308,14 @@ class JobHarness:
         self.runner.now += milliseconds(by, "The time by which the clock moves") * MILLISECOND
 
     def advance_watermark(self, stream: str, at: dt.datetime | int, *, partition: int | None = None) -> None:
-        """Have a stream claim in the next micro-batch how far event time is, which otherwise its records tell.
+        """Advance the watermark of a stream in the next micro-batch, in addition to what its records do.
 
         >>> run.advance_watermark("visits", 10_000)
 
         Args:
             stream: a data stream with watermarks.
             at: the watermark, as a datetime or in milliseconds since 1970.
-            partition: the number of the partition that claims it, of a stream that goes by them. Without it, all do.
+            partition: the number of one partition, if the stream is partitioned. Without it, all partitions advance.
 
         Raises:
             UnknownIdError: the job has no such stream.
@@ -335,15 +337,16 @@ class JobHarness:
         self._waiting.updates.append(WatermarkUpdate(node.id, dict.fromkeys(names, at_ms)))
 
     def crash(self) -> BatchOutcome | None:
-        """Forget all that is not stored, and repeat the last micro-batch; gives what came of it, if there was one.
+        """Crash the job: lose everything that is not stored, and repeat the last micro-batch.
 
-        The records arrive in another order then. That the outcome is the same, to the byte, is checked here.
+        In the repetition, records arrive in another order. The method checks that the outcome is the same to the byte,
+        and returns it, or None if there is no micro-batch to repeat.
 
         >>> run.crash() == run.outcomes[-1]
         True
 
         Raises:
-            ReplayMismatchError: something else has come of it, so that the job would not survive a crash.
+            ReplayMismatchError: the outcome is different, so the job would not survive a crash unchanged.
 
         """
         self._crashes += 1
@@ -360,7 +363,7 @@ class JobHarness:
         return outcome
 
     def restart(self) -> None:
-        """Stop the job between two micro-batches and start it again: only what is stored is left.
+        """Stop the job between two micro-batches and start it again. Only stored state remains.
 
         >>> run.restart()
         """
@@ -369,7 +372,7 @@ class JobHarness:
         self._last = None
 
     def rescale(self, parallelism: int) -> None:
-        """Stop the job between two micro-batches, and start it with another number of tasks.
+        """Stop the job between two micro-batches and start it again with another number of tasks.
 
         >>> run.rescale(3)
         >>> run.state("count", key="north")
@@ -379,27 +382,27 @@ class JobHarness:
             parallelism: the number of tasks, from 1 to the job's key groups.
 
         Raises:
-            JobDefinitionError: there cannot be so many tasks.
+            JobDefinitionError: the parallelism is out of range.
 
         """
-        from penstock.testing.saved_states import rescaled
+        from penstock.testing.saved_states import rescale_runner
 
         _check_parallelism(self.runner.job, parallelism)
-        self.runner = rescaled(self.runner, parallelism)
+        self.runner = rescale_runner(self.runner, parallelism)
         self._last = None
 
     def savepoint(self, place: str | Path | None = None) -> Savepoint:
-        """Take a savepoint between two micro-batches, from which another harness, or a real job, can begin.
+        """Take a savepoint between two micro-batches. Another harness, or a real job, can start from it.
 
         >>> saved = run.savepoint()
         >>> JobHarness(job, from_savepoint=saved).state("count", key="south")
         {'visits': 2}
 
         Args:
-            place: a new folder for it. Without one it goes when the `Savepoint` goes.
+            place: a new folder for the savepoint. Without it, the folder is temporary and removed with the `Savepoint`.
 
         Raises:
-            SnapshotError: it cannot be written there.
+            SnapshotError: the savepoint cannot be written there; AlreadyThereError if the place has a snapshot.
 
         """
         from penstock.testing.saved_states import Savepoint, scratch_folder, take_savepoint
@@ -409,7 +412,7 @@ class JobHarness:
         return Savepoint(where, take_savepoint(self.runner, where), folder)
 
     def report(self) -> str:
-        """The last micro-batch in words: what came in, what left, and what became of commands and bad records.
+        """Return a readable report of the last micro-batch: its inputs, outputs, receipts and dead letters.
 
         >>> print(JobHarness(job).report())
         No micro-batch has run.
@@ -432,7 +435,7 @@ class JobHarness:
         place = str(source) if isinstance(source, str | Path) else source.place
         manifest = begin_from(self.runner, place, allow_non_restored_state=allow_non_restored_state)
         if not isinstance(source, str | Path):
-            # Streams go on where they were, so that no record has the place of another.
+            # Streams continue at their positions, so that no two records have the same one.
             self.runner.offsets = {
                 (stream, partition): offset
                 for stream, found in manifest.positions.items()
@@ -451,7 +454,7 @@ class JobHarness:
 
     @functools.cached_property
     def _catalog(self) -> CommandCatalog:
-        """Which commands the job takes. UnknownIdError when it takes none."""
+        """The commands that the job takes. Raises UnknownIdError when it takes none."""
         plan = self.runner.plan
         if not plan.graph.steps():
             raise UnknownIdError(
@@ -470,7 +473,7 @@ _NOWHERE: Final = FilesBinding(COMMANDS, "jsonl:", "jsonl", "")
 
 
 def _partition(number: int) -> str:
-    """The name of a source partition, as Kafka's have it."""
+    """Return the name of a source partition, in the form that Kafka's have."""
     return f"{number:05d}"
 
 

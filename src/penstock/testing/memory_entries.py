@@ -1,4 +1,4 @@
-"""Memory entries: stored states in memory, as Spark's are on disk."""
+"""Memory entries: stored state in memory, where Spark's is on disk."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from typing import TypeAlias
 __all__ = ["MemoryEntries", "MemoryStates", "Stored"]
 
 Stored: TypeAlias = dict[str, bytes]
-"""What a slot has stored of a step: bytes by names."""
+"""The stored entries of a step in one slot: bytes by name."""
 
 
 class MemoryEntries:
-    """The stored entries of a step in one slot. `reads` counts how often one was asked for."""
+    """The stored entries of a step in one slot. `reads` counts the calls of `get`."""
 
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
         self.reads = 0
 
     def get(self, name: str) -> bytes | None:
-        """The bytes of a name, or None."""
+        """Return the bytes of an entry, or None if it does not exist."""
         self.reads += 1
         return self.stored.get(name)
 
     def put(self, name: str, content: bytes) -> None:
-        """Set the bytes of a name."""
+        """Set the bytes of an entry."""
         self.stored[name] = content
 
     def remove(self, name: str) -> None:
-        """Remove a name."""
+        """Remove an entry."""
         del self.stored[name]
 
 
 class MemoryStates:
-    """What the steps of one slot keep between micro-batches; `stored` has that of all slots."""
+    """The state that the steps of one slot keep between micro-batches; `stored` holds that of all slots."""
 
     def __init__(self, stored: dict[tuple[str, int], Stored], slot: int) -> None:
         self._stored = stored
         self._slot = slot
 
     def entries(self, step_id: str) -> MemoryEntries:
-        """Where the state of a step is."""
+        """Return the stored entries of a step."""
         return MemoryEntries(self._stored.setdefault((step_id, self._slot), {}))

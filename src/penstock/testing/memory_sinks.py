@@ -16,33 +16,33 @@ __all__ = ["MemorySink", "MemoryTask", "Written"]
 
 @dataclass
 class MemoryTask:
-    """Keeps what one task writes."""
+    """The writes of one task."""
 
     sink: MemorySink
     context: TaskContext
     batches: list[tuple[pa.RecordBatch, pa.Array | None]] = field(default_factory=list)
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
-        """Keep records, and their keys where the sink wants them."""
+        """Keep records, and their keys if the sink takes keys."""
         if self.sink.fails_at_write:
             raise OSError("the disk is full")
         self.batches.append((batch, keys))
 
     def finish(self) -> bytes:
-        """Make the sink have what was written."""
+        """Hand over what was written to the sink."""
         if self.sink.fails_at_finish:
             raise OSError("the disk is full")
         self.sink.finished.append(self)
         return f"partition {self.context.partition}".encode()
 
     def abort(self) -> None:
-        """Let what was written go."""
+        """Discard what was written."""
         self.sink.aborted.append(self)
 
 
 @dataclass
 class MemorySink:
-    """A sink that keeps its tasks. It fails where it is told to, as one does whose disk is full."""
+    """A sink that keeps its tasks. It fails on request, as a sink with a full disk does."""
 
     exactly_once: bool = True
     commits_in_tasks: bool = False
@@ -52,23 +52,23 @@ class MemorySink:
     aborted: list[MemoryTask] = field(default_factory=list)
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # as Sink
-        """No micro-batch is older than the sink."""
+        """Return -1: the sink has no micro-batch from before the run."""
         return -1
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: a sink in memory needs no preparation."""
 
     def task(self, context: TaskContext, record_type: RecordType) -> MemoryTask:  # noqa: ARG002  # as Sink
-        """What one task writes into."""
+        """Return the writer of one task."""
         return MemoryTask(self, context)
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
-        """What finished tasks have written is there already."""
+        """Do nothing: the sink already has what finished tasks wrote."""
 
 
 @dataclass
 class Written:
-    """What a sink got in one micro-batch, in the order of its partitions."""
+    """The records that a sink received in one micro-batch, in partition order."""
 
     record_type: RecordType
     batches: list[tuple[pa.RecordBatch, pa.Array | None]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Written:
 
     @property
     def keys(self) -> list[bytes | None]:
-        """The message keys of the records, for a sink that wants them."""
+        """The message keys of the records, for a sink that takes keys."""
         return [key for _, keys in self.batches if keys is not None for key in keys.to_pylist()]
 
     @property

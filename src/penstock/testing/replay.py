@@ -1,4 +1,4 @@
-"""Replay: a micro-batch that is repeated after a crash gives the same bytes, or an error that says what differs."""
+"""Replay: check that a micro-batch repeated after a crash has the same result, or report the first difference."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.testing.batch_runner import BatchRunner
 __all__ = ["ReplayMismatchError", "check_replay"]
 
 _ADVICE: Final = (
-    "A function may go by its states, its records and ctx alone: what it keeps in attributes is lost in a crash, and "
-    "clocks, random numbers and the order of sets differ the next time."
+    "A function may only depend on its states, its records and ctx: attributes are lost in a crash, and clocks, random "
+    "numbers and the order of sets differ the next time."
 )
 
 
 class ReplayMismatchError(PenstockError):
-    """A micro-batch gave something else when it was repeated, so a crash would show in what the job has done."""
+    """A micro-batch had a different result when it was repeated, so a crash would change the output of the job."""
 
     fault = "user"
 
@@ -27,11 +27,11 @@ class ReplayMismatchError(PenstockError):
 def check_replay(
     first: BatchOutcome, again: BatchOutcome, stored: BatchRunner, stored_again: BatchRunner
 ) -> None:
-    """Raise ReplayMismatchError unless a repeated micro-batch has come to the same, in sinks, receipts and state."""
+    """Raise ReplayMismatchError unless a repeated micro-batch has the same sink outputs, receipts and state."""
     difference = next(_differences(first, again, stored, stored_again), None)
     if difference is not None:
         raise ReplayMismatchError(
-            f"Micro-batch {first.number} came to something else when it was repeated after a crash: {difference} "
+            f"Micro-batch {first.number} had a different result when it was repeated after a crash: {difference} "
             f"{_ADVICE}"
         )
 
@@ -43,7 +43,7 @@ def _differences(
         yield from _first_difference(f"the sink {sink!r} got", first.output(sink), again.output(sink))
     yield from _first_difference("a receipt is", first.receipts, again.receipts)
     if first.data != again.data:
-        yield "the same records left in other bytes."
+        yield "the sinks got the same records, in different bytes."
     steps = {node.id: node.step for node in stored.plan.graph.steps()}
     for node, step in steps.items():
         one, other = (

@@ -1,4 +1,4 @@
-"""Saved states: the states of a job in this process as a savepoint, and into another job or number of tasks."""
+"""Saved states: savepoints of a job in this process, and restoring them into another job or number of tasks."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.checkpoints.described_state import described
+from penstock.checkpoints.described_state import describe_state
 from penstock.checkpoints.evolution import check_changes, plan_changes
 from penstock.errors import AlreadyThereError
 from penstock.runtime.seed import SlotReader, seed_folder, take_over
 from penstock.runtime.slots import slot_keys
 from penstock.savepoints.captured_tables import assemble
-from penstock.savepoints.state_restore import Snapshot, described_in, write_seed
+from penstock.savepoints.state_restore import Snapshot, states_of, write_seed
 from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.snapshot_writer import Contents
 from penstock.snapshots.stores import open_store
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
 
-__all__ = ["Savepoint", "begin_from", "read_slots_of", "rescaled", "scratch_folder", "take_savepoint"]
+__all__ = ["Savepoint", "begin_from", "read_slots_of", "rescale_runner", "scratch_folder", "take_savepoint"]
 
-# What is made durable in memory takes no time.
+# Syncing files takes no time on a file system in memory.
 _MEMORY: Final = "/dev/shm"  # noqa: S108  # folders in it are made by tempfile
 
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint that `JobHarness.savepoint` has made: where it is, and its manifest. It goes when this goes."""
+    """A savepoint from `JobHarness.savepoint`: its place and its manifest.
+
+    A savepoint without a place of its own is in a temporary folder, which is removed with this object.
+    """
 
     place: str
     manifest: Manifest
@@ -40,19 +43,19 @@ class Savepoint:
 
 
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with its object, in memory where there is such a place."""
+    """Make a temporary folder, in memory if possible. It is removed with the returned object."""
     place = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     return tempfile.TemporaryDirectory(prefix="penstock-testing-", dir=place)
 
 
 def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
-    """Write what the slots have stored as a savepoint, which ends between two micro-batches.
+    """Write the state that the slots have stored between two micro-batches as a savepoint.
 
-    Raises AlreadyThereError when there is a snapshot in that place, SnapshotError when it cannot be written.
+    Raises AlreadyThereError when that place has a snapshot already, SnapshotError when it cannot be written.
     """
     if open_store(place).exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {place} already. Choose another place.")
-    state = described(runner.job.name, runner.plan)
+    state = describe_state(runner.job.name, runner.plan)
     positions: dict[str, dict[str, Any]] = {}
     for (stream, partition), offset in runner.offsets.items():
         positions.setdefault(stream, {})[partition] = offset
@@ -71,7 +74,7 @@ def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
 
 
 def read_slots_of(runner: BatchRunner, node: str, reader: SlotReader) -> list[bytes]:
-    """Call a reader for each slot of a step that has stored anything, as Spark does for a committed micro-batch."""
+    """Call a reader for each slot of a step with stored state, as Spark does for a committed micro-batch."""
     return list(_read(runner, node, reader))
 
 
@@ -83,15 +86,15 @@ def _read(runner: BatchRunner, node: str, reader: SlotReader) -> Iterator[bytes]
 
 
 def begin_from(runner: BatchRunner, place: str, *, allow_non_restored_state: bool = False) -> Manifest:
-    """Give a runner that has not run yet the state of a savepoint or dump, as a job with a new checkpoint gets it.
+    """Load the state of a savepoint or dump into a runner that has not run yet, as a job with a new checkpoint does.
 
     Raises StateMismatchError when the state does not fit what the job declares, SnapshotError when it cannot be used.
     """
     snapshot = Snapshot.at(place)
-    declared = described(runner.job.name, runner.plan)
+    declared = describe_state(runner.job.name, runner.plan)
     changes = plan_changes(
         declared.steps,
-        described_in(snapshot.manifest).steps,
+        states_of(snapshot.manifest).steps,
         allow_non_restored_state=allow_non_restored_state,
     )
     check_changes(changes, place)
@@ -105,8 +108,8 @@ def begin_from(runner: BatchRunner, place: str, *, allow_non_restored_state: boo
     return snapshot.manifest
 
 
-def rescaled(runner: BatchRunner, parallelism: int) -> BatchRunner:
-    """The job as it goes on with another number of tasks: whole key groups move."""
+def rescale_runner(runner: BatchRunner, parallelism: int) -> BatchRunner:
+    """Return a runner that continues the job with another number of tasks: whole key groups move."""
     after = runner.with_parallelism(parallelism)
     with scratch_folder() as folder:
         take_savepoint(runner, folder)

@@ -1,4 +1,4 @@
-"""Source chunks: records that a test sends become what a source would have read."""
+"""Source chunks: turn the records that a test sends into what a source would have read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _TEXTS: Final = (pa.string(), pa.binary())
 def check_records(node: SourceNode, records: Sequence[Any]) -> None:
     """Raise SchemaError for an object that cannot be a record of a stream.
 
-    Bytes, text and dicts can always be sent: as those that a source reads, they are decoded, and may be dead letters.
+    Bytes, text and dicts can always be sent: they are decoded like those that a source reads, and may become dead
+    letters.
     """
     for record in records:
         if _form_of(node, record) == "columns":
@@ -34,17 +35,18 @@ def check_records(node: SourceNode, records: Sequence[Any]) -> None:
                 node.record_type.batch([record], check=False)
             except SchemaError as e:
                 raise SchemaError(
-                    f"{record!r} is no record of the stream {node.name!r}, which has {node.record_type!r}: {e}. Send a "
-                    f"{node.record_type.python_class.__name__}, a dict, or the bytes of its JSON."
+                    f"{record!r} is not a record of the stream {node.name!r}, which has {node.record_type!r}: {e}. "
+                    f"Send a {node.record_type.python_class.__name__}, a dict, or the bytes of its JSON."
                 ) from None
 
 
 def source_tasks(
     plan: JobPlan, node: SourceNode, partition: str, start: int, records: Sequence[Any]
 ) -> Iterator[tuple[StreamReader, list[SourceChunk]]]:
-    """What reads records of one source partition, and the chunks of them, from an offset on.
+    """Yield readers for records of one source partition from an offset on, each with its chunks.
 
-    Objects come as the columns of a source that decodes itself; dicts, text, bytes and protobuf messages as bytes.
+    Objects become columns, as from a source that decodes by itself; dicts, text, bytes and protobuf messages become
+    bytes.
     """
     form = functools.partial(_form_of, node, has_raw=node.name in plan.raw_streams)
     for kind, run in itertools.groupby(records, form):
@@ -61,7 +63,7 @@ def source_tasks(
 
 
 def _form_of(node: SourceNode, record: Any, *, has_raw: bool = False) -> _Form:
-    """How a record of a test comes from its source."""
+    """Return the form in which a record of a test would come from its source."""
     if isinstance(record, bytes | str):
         fields = node.record_type.fields
         return "bytes" if len(fields) == 1 and fields[0].arrow_type in _TEXTS else "json"

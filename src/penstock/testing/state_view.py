@@ -1,4 +1,4 @@
-"""State view: what the steps of a job in this process hold, as its owner would see it."""
+"""State view: the state of a job in this process, as a user would see it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.checkpoints.described_state import DescribedStep, described
+from penstock.checkpoints.described_state import DescribedStep, describe_state
 from penstock.engine.command_validation import key_array
 from penstock.errors import StateError, UnknownIdError
 from penstock.snapshots.text_columns import json_texts
@@ -22,9 +22,9 @@ __all__ = ["key_of", "values_by_key"]
 
 
 def values_by_key(runner: BatchRunner, step: str) -> dict[Any, dict[str, Any]]:
-    """What a step holds for each key: its states by their names, as JSON values; sorted by key.
+    """Return the state of a step by key, sorted: the value of each state by name, as JSON values.
 
-    UnknownIdError when there is no such step.
+    Raises UnknownIdError when the job has no such step.
     """
     found: dict[Any, dict[str, Any]] = {}
     shown = _step(runner, step)
@@ -36,17 +36,17 @@ def values_by_key(runner: BatchRunner, step: str) -> dict[Any, dict[str, Any]]:
 
 
 def key_of(runner: BatchRunner, step: str, key: Any) -> Any:
-    """A key as `values_by_key` has it. StateError when it is not of the step's type."""
+    """Convert a key to the form that `values_by_key` uses. Raises StateError when it is not of the step's type."""
     kind = _step(runner, step).schema.field(KEY_COLUMN).type
     plain = msgspec.to_builtins(key) if not isinstance(key, bytes) else key
     try:
         return key_values(key_array([plain], kind))[0]
     except (ValueError, TypeError, OverflowError, pa.ArrowException, msgspec.ValidationError) as e:
-        raise StateError(f"{key!r} is no key of the step {step!r}, whose keys are {kind}: {e}.") from None
+        raise StateError(f"{key!r} is not a key of the step {step!r}, whose keys are {kind}: {e}.") from None
 
 
 def _step(runner: BatchRunner, name: str) -> DescribedStep:
-    steps = described(runner.job.name, runner.plan).steps
+    steps = describe_state(runner.job.name, runner.plan).steps
     if name not in steps:
         raise UnknownIdError(
             f"The job {runner.job.name!r} has no step {name!r}; its steps are {', '.join(steps) or 'none'}."

@@ -1,4 +1,4 @@
-"""Windows: which one a record belongs to, when it fires, and what comes of it, for one key at a time.
+"""Windows: assign records to windows, decide when these fire, and compute their results, one key at a time.
 
 In: records and times of a key.
 Out: panes.

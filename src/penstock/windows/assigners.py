@@ -1,5 +1,5 @@
 """Window assigners: choose the windows that a record belongs to."""
-# Overriding methods are as the base class declares them.
+# Overriding methods are documented in the base class.
 # ruff: noqa: ARG002, D102
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _CACHED: Final = 4096
-"""How many starts an assigner remembers the windows of; enough for all that are open at a time."""
+"""The number of starts whose windows an assigner caches; enough for all windows open at a time."""
 
 
 class WindowAssigner:
-    """Which windows a record belongs to. Derive your own from it.
+    """A window assigner: chooses the windows that a record belongs to. Derive your own from it.
 
     >>> class WholeDays(WindowAssigner):
     ...     def assign(self, record, time_ms):
@@ -55,9 +55,9 @@ class WindowAssigner:
     [Window(start=86400000, end=172800000)]
 
     Attributes:
-        is_event_time: whether windows are of event time, so that records can be late and the watermark cleans up;
-            else they are of processing time.
-        merges: whether windows of a key become one where they overlap or touch, as sessions do.
+        is_event_time: whether these are event-time windows, in which records can be late and the watermark cleans up;
+            else they are processing-time windows.
+        merges: whether windows of a key that overlap or touch are merged, like sessions.
 
     """
 
@@ -65,53 +65,56 @@ class WindowAssigner:
     merges: bool = False
 
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
-        """The windows of a record, at its event time or at the time of the clock, in milliseconds since 1970.
+        """Return the windows of a record at `time_ms`: its event time or processing time, in milliseconds since 1970.
 
-        A function of its arguments and of parameters.
+        The result must depend only on the arguments and on parameters.
         """
         raise NotImplementedError
 
     def default_trigger(self) -> Trigger:
-        """The trigger of windows that are given none."""
+        """Return the trigger to use if the user sets none."""
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
 
     def default_evictor(self) -> Evictor | None:
-        """The evictor of windows that are given none."""
+        """Return the evictor to use if the user sets none, or None."""
         return None
 
     @property
     def version(self) -> int:
-        """How often the parameters have changed."""
+        """The number of changes of the parameters."""
         return 0
 
     def fits(self, window: Window) -> bool:
-        """Whether an open window is one that `assign` gives, and not one of parameters from before."""
+        """Return whether an open window is one that `assign` returns now, not one of earlier parameters."""
         return True
 
-    def beside(self, assigned: Sequence[Window], others: Sequence[Window], time_ms: int) -> Sequence[Window]:
-        """The windows of a record where windows are open that no longer fit: its own, and those that contain its time.
+    def assign_with_others(
+        self, assigned: Sequence[Window], others: Sequence[Window], time_ms: int
+    ) -> Sequence[Window]:
+        """Return the windows of a record when `others` are open that no longer fit.
 
-        So windows that were open when parameters changed go on until their end.
+        These are the `assigned` ones and the others that contain its time. So windows that were open when the
+        parameters changed still receive records until their end.
         """
         return [*assigned, *(window for window in others if window.start <= time_ms < window.end)]
 
 
 class GridWindows(WindowAssigner):
-    """What windows have in common that lie on a grid of times; those of a start are made once."""
+    """The common base of windows on a fixed time grid; caches the windows of each start."""
 
     def __init__(self, time: Time) -> None:
         self.is_event_time = _is_event_time(time, type(self).__name__)
         self._cache: dict[Any, tuple[Window, ...]] = {}
 
     def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
-        """As `assign`, of many times: a row for each with the starts and the ends; equal ones are of no window."""
+        """Assign many times at once: return a row per time with starts and ends; where they are equal, no window."""
         raise NotImplementedError
 
     def fit(self, starts: Ints, ends: Ints) -> Mask:
-        """As `fits`, of many windows."""
+        """Return which of many windows fit; see `fits`."""
         raise NotImplementedError
 
-    def _remembered(self, key: Any, windows: tuple[Window, ...]) -> tuple[Window, ...]:
+    def _remember(self, key: Any, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         if len(self._cache) >= _CACHED:
             self._cache.clear()
         self._cache[key] = windows
@@ -119,20 +122,20 @@ class GridWindows(WindowAssigner):
 
 
 class TumblingWindows(GridWindows):
-    """Windows of one size, one after the other: [00:00, 00:05), [00:05, 00:10) and so on.
+    """Windows of a fixed size that do not overlap: [00:00, 00:05), [00:05, 00:10) and so on.
 
     >>> TumblingWindows("5s").assign(None, 12_345)
     (Window(start=10000, end=15000),)
 
-    When `size` is a `Parameter` that changes, windows that are open stay as they are, and records whose time they
-    contain go on coming to them. A window of the new size that would overlap one is cut at its bounds, so that windows
-    of a key never overlap.
+    When `size` is a `Parameter` that changes, open windows keep their bounds and still receive the records whose time
+    they contain. A window of the new size that would overlap an open one is cut at its bounds, so windows of a key
+    never overlap.
 
     Args:
-        size: a timedelta or a text like "5s", "500ms", "1m", "2h", "1d".
-        offset: how far starts are behind multiples of the size since 1970 in UTC: timedelta(hours=-2) for days of
+        size: a timedelta or a string like "5s", "500ms", "1m", "2h", "1d".
+        offset: how far starts are after multiples of the size since 1970 in UTC: timedelta(hours=-2) for days in
             UTC+2.
-        time: "event", or "processing" for the time of the clock.
+        time: "event" or "processing", for event-time or processing-time windows.
 
     """
 
@@ -145,7 +148,7 @@ class TumblingWindows(GridWindows):
         size = self._size.value
         start = time_ms - (time_ms - self._offset_ms) % size
         key = (start, size)
-        return self._cache.get(key) or self._remembered(key, (Window(start, start + size),))
+        return self._cache.get(key) or self._remember(key, (Window(start, start + size),))
 
     @property
     def version(self) -> int:
@@ -165,7 +168,9 @@ class TumblingWindows(GridWindows):
         found: Mask = (ends - starts == size) & ((starts - self._offset_ms) % size == 0)
         return found
 
-    def beside(self, assigned: Sequence[Window], others: Sequence[Window], time_ms: int) -> Sequence[Window]:
+    def assign_with_others(
+        self, assigned: Sequence[Window], others: Sequence[Window], time_ms: int
+    ) -> Sequence[Window]:
         ((start, end),) = assigned
         for other in others:
             if other.start <= time_ms < other.end:
@@ -178,19 +183,19 @@ class TumblingWindows(GridWindows):
 
 
 class SlidingWindows(GridWindows):
-    """Windows of one size that start every `slide`, so that a record belongs to several; the latest one comes first.
+    """Windows of a fixed size that start every `slide`, so a record belongs to several; the latest comes first.
 
     >>> SlidingWindows("10s", "5s").assign(None, 12_345)
     (Window(start=10000, end=20000), Window(start=5000, end=15000))
 
-    With a slide above the size there are gaps, and records in them belong to no window. When parameters change, windows
-    that are open go on beside those of the new ones.
+    If the slide is larger than the size there are gaps, and records in them belong to no window. When parameters
+    change, open windows continue next to the new ones.
 
     Args:
-        size: a timedelta or a text like "5s".
-        slide: likewise; from one start to the next.
-        offset: how far starts are behind multiples of the slide since 1970 in UTC.
-        time: "event", or "processing" for the time of the clock.
+        size: a timedelta or a string like "5s".
+        slide: the time from one start to the next, given like `size`.
+        offset: how far starts are after multiples of the slide since 1970 in UTC.
+        time: "event" or "processing", for event-time or processing-time windows.
 
     """
 
@@ -209,13 +214,13 @@ class SlidingWindows(GridWindows):
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
         size, slide = self._size.value, self._slide.value
         behind = (time_ms - self._offset_ms) % slide
-        # As many starts lie in the size before the time.
+        # The number of starts within `size` before the time.
         count = (size - behind + slide - 1) // slide
         key = (time_ms - behind, count, size, slide)
         found = self._cache.get(key)
         if found is None:
             starts = range(time_ms - behind, time_ms - behind - count * slide, -slide)
-            found = self._remembered(key, tuple(Window(start, start + size) for start in starts))
+            found = self._remember(key, tuple(Window(start, start + size) for start in starts))
         return found
 
     @property
@@ -231,7 +236,7 @@ class SlidingWindows(GridWindows):
         size, slide = self._size.value, self._slide.value
         latest = (times_ms - (times_ms - self._offset_ms) % slide).reshape(-1, 1)
         starts = latest - slide * np.arange(-(-size // slide))
-        # A start that is the size or more behind has no window for the time.
+        # A window that starts `size` or more before the time does not contain it.
         is_there = starts > times_ms.reshape(-1, 1) - size
         return starts, np.where(is_there, starts + size, starts)
 
@@ -243,21 +248,21 @@ class SlidingWindows(GridWindows):
 
 
 class CumulativeWindows(GridWindows):
-    """Windows that grow by `step` up to `size`, and then begin anew; the shortest one comes first.
+    """Windows that grow by `step` up to `size`, and then start over; the shortest comes first.
 
-    With a day and an hour: [00:00, 01:00), [00:00, 02:00) up to [00:00, 24:00). A record belongs to all that contain
-    its time.
+    With a size of a day and a step of an hour: [00:00, 01:00), [00:00, 02:00) up to [00:00, 24:00). A record belongs to
+    all windows that contain its time.
 
     >>> CumulativeWindows(step="5s", size="15s").assign(None, 21_000)
     (Window(start=15000, end=25000), Window(start=15000, end=30000))
 
-    When parameters change, windows that are open go on beside those of the new ones; where the step does not divide the
-    size any more, the last window has the size all the same.
+    When parameters change, open windows continue next to the new ones. If the step no longer divides the size, the last
+    window still has the full size.
 
     Args:
-        step: a timedelta or a text like "5s".
-        size: likewise; a multiple of the step.
-        offset: how far starts are behind multiples of the size since 1970 in UTC.
+        step: a timedelta or a string like "5s".
+        size: a multiple of the step, given like `step`.
+        offset: how far starts are after multiples of the size since 1970 in UTC.
 
     """
 
@@ -282,7 +287,7 @@ class CumulativeWindows(GridWindows):
         found = self._cache.get(key)
         if found is None:
             ends = [*range(start + (steps + 1) * step, start + size, step), start + size]
-            found = self._remembered(key, tuple(Window(start, end) for end in ends))
+            found = self._remember(key, tuple(Window(start, end) for end in ends))
         return found
 
     @property
@@ -312,18 +317,18 @@ class CumulativeWindows(GridWindows):
 
 
 class SessionWindows(WindowAssigner):
-    """Windows that last as long as records come: a session ends when there is none for `gap`.
+    """Windows that last as long as records arrive: a session ends after `gap` without a record.
 
-    A record that lies between two sessions, at most the gap away from each, makes them one. When the gap changes, it
-    counts for the records that come.
+    A record between two sessions, at most the gap away from each, merges them. A changed gap applies to the records
+    that come after.
 
     >>> SessionWindows("30s").assign(None, 5_000)
     (Window(start=5000, end=35000),)
 
     Args:
-        gap: a timedelta or a text like "30s", or a function of the record that gives one; then a session lasts until
-            the gap of each of its records is over.
-        time: "event", or "processing" for the time of the clock.
+        gap: a timedelta or a string like "30s", or a function of the record that returns one; a session then lasts
+            until the gap of each of its records is over.
+        time: "event" or "processing", for event-time or processing-time windows.
 
     """
 
@@ -341,17 +346,17 @@ class SessionWindows(WindowAssigner):
         if self._gap_of is None:
             return (Window(time_ms, time_ms + self._gap.value),)
         try:
-            gap_ms = milliseconds(self._gap_of(record), "the gap of a record's session", least_ms=1)
+            gap_ms = milliseconds(self._gap_of(record), "the gap of a record's session", min_ms=1)
         except JobDefinitionError as e:
-            # This is about a record, not about the job.
+            # The record is at fault, not the job.
             raise ValueError(str(e)) from None
         return (Window(time_ms, time_ms + gap_ms),)
 
 
 class GlobalWindows(WindowAssigner):
-    """One window for all records of a key, which has no end.
+    """A single window for all records of a key, without an end.
 
-    It fires by its trigger alone; nothing is ever late, and nothing is cleaned up. With an `EventTimeTrigger` it fires
+    Only its trigger fires it. Records are never late, and nothing is cleaned up. With an `EventTimeTrigger` it fires
     when the stream has ended.
     """
 
@@ -365,12 +370,12 @@ class GlobalWindows(WindowAssigner):
 
 
 class CountWindows(GlobalWindows):
-    """Windows of a number of records of a key, in the order in which they come.
+    """Windows of `count` records of a key, in the order of arrival.
 
-    Without `slide` a window fires at its last record, and the next one begins; one that is incomplete never fires. With
-    it, a window of the last `count` records fires at each `slide`-th record; the first ones have fewer.
+    Without `slide`, a window fires at its last record and the next one begins; an incomplete window never fires. With
+    `slide`, a window of the last `count` records fires at every `slide`-th record; the first windows have fewer.
 
-    A trigger or an evictor that is given takes the place of these.
+    Your own trigger or evictor replaces this behaviour.
     """
 
     def __init__(self, count: int | Parameter, slide: int | Parameter | None = None) -> None:
@@ -396,8 +401,8 @@ def _is_event_time(time: Time, what: str) -> bool:
 
 
 def _offset(given: Duration, grid: Parameter, what: str) -> int:
-    """An offset in milliseconds, which is less than from one start to the next."""
-    offset_ms = milliseconds(given, f"the offset of {what}", least_ms=-grid.value)
+    """Return an offset in milliseconds. Raises JobDefinitionError unless it is less than from one start to the next."""
+    offset_ms = milliseconds(given, f"the offset of {what}", min_ms=-grid.value)
     if abs(offset_ms) >= grid.value:
         raise JobDefinitionError(
             f"The offset of {what} is {given!r}; it must be less than {grid.value} ms, from one start to the next."

@@ -1,4 +1,4 @@
-"""Column aggregates: aggregates of a field that windows keep as columns as well as one by one, to the same bytes."""
+"""Column aggregates: aggregates of a field, computed on columns or record by record with the same bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from penstock.state.folded_states import AggregateFunction
 
-__all__ = ["NEW", "ColumnAggregate", "HeldColumns", "without_empty"]
+__all__ = ["NEW", "ColumnAggregate", "HeldColumns", "mask_empty"]
 
 NEW: Final = -1
-"""In place of the row of an accumulator: one of no values."""
+"""Instead of a row number: an accumulator without values."""
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -24,41 +24,44 @@ R = TypeVar("R")
 
 
 class HeldColumns(Protocol):
-    """The accumulators of many windows, a row for each."""
+    """The accumulators of many windows, one row each."""
 
     @classmethod
     def of(cls, stored: pa.Array) -> Self:
-        """Accumulators as they are stored; where there is none, one of no values."""
+        """Read stored accumulators; a null becomes an accumulator without values."""
 
     def take(self, rows: Ints) -> Self:
-        """Those of some rows, in the order of `rows`, in which NEW may stand as well."""
+        """Return the accumulators of some rows, in the order of `rows`, which may contain NEW."""
 
     def to_arrow(self, kind: pa.DataType, holds: Mask) -> pa.Array:
-        """As they are stored, but for those of windows that hold nothing."""
+        """Return the stored form, with a null for each window that `holds` no records."""
 
 
 class ColumnAggregate(AggregateFunction[Any, A, R]):
     """An aggregate of a field; without a field, of the records themselves.
 
-    What the columns come to is, to the bit, what `add` and `get_result` make of the records one by one.
+    The columns must yield, to the bit, the same results as `add` and `get_result` do record by record.
     """
 
     held: ClassVar[type[HeldColumns]]
     field: str | None
 
     def values(self, batches: Sequence[pa.RecordBatch]) -> tuple[Mask, npt.NDArray[Any]] | None:
-        """Which records have a value, and the values, anything where there is none; None when it is not for columns."""
+        """Return a mask of the records with a value, and the values, arbitrary where there is none.
+
+        None if columns cannot aggregate these records.
+        """
         raise NotImplementedError
 
     def add_all(self, held: Any, places: Ints, values: npt.NDArray[Any]) -> Any:
-        """The accumulators with more values, each for the row in its place; may be the same, changed."""
+        """Return the accumulators with more values, each for the row in `places`; may change and return `held`."""
         raise NotImplementedError
 
     def results(self, held: Any) -> list[pa.Array]:
-        """What `get_result` makes of the accumulators: the columns of its fields, or the one of its value."""
+        """Return the results of `get_result` for the accumulators: a column per field, or one of the value."""
         raise NotImplementedError
 
 
-def without_empty(values: npt.NDArray[Any], is_empty: Mask) -> pa.Array:
-    """Values some of which are nulls, under which there is nothing, as in columns of Python values."""
+def mask_empty(values: npt.NDArray[Any], is_empty: Mask) -> pa.Array:
+    """Return values with nulls where `is_empty`. The bytes under a null are zero, as in columns of Python values."""
     return pa.array(np.where(is_empty, values.dtype.type(0), values), mask=is_empty)

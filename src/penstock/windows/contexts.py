@@ -1,4 +1,4 @@
-"""Contexts: what triggers, evictors and window functions may know and do, besides the records."""
+"""Contexts: the interfaces of triggers, evictors and window functions to their window."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Clock", "EvictorContext", "TriggerContext", "WindowContext"]
 
 
 class Clock:
-    """What time it is, in milliseconds since 1970. Whoever keeps windows moves it between records.
+    """The current time, in milliseconds since 1970. The caller of the window operator advances it between records.
 
     Attributes:
-        watermark_ms: how far event time has come; `MIN_TIME` at first, `MAX_TIME` when the stream has ended.
-        processing_ms: the time of the clock.
+        watermark_ms: the watermark; `MIN_TIME` at first, `MAX_TIME` when the stream has ended.
+        processing_ms: the processing time.
 
     """
 
@@ -29,11 +29,11 @@ class Clock:
 
 
 class EvictorContext:
-    """What an evictor may know, besides the window and its records.
+    """The context of an evictor.
 
     Attributes:
-        watermark: the watermark, in milliseconds since 1970; `-2**63` as long as there is none.
-        processing_time: the time of the clock, in milliseconds since 1970.
+        watermark: the watermark, in milliseconds since 1970; `-2**63` before the first.
+        processing_time: the processing time, in milliseconds since 1970.
 
     """
 
@@ -47,25 +47,25 @@ class EvictorContext:
         self._pane = Pane()
 
     def enter(self, windows: OpenWindows, clock: Clock) -> None:
-        """Called before a key's record or timer."""
+        """Set the windows and times. Called before a key's record or timer."""
         self._windows = windows
         self.watermark = clock.watermark_ms
         self.processing_time = clock.processing_ms
 
     def turn_to(self, window: Window, pane: Pane) -> None:
-        """Called before each window."""
+        """Set the window. Called before each window."""
         self.window = window
         self._pane = pane
 
 
 class TriggerContext(EvictorContext):
-    """What a trigger may know and do, for the window that it is asked about.
+    """The context of a trigger: the state and timers of its current window.
 
     Attributes:
-        watermark: the watermark, in milliseconds since 1970; `-2**63` as long as there is none.
-        processing_time: the time of the clock, in milliseconds since 1970.
-        merged_states: in `on_merge` the states of the windows that were merged, the earliest first; None for those
-            without.
+        watermark: the watermark, in milliseconds since 1970; `-2**63` before the first.
+        processing_time: the processing time, in milliseconds since 1970.
+        merged_states: in `on_merge`, the states of the merged windows, the earliest window first; None for a window
+            without state.
 
     """
 
@@ -78,9 +78,9 @@ class TriggerContext(EvictorContext):
 
     @property
     def state(self) -> Any:
-        """What the trigger keeps of the window; None at first, and again when it is set to None.
+        """The trigger's state for the window; None at first. Set it to None to clear it.
 
-        What is to change is replaced: do not change the value itself.
+        To change it, assign a new value; do not modify the value in place.
         """
         return self._pane.trigger_state
 
@@ -88,45 +88,45 @@ class TriggerContext(EvictorContext):
     def state(self, value: Any) -> None:
         if not self._declared:
             raise StateError(
-                "ctx.state is for triggers that declare its type, as state_type; this one does not."
+                "ctx.state is for triggers that declare its type as state_type; this one does not."
             )
         pane = self._pane
         self._windows.journal.append((setattr, pane, "trigger_state", pane.trigger_state))
         pane.trigger_state = value
 
     def register_event_timer(self, time_ms: int) -> None:
-        """Let `on_event_time` be called when the watermark has come to a time, in milliseconds since 1970.
+        """Register a timer that calls `on_event_time` when the watermark reaches a time, in milliseconds since 1970.
 
-        A time that the watermark has passed already is called when it moves next.
+        If the watermark has already passed that time, the timer fires when the watermark next advances.
         """
         pane = self._pane
         if time_ms not in pane.event_timers:
             self._windows.add_event_timer(_checked(time_ms), self.window, pane)
 
     def register_processing_timer(self, time_ms: int) -> None:
-        """Let `on_processing_time` be called when the clock has come to a time, in milliseconds since 1970."""
+        """Register a timer that calls `on_processing_time` when the clock reaches a time, given in ms since 1970."""
         pane = self._pane
         if time_ms not in pane.processing_timers:
             self._windows.add_processing_timer(_checked(time_ms), self.window, pane)
 
     def delete_event_timer(self, time_ms: int) -> None:
-        """Take a timer back, if it is there. The one that cleans the window up stays."""
+        """Delete an event-time timer, if it exists. The timer that cleans up the window cannot be deleted."""
         if time_ms != self._pane.cleanup_ms:
             self._windows.remove_event_timer(time_ms, self.window, self._pane)
 
     def delete_processing_timer(self, time_ms: int) -> None:
-        """Take a timer back, if it is there. The one that cleans the window up stays."""
+        """Delete a processing-time timer, if it exists. The timer that cleans up the window cannot be deleted."""
         if time_ms != self._pane.cleanup_ms:
             self._windows.remove_processing_timer(time_ms, self.window, self._pane)
 
 
 class WindowContext(EvictorContext):
-    """What a window function may know and do, for the window that fires.
+    """The context of a window function: the window that fires, its state, and side outputs.
 
     Attributes:
         window: the window, with its `start` and `end`.
-        watermark: the watermark, in milliseconds since 1970; `-2**63` as long as there is none.
-        processing_time: the time of the clock, in milliseconds since 1970.
+        watermark: the watermark, in milliseconds since 1970; `-2**63` before the first.
+        processing_time: the processing time, in milliseconds since 1970.
 
     """
 
@@ -140,9 +140,9 @@ class WindowContext(EvictorContext):
 
     @property
     def state(self) -> Any:
-        """What the function keeps of the window until it is cleaned up; None at first.
+        """The function's state for the window, kept until the window is cleaned up; None at first.
 
-        What is to change is replaced: do not change the value itself.
+        To change it, assign a new value; do not modify the value in place.
         """
         return self._pane.window_state
 
@@ -150,14 +150,14 @@ class WindowContext(EvictorContext):
     def state(self, value: Any) -> None:
         if not self._declared:
             raise StateError(
-                "ctx.state is for window functions that declare its type, as window_state; this one does not."
+                "ctx.state is for window functions that declare its type as window_state; this one does not."
             )
         pane = self._pane
         self._windows.journal.append((setattr, pane, "window_state", pane.window_state))
         pane.window_state = value
 
     def side_output(self, name: str, record: Any) -> None:
-        """Emit a record to a side output that the function declares in `side_outputs`."""
+        """Emit a record to a side output. Raises ValueError if the function does not declare it in `side_outputs`."""
         if name not in self._side_outputs:
             known = ", ".join(sorted(self._side_outputs)) or "none"
             raise ValueError(f"the side output {name!r} is not declared; declared are: {known}")
@@ -168,5 +168,5 @@ def _checked(time_ms: int) -> int:
     if not isinstance(time_ms, int) or isinstance(time_ms, bool):
         raise TypeError(f"the time of a timer is an int, in milliseconds since 1970, not {time_ms!r}")
     if not MIN_TIME <= time_ms <= MAX_TIME:
-        raise ValueError(f"the time {time_ms} of a timer is beyond all times")
+        raise ValueError(f"the time {time_ms} of a timer does not fit into 64 bits")
     return time_ms

@@ -1,11 +1,11 @@
-"""Distinct counts: how many values of a field differ in each window, exact when few, else estimated by a sketch.
+"""Distinct counts: the number of distinct values of a field in each window; exact if small, else estimated by a sketch.
 
-The sketch of a window keeps the smallest hashes of its values, up to a number that follows from the accuracy, and the
-smallest of those that it has left out, its limit. As hashes are spread evenly, the part of all hashes that lies below
-the limit tells how many values there are (Bar-Yossef et al., Counting Distinct Elements in a Data Stream, RANDOM 2002;
-Beyer et al., On Synopses for Distinct-Value Estimation Under Multiset Operations, SIGMOD 2007; with a limit, Dasgupta
-et al., A Framework for Estimating Stream Expression Cardinalities, ICDT 2016). Neither the order of the values makes a
-difference, nor how they were spread over sketches that are merged.
+The sketch of a window keeps the smallest hashes of its values, up to a number that depends on the accuracy. Its limit
+is the smallest hash that it has dropped. Since hashes are uniformly distributed, the fraction of all hashes below the
+limit yields the number of values (Bar-Yossef et al., Counting Distinct Elements in a Data Stream, RANDOM 2002; Beyer
+et al., On Synopses for Distinct-Value Estimation Under Multiset Operations, SIGMOD 2007; with a limit, Dasgupta et al.,
+A Framework for Estimating Stream Expression Cardinalities, ICDT 2016). The result depends neither on the order of the
+values nor on their distribution over merged sketches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import JobDefinitionError
-from penstock.windows.column_aggregates import NEW, ColumnAggregate, without_empty
+from penstock.windows.column_aggregates import NEW, ColumnAggregate, mask_empty
 from penstock.windows.value_hashes import BITS, column_hashes, value_hash
 from penstock.windows.window_parameters import Parameter
 
@@ -33,10 +33,10 @@ _FINEST: Final = 0.005
 _COARSEST: Final = 0.25
 
 _NONE: Final = -1
-"""The limit of a sketch that has left nothing out."""
+"""The limit of a sketch that has dropped nothing."""
 _ALL: Final = 2.0**BITS
 _MOST: Final = math.nextafter(2.0**63, 0.0)
-"""The largest double that is an integer of 64 bits."""
+"""The largest double that fits into a 64-bit integer."""
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -44,10 +44,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Sketch:
-    """What is known of the values in a window.
+    """The sketch of the values in a window.
 
-    `hashes` are the smallest of their hashes, in order, each once. `limit` is above them, the smallest that was left
-    out; None as long as all are there.
+    `hashes` are the smallest of their hashes, sorted and distinct. `limit` is the smallest dropped hash, larger than
+    all of these; None while none has been dropped.
     """
 
     hashes: tuple[int, ...] = ()
@@ -56,14 +56,14 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Distinct:
-    """How many values differ."""
+    """The number of distinct values."""
 
     distinct: int
 
 
 @dataclass(frozen=True)
 class SketchColumns:
-    """Sketches as columns: the hashes of each, one behind the other, where they begin and end, and the limits."""
+    """Sketches as columns: the concatenated hashes, the offsets of each sketch, and the limits."""
 
     hashes: Ints
     offsets: Ints
@@ -71,7 +71,7 @@ class SketchColumns:
 
     @classmethod
     def of(cls, stored: pa.Array) -> Self:
-        """Sketches as they are stored."""
+        """Read stored sketches."""
         lists = pc.struct_field(stored, "hashes")
         lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
         limits = pc.struct_field(stored, "limit").fill_null(_NONE).to_numpy()
@@ -79,11 +79,11 @@ class SketchColumns:
 
     @property
     def lengths(self) -> Ints:
-        """How many hashes each has."""
+        """The number of hashes of each sketch."""
         return np.diff(self.offsets)
 
     def take(self, rows: Ints) -> Self:
-        """Those of some rows."""
+        """Return the sketches of some rows, which may contain NEW."""
         lists = pa.LargeListArray.from_arrays(self.offsets, self.hashes)
         # Arrow copies list by list.
         taken = lists.take(pa.array(rows, mask=rows == NEW))
@@ -91,24 +91,24 @@ class SketchColumns:
         return type(self)(taken.flatten().to_numpy(), _offsets(lengths), np.append(self.limits, _NONE)[rows])
 
     def to_arrow(self, kind: pa.DataType, holds: Mask) -> pa.Array:
-        """As they are stored."""
+        """Return the stored form, with a null for each window that `holds` no records."""
         offsets = pa.array(self.offsets, pa.int32())
         lists = pa.ListArray.from_arrays(offsets, self.hashes, type=kind.field("hashes").type)
-        limits = without_empty(self.limits, self.limits == _NONE)
+        limits = mask_empty(self.limits, self.limits == _NONE)
         return pa.StructArray.from_arrays([lists, limits], fields=list(kind), mask=pa.array(~holds))
 
     def add(self, places: Ints, hashes: Ints, most: int) -> Self:
-        """The sketches with more hashes, each for the one in its place, which then keeps at most `most`."""
+        """Return the sketches with more hashes, each added to the sketch in `places`, which keeps at most `most`."""
         grows = np.zeros(len(self.limits), bool)
         grows[places] = True
         limits = self.limits[places]
         below = (limits == _NONE) | (hashes < limits)
-        places, hashes = _each_once(places[below], hashes[below])
+        places, hashes = _deduplicate(places[below], hashes[below])
         at = self._find(places, hashes)
         new = (at == self.offsets[places + 1]) | (np.append(self.hashes, _NONE)[at] != hashes)
         places, hashes = places[new], hashes[new]
         lengths = self.lengths + np.bincount(places, minlength=len(grows))
-        # The smallest of each sketch stay; the next one is its limit.
+        # Each sketch keeps its smallest hashes; the next one is its limit.
         all_hashes, limits = np.insert(self.hashes, at[new], hashes), self.limits.copy()
         longer = grows & (lengths > most)
         starts = _offsets(lengths)[:-1]
@@ -118,18 +118,18 @@ class SketchColumns:
         return type(self)(all_hashes[rank < np.repeat(kept, lengths)], _offsets(kept), limits)
 
     def _find(self, places: Ints, hashes: Ints) -> Ints:
-        """Where each hash stands, or would, among those of the sketch in its place: all at once, by bisection."""
+        """Return the position of each hash among those of its sketch, found or not: all at once, by bisection."""
         low, high = self.offsets[places], self.offsets[places + 1]
         while (searched := low < high).any():
             middle = (low + high) // 2
-            # What is found already may point behind the last hash.
+            # A position that is already found may be after the last hash.
             is_above = self.hashes[np.minimum(middle, len(self.hashes) - 1)] < hashes
             low = np.where(searched & is_above, middle + 1, low)
             high = np.where(searched & ~is_above, middle, high)
         return low
 
     def estimates(self) -> Ints:
-        """How many values differ in each."""
+        """Return the number of distinct values of each sketch."""
         counts, over = self.lengths, self.limits != _NONE
         counts[over] = np.minimum(np.rint(counts[over] * _ALL / self.limits[over]), _MOST).astype(np.int64)
         return counts
@@ -139,8 +139,8 @@ def _offsets(lengths: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def _each_once(places: Ints, hashes: Ints) -> tuple[Ints, Ints]:
-    """Each hash of a place once, in order."""
+def _deduplicate(places: Ints, hashes: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct hashes of each place, sorted."""
     order = np.lexsort((hashes, places))
     places, hashes = places[order], hashes[order]
     first = np.ones(len(places), bool)
@@ -149,10 +149,10 @@ def _each_once(places: Ints, hashes: Ints) -> tuple[Ints, Ints]:
 
 
 class DistinctCount(ColumnAggregate[Sketch, Distinct]):
-    """How many values of a field differ. Null is not a value.
+    """The number of distinct values of a field. Null values are not counted.
 
-    `accuracy` is the standard error of the estimate as a part of the count, and a parameter of the windows: what holds
-    counts for a window from its next value on.
+    `accuracy` is the relative standard error of the estimate, and a parameter of the windows. A change applies to a
+    window from its next value on.
     """
 
     held = SketchColumns
@@ -164,11 +164,11 @@ class DistinctCount(ColumnAggregate[Sketch, Distinct]):
         self.accuracy.is_fractional = True
 
     def create_accumulator(self) -> Sketch:
-        """No values."""
+        """Return the sketch of no values."""
         return Sketch()
 
     def add(self, record: Any, sketch: Sketch) -> Sketch:
-        """One more record."""
+        """Add a record."""
         assert self.field is not None
         value = getattr(record, self.field)
         if value is None:
@@ -182,20 +182,20 @@ class DistinctCount(ColumnAggregate[Sketch, Distinct]):
         return self._bounded(hashes, limit)
 
     def merge(self, a: Sketch, b: Sketch) -> Sketch:
-        """The values of two windows."""
+        """Merge the values of two windows."""
         limit = min((limit for limit in (a.limit, b.limit) if limit is not None), default=None)
         hashes = sorted({*a.hashes, *b.hashes})
         return self._bounded(tuple(hashes if limit is None else hashes[: bisect_left(hashes, limit)]), limit)
 
     def get_result(self, sketch: Sketch) -> Distinct:
-        """The estimate."""
+        """Return the estimate."""
         count = len(sketch.hashes)
         if sketch.limit is None:
             return Distinct(count)
         return Distinct(int(min(round(count * _ALL / sketch.limit), _MOST)))
 
     def values(self, batches: Sequence[pa.RecordBatch]) -> tuple[Mask, Ints] | None:
-        """The hashes."""
+        """Return the hashes of the values."""
         column = pa.concat_arrays([batch.column(self.field) for batch in batches])
         has_value = column.is_valid().to_numpy(zero_copy_only=False)
         hashes = np.zeros(len(column), np.int64)
@@ -203,11 +203,11 @@ class DistinctCount(ColumnAggregate[Sketch, Distinct]):
         return has_value, hashes
 
     def add_all(self, held: SketchColumns, places: Ints, values: Ints) -> SketchColumns:
-        """More hashes."""
+        """Add hashes."""
         return held.add(places, values, self.accuracy.value)
 
     def results(self, held: SketchColumns) -> list[pa.Array]:
-        """The estimates."""
+        """Return the estimates."""
         return [pa.array(held.estimates())]
 
     def _bounded(self, hashes: tuple[int, ...], limit: int | None) -> Sketch:
@@ -216,10 +216,10 @@ class DistinctCount(ColumnAggregate[Sketch, Distinct]):
 
 
 def _read_accuracy(value: Any) -> int:
-    """How many hashes are kept for an accuracy: the standard error of the estimate of k is below 1 / sqrt(k - 1)."""
+    """Return how many hashes to keep for an accuracy: the standard error with k hashes is below 1 / sqrt(k - 1)."""
     if not isinstance(value, float) or not _FINEST <= value <= _COARSEST:
         raise JobDefinitionError(
-            f"The accuracy of a distinct count is {value!r}; give its standard error as a part of the count, "
+            f"The accuracy of a distinct count is {value!r}; give its relative standard error, "
             f"{_FINEST} to {_COARSEST}."
         )
     return math.ceil(1 / (value * value)) + 1

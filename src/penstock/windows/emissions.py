@@ -1,4 +1,4 @@
-"""Emissions: what leaves windows, and how many records went which way."""
+"""Emissions: the records that windows emit, and the number of records by outcome."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Emission", "Emitted", "LateRecord", "SideRecord"]
 
 
 class Emission(NamedTuple):
-    """What one firing of a window emits.
+    """The results of one firing of a window.
 
-    `timestamp_ms` is the event time of the results: the last millisecond of the window; of a window without an end that
-    of the record or the timer that fired it, None when that was the clock or the end of time.
+    `timestamp_ms` is the event time of the results: the last millisecond of the window. For a window without an end, it
+    is that of the record or the timer that fired it, or None if the clock or the end of time did.
     """
 
     key: Any
@@ -23,7 +23,7 @@ class Emission(NamedTuple):
 
 
 class LateRecord(NamedTuple):
-    """A record whose windows had been cleaned up when it came; `time_ms` is its own time."""
+    """A record that arrived after its windows had been cleaned up; `time_ms` is its own time."""
 
     key: Any
     time_ms: int
@@ -31,7 +31,7 @@ class LateRecord(NamedTuple):
 
 
 class SideRecord(NamedTuple):
-    """A record that a window function has emitted to a side output; `timestamp_ms` as of its results."""
+    """A record that a window function has emitted to a side output; `timestamp_ms` is that of its results."""
 
     key: Any
     window: Window
@@ -41,18 +41,18 @@ class SideRecord(NamedTuple):
 
 
 class Emitted:
-    """What windows have emitted, in order, and what became of the records that were processed.
+    """The emissions of windows, in order, and the number of processed records by outcome.
 
     Each record that was processed without an error is counted once.
 
     Attributes:
-        panes: what firings emitted.
-        late: late records, where they are asked for.
-        side_outputs: what window functions emitted to side outputs.
-        in_windows: number of records that came into a window or more.
-        late_records: number of records that were late, and went to `late`.
-        dropped_late: number of records that were late, and were dropped.
-        without_window: number of records for which there was no window, as in the gaps of sliding windows.
+        panes: the results of firings.
+        late: the late records, if the step emits them.
+        side_outputs: the records that window functions emitted to side outputs.
+        in_windows: the number of records put into at least one window.
+        late_records: the number of late records in `late`.
+        dropped_late: the number of late records that were dropped.
+        without_window: the number of records without a window, such as in the gaps of sliding windows.
 
     """
 
@@ -70,7 +70,7 @@ class Emitted:
         self.clear()
 
     def clear(self) -> None:
-        """Forget it all."""
+        """Remove everything, and reset the counts."""
         self.panes: list[Emission] = []
         self.late: list[LateRecord] = []
         self.side_outputs: list[SideRecord] = []

@@ -1,5 +1,5 @@
-"""Window evictors: drop records of a window around a firing."""
-# Overriding methods are as the base class declares them.
+"""Window evictors: drop records of a window before or after it fires."""
+# Overriding methods are documented in the base class.
 # ruff: noqa: ARG002
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Element = tuple[int, Any]
 
 
 class Evictor:
-    """Which records stay in a window when it fires. Derive your own from it.
+    """A window evictor: chooses the records that stay in a window when it fires. Derive your own from it.
 
-    What an evictor drops is gone for good. Windows with an evictor keep all their records until then, also those that
-    are reduced or aggregated.
+    A dropped record is gone for good. Windows with an evictor keep all of their records until then, even if they reduce
+    or aggregate them.
 
     >>> class WithoutZeros(Evictor):
     ...     def evict_before(self, elements, size, window, ctx):
@@ -34,21 +34,21 @@ class Evictor:
     def evict_before(
         self, elements: Sequence[Element], size: int, window: Window, ctx: EvictorContext
     ) -> Sequence[Element]:
-        """The elements to keep, of all `size` in the order in which they came; asked before the window function.
+        """Return the elements to keep, of all `size` in the order of arrival. Called before the window function.
 
-        The function sees what is kept. It is called when nothing is, too.
+        The window function receives the kept elements. It is called even if none is kept.
         """
         return elements
 
     def evict_after(
         self, elements: Sequence[Element], size: int, window: Window, ctx: EvictorContext
     ) -> Sequence[Element]:
-        """The elements to keep of those that the window function has seen; asked after it."""
+        """Return the elements to keep, of those that the window function has received. Called after it."""
         return elements
 
 
 class _OneTime(Evictor):
-    """An evictor that drops the same before the window function or after it."""
+    """An evictor that drops records either before or after the window function."""
 
     def __init__(self, *, after: bool) -> None:
         self._after = after
@@ -56,47 +56,50 @@ class _OneTime(Evictor):
     def evict_before(
         self, elements: Sequence[Element], size: int, window: Window, ctx: EvictorContext
     ) -> Sequence[Element]:
-        return elements if self._after or not elements else self._kept(elements)
+        return elements if self._after or not elements else self._select(elements)
 
     def evict_after(
         self, elements: Sequence[Element], size: int, window: Window, ctx: EvictorContext
     ) -> Sequence[Element]:
-        return self._kept(elements) if self._after and elements else elements
+        return self._select(elements) if self._after and elements else elements
 
-    def _kept(self, elements: Sequence[Element]) -> Sequence[Element]:
+    def _select(self, elements: Sequence[Element]) -> Sequence[Element]:
         raise NotImplementedError
 
 
 class CountEvictor(_OneTime):
-    """Keeps the `count` records that came last."""
+    """An evictor that keeps the `count` records that arrived last. With `after`, drops after the window function."""
 
     def __init__(self, count: int | Parameter, *, after: bool = False) -> None:
         super().__init__(after=after)
         self._count = Parameter.count(count, "the count of a CountEvictor", least=0)
 
-    def _kept(self, elements: Sequence[Element]) -> Sequence[Element]:
+    def _select(self, elements: Sequence[Element]) -> Sequence[Element]:
         return elements[max(0, len(elements) - self._count.value) :]
 
 
 class TimeEvictor(_OneTime):
-    """Keeps the records whose time is less than `keep` before the latest time among them."""
+    """An evictor that keeps the records less than `keep` before the latest one, by their times.
+
+    With `after`, drops after the window function.
+    """
 
     def __init__(self, keep: Duration | Parameter, *, after: bool = False) -> None:
         super().__init__(after=after)
-        self._keep = Parameter.duration(keep, "the time that a TimeEvictor keeps", least_ms=0)
+        self._keep = Parameter.duration(keep, "the time that a TimeEvictor keeps", min_ms=0)
 
-    def _kept(self, elements: Sequence[Element]) -> Sequence[Element]:
+    def _select(self, elements: Sequence[Element]) -> Sequence[Element]:
         cutoff_ms = max(time_ms for time_ms, _ in elements) - self._keep.value
         return [element for element in elements if element[0] > cutoff_ms]
 
 
 class DeltaEvictor(_OneTime):
-    """Keeps the records that differ by less than `threshold` from the one that came last.
+    """An evictor that keeps the records that differ by less than `threshold` from the one that arrived last.
 
     Args:
-        threshold: drops from it on; 0 drops everything.
-        delta: a function of a record and the last one that says how much they differ.
-        after: whether it drops after the window function.
+        threshold: the smallest difference to drop; 0 drops everything.
+        delta: a function of a record and the last record that returns their difference.
+        after: whether to drop records after the window function instead of before it.
 
     """
 
@@ -111,6 +114,6 @@ class DeltaEvictor(_OneTime):
         self._threshold = Parameter.number(threshold, "the threshold of a DeltaEvictor")
         self._delta = delta
 
-    def _kept(self, elements: Sequence[Element]) -> Sequence[Element]:
+    def _select(self, elements: Sequence[Element]) -> Sequence[Element]:
         threshold, last = self._threshold.value, elements[-1][1]
         return [element for element in elements if self._delta(element[1], last) < threshold]

@@ -1,7 +1,7 @@
-"""Field aggregates: count, sum, smallest, largest and mean of a field in each window.
+"""Field aggregates: count, sum, min, max and mean of a field in each window.
 
-All of them are kept together, so that a command can choose another one while the job runs. As columns, they are added
-in the order of the records, so that both roads give the same sums to the last bit.
+All of them are kept together, so a command can switch to another one while the job runs. Columns add values in the
+order of the records, so their sums equal those of record-by-record processing to the last bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import JobDefinitionError
-from penstock.windows.column_aggregates import ColumnAggregate, without_empty
+from penstock.windows.column_aggregates import ColumnAggregate, mask_empty
 from penstock.windows.window_parameters import Parameter
 
 __all__ = [
@@ -39,9 +39,9 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Totals:
-    """What is known of the values in a window. Null values are not among them.
+    """The totals of the values in a window, without null values.
 
-    `low` and `high` are the smallest and the largest of them, None as long as there is none.
+    `low` and `high` are the smallest and the largest value, None while there is none.
     """
 
     count: int = 0
@@ -52,7 +52,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class TotalsColumns:
-    """Totals as columns. Where no value has come, `lows` and `highs` are infinite."""
+    """Totals as columns. Without a value, `lows` and `highs` are infinite."""
 
     counts: Ints
     totals: Floats
@@ -61,7 +61,7 @@ class TotalsColumns:
 
     @classmethod
     def of(cls, stored: pa.Array) -> Self:
-        """Totals as they are stored."""
+        """Read stored totals."""
         return cls(
             _filled(stored, "count", 0),
             _filled(stored, "total", 0.0),
@@ -70,38 +70,38 @@ class TotalsColumns:
         )
 
     def take(self, rows: Ints) -> Self:
-        """Those of some rows; the last row, which is NEW, is put there for it."""
+        """Return the totals of some rows. NEW, which is -1, selects an empty row appended at the end."""
         none = (0, 0.0, np.inf, -np.inf)
         columns = (self.counts, self.totals, self.lows, self.highs)
         return type(self)(*(np.append(column, at)[rows] for column, at in zip(columns, none, strict=True)))
 
     def add(self, places: Ints, values: Floats) -> None:
-        """One by one in the order of the records, as sums of floating-point numbers depend on it."""
+        """Add values one by one in the order of the records, since floating-point sums depend on the order."""
         np.add.at(self.totals, places, values)
         np.minimum.at(self.lows, places, values)
         np.maximum.at(self.highs, places, values)
 
     def to_arrow(self, kind: pa.DataType, holds: Mask) -> pa.Array:
-        """As they are stored."""
-        # So they are as long as there was no value.
+        """Return the stored form, with a null for each window that `holds` no records."""
+        # True only without a value, when both are infinite.
         is_empty = self.lows > self.highs
         columns = [
             pa.array(self.counts),
             pa.array(self.totals),
-            without_empty(self.lows, is_empty),
-            without_empty(self.highs, is_empty),
+            mask_empty(self.lows, is_empty),
+            mask_empty(self.highs, is_empty),
         ]
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(~holds))
 
     def results(self) -> dict[str, pa.Array]:
-        """All of `AGGREGATES`."""
+        """Return all of `AGGREGATES`, by name."""
         is_empty = self.counts == 0
         return {
             "count": pa.array(self.counts),
             "sum": pa.array(self.totals),
-            "min": without_empty(self.lows, is_empty),
-            "max": without_empty(self.highs, is_empty),
-            "mean": without_empty(self.totals / np.maximum(self.counts, 1), is_empty),
+            "min": mask_empty(self.lows, is_empty),
+            "max": mask_empty(self.highs, is_empty),
+            "mean": mask_empty(self.totals / np.maximum(self.counts, 1), is_empty),
         }
 
 
@@ -113,7 +113,7 @@ def _filled(stored: pa.Array, name: str, value: float) -> npt.NDArray[Any]:
 class FieldAggregate(ColumnAggregate[Totals, float]):
     """One of `AGGREGATES` over a numeric field of the records.
 
-    `aggregate` is a parameter of the windows: the setting of that name chooses another one.
+    `aggregate` is a parameter of the windows: the setting of that name switches to another one.
     """
 
     held = TotalsColumns
@@ -123,11 +123,11 @@ class FieldAggregate(ColumnAggregate[Totals, float]):
         self.aggregate: Final = choice_of(aggregate)
 
     def create_accumulator(self) -> Totals:
-        """No values."""
+        """Return the totals of no values."""
         return Totals()
 
     def add(self, record: Any, totals: Totals) -> Totals:
-        """One more record."""
+        """Add a record."""
         if self.field is None:
             return replace(totals, count=totals.count + 1)
         value = getattr(record, self.field)
@@ -143,7 +143,7 @@ class FieldAggregate(ColumnAggregate[Totals, float]):
         )
 
     def get_result(self, totals: Totals) -> float | None:  # type: ignore[override]  # of no values there is no mean
-        """The aggregate that is in force; None where there is no value, but for count and sum."""
+        """Return the current aggregate; min, max and mean are None without a value."""
         match self.aggregate.value:
             case "count":
                 return float(totals.count)
@@ -156,13 +156,13 @@ class FieldAggregate(ColumnAggregate[Totals, float]):
         return totals.total / totals.count if totals.count else None
 
     def merge(self, a: Totals, b: Totals) -> Totals:
-        """The values of two windows."""
+        """Merge the values of two windows."""
         lows = [low for low in (a.low, b.low) if low is not None]
         highs = [high for high in (a.high, b.high) if high is not None]
         return Totals(a.count + b.count, a.total + b.total, min(lows, default=None), max(highs, default=None))
 
     def values(self, batches: Sequence[pa.RecordBatch]) -> tuple[Mask, Floats] | None:
-        """The numbers; None when some are none."""
+        """Return the numbers; None if any is NaN, which columns would aggregate differently."""
         if self.field is None:
             rows = sum(batch.num_rows for batch in batches)
             return np.ones(rows, bool), np.zeros(rows)
@@ -173,14 +173,14 @@ class FieldAggregate(ColumnAggregate[Totals, float]):
         return None if np.isnan(values).any() else (has_value, values)
 
     def add_all(self, held: TotalsColumns, places: Ints, values: Floats) -> TotalsColumns:
-        """More numbers, in the order of the records."""
+        """Add numbers, in the order of the records."""
         held.counts[:] += np.bincount(places, minlength=len(held.counts))
         if self.field is not None:
             held.add(places, values)
         return held
 
     def results(self, held: TotalsColumns) -> list[pa.Array]:
-        """The aggregate that is in force."""
+        """Return the current aggregate as a column."""
         return [held.results()[self.aggregate.value]]
 
 
@@ -191,17 +191,17 @@ class RecordCount(FieldAggregate):
         self.field = None
 
     def get_result(self, totals: Totals) -> int:
-        """How many records there are."""
+        """Return the number of records."""
         return totals.count
 
     def results(self, held: TotalsColumns) -> list[pa.Array]:
-        """The same as a column."""
+        """Return the number of records as a column."""
         return [pa.array(held.counts)]
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """All aggregates of the values in a window; of no values there is no smallest, largest and mean."""
+    """All aggregates of the values in a window; `min`, `max` and `mean` are None without a value."""
 
     count: int
     sum: float
@@ -217,17 +217,17 @@ class FieldStatistics(FieldAggregate):
         super().__init__("mean", field)
 
     def get_result(self, totals: Totals) -> Statistics:  # type: ignore[override]  # all of them
-        """The aggregates."""
+        """Return all aggregates."""
         mean = totals.total / totals.count if totals.count else None
         return Statistics(totals.count, totals.total, totals.low, totals.high, mean)
 
     def results(self, held: TotalsColumns) -> list[pa.Array]:
-        """All of them."""
+        """Return all aggregates, one column each."""
         return list(held.results().values())
 
 
 def choice_of(aggregate: Any) -> Parameter:
-    """The parameter of an aggregate. JobDefinitionError for what is none."""
+    """Return the parameter of an aggregate. Raises JobDefinitionError for an unknown one."""
     parameter = aggregate if isinstance(aggregate, Parameter) else Parameter(aggregate)
     parameter.read_with(_read_choice)
     return parameter
@@ -236,7 +236,7 @@ def choice_of(aggregate: Any) -> Parameter:
 def _read_choice(value: Any) -> str:
     if value not in AGGREGATES:
         raise JobDefinitionError(
-            f"The aggregate of windows is {value!r}; it is one of {', '.join(AGGREGATES)}."
+            f"The aggregate of windows is {value!r}; use one of {', '.join(AGGREGATES)}."
         )
     found: str = value
     return found

@@ -1,4 +1,4 @@
-"""The window operator: what a record or a timer of a key does to the key's windows."""
+"""The window operator: applies the records and timers of a key to the key's windows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FIRE_AND_PURGE: Final = TriggerResult.FIRE_AND_PURGE
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """What windows are made of.
+    """The specification of windows.
 
     Attributes:
         assigner: chooses the windows of a record.
-        contents: how contents grow, and what comes of them.
-        trigger: decides when a window fires; without one, the assigner's.
-        evictor: drops records around a firing; without one, the assigner's, if it has one.
-        lateness: how long behind its end a window by event time still takes records.
+        contents: accumulates the records of a window, and computes its results.
+        trigger: decides when a window fires; defaults to the assigner's trigger.
+        evictor: drops records before or after a firing; defaults to the assigner's evictor, if any.
+        lateness: how long after its end an event-time window still accepts records.
         late_output: whether late records are emitted, instead of dropped and counted.
 
     """
@@ -66,21 +66,21 @@ class WindowSpec:
 
 
 class WindowOperator:
-    """The windows of one step, for any number of keys, whose open windows are given to each call.
+    """The windows of one step, for any number of keys. Each call receives the open windows of one key.
 
-    What a call emits is appended to `emitted`, which the caller takes away. A call that raises has taken back what it
-    did; a timer that raises is spent all the same. The caller commits the key's windows after each call.
+    A call appends its output to `emitted`, which the caller empties. A call that raises has undone its changes, but a
+    timer that raises is used up. The caller commits the key's windows after each call.
 
     Attributes:
-        emitted: what the windows have emitted, and what became of the records.
+        emitted: the output of the windows, and the number of records by outcome.
         trigger: the trigger of the windows.
         evictor: their evictor, or None.
-        folds: whether the records of a window are folded into one value as they come; else all of them are kept.
-        lateness: how long behind its end a window by event time still takes records.
-        check: is given the windows of a key whenever code has worked on them, and raises when they cannot be kept: as
-            if the code had. None where that is looked at later.
+        folds: whether records are folded into one value as they arrive; else all of them are kept.
+        lateness: how long after its end an event-time window still accepts records.
+        check: is called with the windows of a key after user code has run, and raises, as if that code did, when they
+            cannot be stored. None if that is checked later.
 
-    Raises JobDefinitionError for parts that do not fit each other.
+    Raises JobDefinitionError for parts that do not fit together.
 
     """
 
@@ -94,15 +94,15 @@ class WindowOperator:
         self.folds = spec.contents.folds and self.evictor is None
         self._event_time = spec.assigner.is_event_time
         self._merges = spec.assigner.merges
-        # Windows by processing time have none: their clock does not wait for records.
+        # Processing-time windows have no lateness: their clock does not wait for records.
         self.lateness = Parameter.duration(
-            spec.lateness if self._event_time else "0s", "the allowed lateness of a window", least_ms=0
+            spec.lateness if self._event_time else "0s", "the allowed lateness of a window", min_ms=0
         )
         self._late_output = spec.late_output
         if self._merges and not self.trigger.can_merge:
             raise JobDefinitionError(
-                f"{type(self.trigger).__name__} cannot be the trigger of windows that merge, as "
-                f"{type(spec.assigner).__name__} do; one that can says can_merge = True."
+                f"{type(self.trigger).__name__} cannot be the trigger of windows that merge, such as "
+                f"{type(spec.assigner).__name__}. Use a trigger with can_merge = True."
             )
         self._contents.check(merges=self._merges, folds=self.folds)
         self._trigger_ctx = TriggerContext(keeps_state=self.trigger.state_type is not None)
@@ -118,9 +118,9 @@ class WindowOperator:
         Args:
             windows: the open windows of the record's key.
             key: the key.
-            time_ms: the record's event time in milliseconds, or when it came where it has none.
+            time_ms: the record's event time in milliseconds, or its arrival time if it has none.
             record: the record.
-            clock: watermark and processing time, which stand still meanwhile.
+            clock: watermark and processing time, which do not change during the call.
 
         """
         mark = len(windows.journal)
@@ -142,7 +142,7 @@ class WindowOperator:
             self.emitted.dropped_late += 1
 
     def fire_event_timer(self, windows: OpenWindows, key: Any, clock: Clock) -> None:
-        """Fire the first timer of a key by event time, which is due: its time is not later than the watermark."""
+        """Fire the first event-time timer of a key. It must be due: not later than the watermark."""
         time_ms, window = windows.spend_event_timer()
         pane = windows.panes.get(window)
         if pane is not None:
@@ -151,9 +151,9 @@ class WindowOperator:
             self._on_timer(windows, key, due, clock)
 
     def fire_processing_timer(self, windows: OpenWindows, key: Any, clock: Clock) -> None:
-        """Fire the first timer of a key by processing time, which is due.
+        """Fire the first processing-time timer of a key. It must be due.
 
-        Best those alone that are before the time of the clock: a window that ends at that time is done when its timer
+        Only fire timers that are earlier than the clock: a window that ends at that time is closed when its timer
         fires, and a record of the same millisecond would open it again.
         """
         time_ms, window = windows.spend_processing_timer()
@@ -167,14 +167,14 @@ class WindowOperator:
     def _process(
         self, windows: OpenWindows, key: Any, time_ms: int, record: Any, clock: Clock
     ) -> bool | None:
-        """Whether any window took the record; None where there is no window for it."""
+        """Return whether any window accepted the record; None if there is no window for it."""
         event_time, trigger, journal = self._event_time, self.trigger, windows.journal
         assigner = self._assigner
         at_ms = time_ms if event_time else clock.processing_ms
         assigned = assigner.assign(record, at_ms)
         if windows.fitting != assigner.version:
-            assigned = self._beside_others(windows, assigned, at_ms)
-        # Nothing is late by processing time.
+            assigned = self._assign_with_others(windows, assigned, at_ms)
+        # In processing time, no record is late.
         late_ms = clock.watermark_ms if event_time else MIN_TIME
         ctx, panes = self._trigger_ctx, windows.panes
         ctx.enter(windows, clock)
@@ -182,7 +182,7 @@ class WindowOperator:
         for assigned_window in assigned:
             window = assigned_window
             if self._merges:
-                window = self._merged(windows, window, late_ms)
+                window = self._merge(windows, window, late_ms)
             cleanup_ms = self._cleanup_ms(window)
             if cleanup_ms <= late_ms:
                 accepted = accepted or False
@@ -195,10 +195,10 @@ class WindowOperator:
                 self._clean_up_at(windows, window, pane, cleanup_ms)
             contents = pane.contents
             if self.folds:
-                journal.append((pane.put_back, contents, pane.count))
+                journal.append((pane.restore, contents, pane.count))
                 pane.contents = self._contents.add(contents, record)
             elif contents is None:
-                journal.append((pane.put_back, None, 0))
+                journal.append((pane.restore, None, 0))
                 pane.contents = [(time_ms, record)]
             else:
                 contents.append((time_ms, record))
@@ -214,19 +214,19 @@ class WindowOperator:
                 self._drop_idle(windows, window, pane)
         return accepted
 
-    def _beside_others(
+    def _assign_with_others(
         self, windows: OpenWindows, assigned: Sequence[Window], at_ms: int
     ) -> Sequence[Window]:
-        """The windows of a record where some may be open that were made with other parameters."""
+        """Return the windows of a record when windows with other parameters may be open."""
         assigner = self._assigner
         others = [window for window in windows.panes if not assigner.fits(window)]
         if others:
-            return assigner.beside(assigned, others, at_ms)
+            return assigner.assign_with_others(assigned, others, at_ms)
         windows.fitting = assigner.version
         return assigned
 
-    def _merged(self, windows: OpenWindows, window: Window, late_ms: int) -> Window:
-        """The session that a window becomes a part of, which may be new, or of several."""
+    def _merge(self, windows: OpenWindows, window: Window, late_ms: int) -> Window:
+        """Merge a window with the open ones that it touches, and return the result, which may be new."""
         touching = windows.touching(window)
         if not touching:
             return window
@@ -252,16 +252,16 @@ class WindowOperator:
         return merged
 
     def _gather(self, windows: OpenWindows, pane: Pane, merged: list[Pane]) -> None:
-        """Put the contents of windows, the earliest first, into one that is new."""
+        """Combine the contents of windows, the earliest first, into a new one."""
         for one in merged:
             if one.contents is None:
                 continue
             if pane.contents is None:
                 pane.contents = one.contents
             elif self.folds:
-                pane.contents = self._contents.merged(pane.contents, one.contents)
+                pane.contents = self._contents.merge(pane.contents, one.contents)
             else:
-                # The list belonged to the first of them, and would again.
+                # The list is that of the first window, which a rollback must restore.
                 held = pane.contents
                 windows.journal.append((held.__delitem__, slice(len(held), None)))
                 held.extend(one.contents)
@@ -270,7 +270,7 @@ class WindowOperator:
     # --- a timer ---
 
     def _on_timer(self, windows: OpenWindows, key: Any, due: _Due, clock: Clock) -> None:
-        """Ask the trigger, and clean the window up when it is time. What raises is told when that is done."""
+        """Call the trigger, and clean up the window when it is time. An exception is raised after that."""
         window, pane = due.window, due.pane
         failed: Exception | None = None
         result = _CONTINUE
@@ -279,9 +279,9 @@ class WindowOperator:
         ctx.enter(windows, clock)
         ctx.turn_to(window, pane)
         try:
-            result = self._asked(windows, due, ctx)
+            result = self._ask(windows, due, ctx)
             fires = result is not _CONTINUE and self._fires(result)
-            # What the trigger did stands, also when the function raises, so that it goes on firing.
+            # The trigger's changes are kept even if the function raises, so that it continues to fire.
             mark = len(windows.journal)
             if fires:
                 self._fire(windows, key, window, pane, clock, due.at_ms)
@@ -303,16 +303,16 @@ class WindowOperator:
         if failed is not None:
             raise failed
 
-    def _asked(self, windows: OpenWindows, due: _Due, ctx: TriggerContext) -> TriggerResult:
+    def _ask(self, windows: OpenWindows, due: _Due, ctx: TriggerContext) -> TriggerResult:
         result = due.ask(due.time_ms, due.window, ctx)
         if self.check is not None:
             self.check(windows)
         return result
 
-    # --- what both do ---
+    # --- records and timers ---
 
     def _fires(self, result: TriggerResult) -> bool:
-        """Whether a trigger wants the window to fire. TypeError when it has not said what it wants."""
+        """Return whether a result fires the window. Raises TypeError if it is not a TriggerResult."""
         if result is _FIRE or result is _FIRE_AND_PURGE:
             return True
         if result is _PURGE or result is _CONTINUE:
@@ -322,7 +322,7 @@ class WindowOperator:
     def _fire(
         self, windows: OpenWindows, key: Any, window: Window, pane: Pane, clock: Clock, at_ms: int | None
     ) -> None:
-        """Emit what comes of the contents, if there are any. `at_ms` is the event time of what fires the window."""
+        """Emit the results of the contents, if any. `at_ms` is the event time of the record or timer that fires."""
         if pane.contents is None:
             return
         ctx, emitted, journal = self._function_ctx, self.emitted, windows.journal
@@ -330,7 +330,7 @@ class WindowOperator:
         ctx.turn_to(window, pane)
         ctx.emitted_aside = []
         if self.evictor is not None:
-            results = self._evicted(windows, key, pane, self.evictor)
+            results = self._evict(windows, key, pane, self.evictor)
         elif self.folds:
             results = self._contents.results(key, pane.contents, ctx)
         else:
@@ -342,43 +342,38 @@ class WindowOperator:
             emitted.side_outputs.append(SideRecord(key, window, name, record, timestamp_ms))
             journal.append((emitted.side_outputs.pop,))
 
-    def _evicted(self, windows: OpenWindows, key: Any, pane: Pane, evictor: Evictor) -> list[Any]:
-        """What comes of the contents with an evictor around it. What it drops is gone for good."""
+    def _evict(self, windows: OpenWindows, key: Any, pane: Pane, evictor: Evictor) -> list[Any]:
+        """Evict records before and after computing the results, and return these."""
         ctx, contents = self._function_ctx, self._contents
         elements = list(pane.contents)
         kept = list(evictor.evict_before(elements, len(elements), ctx.window, ctx))
-        held = contents.folded([record for _, record in kept])
+        held = contents.fold([record for _, record in kept])
         results = contents.results(key, held, ctx)
         kept = list(evictor.evict_after(kept, len(kept), ctx.window, ctx))
-        windows.journal.append((pane.put_back, pane.contents, pane.count))
-        pane.put_back(kept or None, len(kept))
+        windows.journal.append((pane.restore, pane.contents, pane.count))
+        pane.restore(kept or None, len(kept))
         return results
 
     def _purge(self, windows: OpenWindows, pane: Pane) -> None:
         if pane.contents is not None:
-            windows.journal.append((pane.put_back, pane.contents, pane.count))
-            pane.put_back(None, 0)
+            windows.journal.append((pane.restore, pane.contents, pane.count))
+            pane.restore(None, 0)
 
     def _drop_idle(self, windows: OpenWindows, window: Window, pane: Pane) -> None:
-        """Forget a window that is never cleaned up when there is nothing to know of it any more."""
-        if (
-            pane.cleanup_ms == MAX_TIME
-            and pane.contents is None
-            and not self._merges
-            and pane.holds_nothing()
-        ):
+        """Close a window that is never cleaned up once it is empty."""
+        if pane.cleanup_ms == MAX_TIME and pane.contents is None and not self._merges and pane.is_empty():
             windows.close(window)
 
     # --- cleaning up ---
 
     def _cleanup_ms(self, window: Window) -> int:
-        """When a window is cleaned up, by its kind of time; `MAX_TIME` when it never is."""
+        """Return when a window is cleaned up, in its kind of time; `MAX_TIME` if never."""
         cleanup_ms: int = window.end - 1 + self.lateness.value
-        # The global window, whose last millisecond is its end, comes one short of it.
+        # The last millisecond of the global window is its end, so its sum is one less than MAX_TIME.
         return cleanup_ms if cleanup_ms < MAX_TIME - 1 else MAX_TIME
 
     def _clean_up_at(self, windows: OpenWindows, window: Window, pane: Pane, cleanup_ms: int) -> None:
-        """Have a window cleaned up at a time. A timer of an earlier plan stays, since the trigger may want it too."""
+        """Schedule the cleanup of a window. An earlier cleanup timer stays, since the trigger may use it too."""
         windows.journal.append((setattr, pane, "cleanup_ms", pane.cleanup_ms))
         pane.cleanup_ms = cleanup_ms
         if cleanup_ms == MAX_TIME:
@@ -395,13 +390,13 @@ class WindowOperator:
             windows.close(window)
 
     def _is_behind(self, time_ms: int, clock: Clock) -> bool:
-        """Whether a record without a window is too late for any."""
+        """Return whether a record without a window is too late for any."""
         until_ms: int = min(time_ms + self.lateness.value, MAX_TIME)
         return self._event_time and until_ms <= clock.watermark_ms
 
 
 class _Due(NamedTuple):
-    """A timer that is due: whom to ask, whether it may clean the window up, and which event time it stands for."""
+    """A due timer: the trigger's method to call, whether it may clean up the window, and the event time of results."""
 
     time_ms: int
     window: Window

@@ -1,4 +1,4 @@
-"""The open windows of a key: their contents, their timers, and the way back when a function raises."""
+"""The open windows of a key: their contents, their timers, and the rollback when a function raises."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from penstock.windows.window import MIN_TIME, Window
 __all__ = ["OpenWindows", "Pane", "WindowTimer"]
 
 WindowTimer = tuple[int, Window]
-"""When a window is to be asked again, and which."""
+"""The time of a timer, and its window."""
 
 
 class Pane:
-    """What is kept of an open window.
+    """The stored data of an open window.
 
     Attributes:
-        contents: a list of (time in milliseconds, record), in the order in which they came, or what they were folded
-            into; None when there is nothing: all was purged or evicted.
+        contents: a list of (time in milliseconds, record) in the order of arrival, or the value that the records were
+            folded into; None if empty, because all records were purged or evicted.
         count: the number of records in the contents.
-        trigger_state: what the trigger keeps.
-        window_state: what the window function keeps.
-        cleanup_ms: when the window is cleaned up; the end of time when it never is.
-        event_timers: times of the window's timers by event time, in no order, each once.
-        processing_timers: likewise by processing time.
+        trigger_state: the state of the trigger.
+        window_state: the state of the window function.
+        cleanup_ms: when the window is cleaned up; the end of time if never.
+        event_timers: the times of the window's event-time timers, unordered and distinct.
+        processing_timers: likewise for processing time.
 
     """
 
@@ -44,24 +44,24 @@ class Pane:
         self.count = 0
         self.trigger_state: Any = None
         self.window_state: Any = None
-        # The operator says when, as it opens the window.
+        # The operator sets it when it opens the window.
         self.cleanup_ms = MIN_TIME
-        # Tuples, so that the way back is the tuple from before.
+        # Tuples, so that a rollback only restores the earlier tuple.
         self.event_timers: tuple[int, ...] = ()
         self.processing_timers: tuple[int, ...] = ()
 
-    def put_back(self, contents: Any, count: int) -> None:
-        """Have the contents from before."""
+    def restore(self, contents: Any, count: int) -> None:
+        """Restore earlier contents."""
         self.contents = contents
         self.count = count
 
     def drop_last(self) -> None:
-        """Take the record back that came last."""
+        """Remove the last record."""
         self.contents.pop()
         self.count -= 1
 
-    def holds_nothing(self) -> bool:
-        """Whether there is no more to know of the window than that it was there."""
+    def is_empty(self) -> bool:
+        """Return whether the window has no contents, no states and no timers."""
         return (
             self.contents is None
             and self.trigger_state is None
@@ -74,18 +74,18 @@ class Pane:
 class OpenWindows:
     """The open windows of one key.
 
-    Changes are written into the journal as the calls that take them back. `commit` forgets them; whoever keeps windows
-    calls it when a record or a timer is done with, `roll_back` when it cannot be: `WindowOperator` does the latter by
-    itself when a function raises.
+    The journal records for each change the call that undoes it. The owner of the windows calls `commit`, which clears
+    the journal, after each record or timer. `roll_back` undoes the changes; `WindowOperator` calls it when a function
+    raises.
 
     Attributes:
-        panes: what is kept of each window.
-        event_timers: the timers by event time, the earliest first, each once.
-        processing_timers: likewise by processing time.
-        in_order: the windows by their start, where windows merge; None until that is asked for.
-        journal: calls that take the changes back since the last commit, in the order of the changes: a function and its
+        panes: the data of each window.
+        event_timers: the event-time timers, sorted and distinct.
+        processing_timers: likewise for processing time.
+        in_order: the windows sorted by start, for windows that merge; None until first needed.
+        journal: the calls that undo the changes since the last commit, in the order of the changes: a function and its
             arguments.
-        fitting: the version of the assigner that all windows are known to fit; None when it is unknown.
+        fitting: the version of the assigner that all windows are known to fit; None if unknown.
 
     """
 
@@ -101,7 +101,7 @@ class OpenWindows:
 
     @classmethod
     def of(cls, panes: Iterable[tuple[Window, Pane]]) -> OpenWindows:
-        """Windows as they were stored; the timers are those that the panes name."""
+        """Return the windows of stored panes, with the panes' timers."""
         windows = cls()
         windows.panes = dict(panes)
         for window, pane in windows.panes.items():
@@ -112,18 +112,18 @@ class OpenWindows:
         return windows
 
     def commit(self) -> None:
-        """Let all changes stand."""
+        """Make all changes final."""
         self.journal.clear()
 
     def roll_back(self, mark: int = 0) -> None:
-        """Take all changes back since the journal had that many entries; without a number, since the last commit."""
+        """Undo all changes since the journal had `mark` entries; by default, since the last commit."""
         journal = self.journal
         while len(journal) > mark:
             undo, *arguments = journal.pop()
             undo(*arguments)
 
     def open(self, window: Window) -> Pane:
-        """Open a window that is not."""
+        """Open a window, which must not be open."""
         pane = self.panes[window] = Pane()
         self.journal.append((self.panes.pop, window))
         if self.in_order is not None:
@@ -132,7 +132,7 @@ class OpenWindows:
         return pane
 
     def close(self, window: Window) -> None:
-        """Forget a window, with its timers."""
+        """Remove a window and its timers."""
         pane = self.panes.pop(window)
         self.journal.append((self.panes.__setitem__, window, pane))
         for time_ms in pane.event_timers:
@@ -144,7 +144,7 @@ class OpenWindows:
             self._replace_in_order(index, index + 1, [])
 
     def touching(self, window: Window) -> list[Window]:
-        """The open windows that share a time with a window or a bound, by their start, where no two of them do."""
+        """Return the open windows that overlap or touch a window, sorted by start. No two of them may do so."""
         in_order = self._windows_in_order()
         first = last = bisect_left(in_order, window)
         if first and in_order[first - 1].end >= window.start:
@@ -154,21 +154,21 @@ class OpenWindows:
         return in_order[first:last]
 
     def add_event_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """Register a timer of a window by event time, unless it is."""
+        """Register an event-time timer of a window, unless it exists."""
         if time_ms not in pane.event_timers:
             self.journal.append((setattr, pane, "event_timers", pane.event_timers))
             pane.event_timers = (*pane.event_timers, time_ms)
             self._insert(self.event_timers, (time_ms, window))
 
     def remove_event_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """Take a timer of a window back, if it is there."""
+        """Remove an event-time timer of a window, if it exists."""
         if time_ms in pane.event_timers:
             self.journal.append((setattr, pane, "event_timers", pane.event_timers))
             pane.event_timers = tuple(one for one in pane.event_timers if one != time_ms)
             self._remove(self.event_timers, (time_ms, window))
 
     def spend_event_timer(self) -> WindowTimer:
-        """Take the first timer out, which is about to fire."""
+        """Remove the first event-time timer, which is about to fire, and return it."""
         timer = self.event_timers.pop(0)
         self.journal.append((self.event_timers.insert, 0, timer))
         time_ms, window = timer
@@ -178,7 +178,7 @@ class OpenWindows:
         return timer
 
     def spend_processing_timer(self) -> WindowTimer:
-        """As `spend_event_timer`, by processing time."""
+        """Remove the first processing-time timer, which is about to fire, and return it."""
         timer = self.processing_timers.pop(0)
         self.journal.append((self.processing_timers.insert, 0, timer))
         time_ms, window = timer
@@ -188,14 +188,14 @@ class OpenWindows:
         return timer
 
     def add_processing_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """As `add_event_timer`, by processing time."""
+        """Register a processing-time timer of a window, unless it exists."""
         if time_ms not in pane.processing_timers:
             self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
             pane.processing_timers = (*pane.processing_timers, time_ms)
             self._insert(self.processing_timers, (time_ms, window))
 
     def remove_processing_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """As `remove_event_timer`, by processing time."""
+        """Remove a processing-time timer of a window, if it exists."""
         if time_ms in pane.processing_timers:
             self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
             pane.processing_timers = tuple(one for one in pane.processing_timers if one != time_ms)

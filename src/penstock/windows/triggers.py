@@ -1,5 +1,5 @@
 """Window triggers: decide when a window emits, and when its contents are dropped."""
-# Overriding methods are as the base class declares them.
+# Overriding methods are documented in the base class.
 # ruff: noqa: ARG002, D102
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 RECORD: Final = "record"
-"""As the `state_type` of a trigger: what it keeps is a record of the stream."""
+"""As the `state_type` of a trigger: its state is a record of the stream."""
 
 
 class TriggerResult(enum.Enum):
-    """What a trigger decides: nothing, that the window emits, that its contents are dropped, or both in this order."""
+    """The decision of a trigger: nothing, emit the results, drop the contents, or emit and then drop."""
 
     CONTINUE = "continue"
     FIRE = "fire"
@@ -41,27 +41,27 @@ class TriggerResult(enum.Enum):
     FIRE_AND_PURGE = "fire and purge"
 
 
-# A global is found faster than a member of an enumeration.
+# Access to a global is faster than to a member of an enumeration.
 _CONTINUE: Final = TriggerResult.CONTINUE
 _FIRE: Final = TriggerResult.FIRE
 _FIRE_AND_PURGE: Final = TriggerResult.FIRE_AND_PURGE
 
 
 class Trigger:
-    """When a window emits what it holds. Derive your own from it.
+    """A window trigger: decides when a window fires. Derive your own from it.
 
-    A trigger is asked at each record that comes into a window, and at each timer that it has registered for the window
-    with `ctx`. It is one object for all windows, so what it keeps of a window is `ctx.state`, of the type `state_type`.
-    Times are in milliseconds since 1970.
+    A trigger is called for each record put into a window, and for each timer that it has registered for the window with
+    `ctx`. One trigger object serves all windows, so it keeps the state of a window in `ctx.state`, of the type
+    `state_type`. Times are in milliseconds since 1970.
 
     >>> class OnAlarm(Trigger):
     ...     def on_record(self, record, time_ms, window, ctx):
     ...         return TriggerResult.FIRE if record == "alarm" else TriggerResult.CONTINUE
 
     Attributes:
-        state_type: the type of `ctx.state`, a type or a schema as for `ValueState`, or "record" for a record of the
-            stream; None when the trigger keeps nothing.
-        can_merge: whether the trigger fits windows that merge (sessions), and so overrides `on_merge`.
+        state_type: the type of `ctx.state`: a type or a schema as for `ValueState`, or "record" for a record of the
+            stream; None if the trigger has no state.
+        can_merge: whether the trigger supports windows that merge (sessions). It must then override `on_merge`.
 
     """
 
@@ -69,27 +69,27 @@ class Trigger:
     can_merge: bool = False
 
     def on_record(self, record: Any, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """A record has come into the window; `time_ms` is the record's own time."""
+        """Decide after a record was put into the window; `time_ms` is the record's own time."""
         raise NotImplementedError
 
     def on_event_time(self, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """A timer by event time is due; also when the window is cleaned up at that time."""
+        """Decide when an event-time timer is due; also called when the window is cleaned up at that time."""
         return _CONTINUE
 
     def on_processing_time(self, time_ms: int, window: Window, ctx: TriggerContext) -> TriggerResult:
-        """A timer by processing time is due; also when the window is cleaned up at that time."""
+        """Decide when a processing-time timer is due; also called when the window is cleaned up at that time."""
         return _CONTINUE
 
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        """Windows have become one, `window`: make its state of `ctx.merged_states`, and register its timers."""
+        """Handle a merge of windows into `window`: set its state from `ctx.merged_states`, and register its timers."""
         raise NotImplementedError
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
-        """The window goes, or has become part of another one. Its timers and its state go without this."""
+        """Handle the removal of a window, or its merge into another. Its timers and state are removed automatically."""
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark passes the end of the window, and from then on at each record that is not too late.
+    """A trigger that fires when the watermark passes the end of the window, and then at each record not too late.
 
     With `GlobalWindows`, whose window has no end, it fires when the stream has ended.
     """
@@ -107,13 +107,13 @@ class EventTimeTrigger(Trigger):
         return _FIRE if time_ms == window.max_timestamp else _CONTINUE
 
     def on_merge(self, window: Window, ctx: TriggerContext) -> None:
-        # Behind the watermark the record that has merged the windows fires, and a timer would do so once more.
+        # If the watermark has passed, the record that merged the windows fires, and a timer would fire once more.
         if window.max_timestamp > ctx.watermark:
             ctx.register_event_timer(window.max_timestamp)
 
 
 class ProcessingTimeTrigger(Trigger):
-    """Fires when the clock passes the end of the window."""
+    """A trigger that fires when the clock passes the end of the window."""
 
     can_merge = True
 
@@ -130,9 +130,9 @@ class ProcessingTimeTrigger(Trigger):
 
 
 class CountTrigger(Trigger):
-    """Fires at each `count`-th record of a window, and not at its end: an incomplete count is never emitted.
+    """A trigger that fires at every `count`-th record of a window, but not at its end: a smaller rest is never emitted.
 
-    The contents stay, so the second firing shows the records of the first as well; `PurgingTrigger` drops them.
+    The contents are kept, so the second firing includes the records of the first; `PurgingTrigger` drops them.
     """
 
     state_type = int
@@ -154,13 +154,14 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires at a record that differs by more than `threshold` from the one of the last firing, at first from the first.
+    """A trigger that fires at a record that differs by more than `threshold` from the one of the last firing.
 
-    Not for sessions, and not at the end of the window. Purging does not forget the record.
+    The first comparison is with the first record. Cannot be used for sessions, and does not fire at the end of the
+    window. Purging does not drop the record to compare with.
 
     Args:
-        threshold: fires above it.
-        delta: a function of the earlier and the later record that says how much they differ.
+        threshold: the difference above which it fires.
+        delta: a function of the earlier and the later record that returns their difference.
 
     """
 
@@ -186,10 +187,10 @@ class DeltaTrigger(Trigger):
 
 
 class ContinuousEventTimeTrigger(Trigger):
-    """Fires at each multiple of `interval` that the watermark passes, and at the end of the window.
+    """A trigger that fires at each multiple of `interval` that the watermark passes, and at the end of the window.
 
-    It fires with unchanged contents too, and once for each interval that a watermark jumps over. The first time is the
-    next multiple behind the window's first record. Behind the end each record fires that is not too late.
+    It fires even if the contents are unchanged, and once for each interval that a watermark skips. The first firing is
+    at the next multiple after the window's first record. After the end, each record that is not too late fires.
     """
 
     state_type = int
@@ -214,7 +215,7 @@ class ContinuousEventTimeTrigger(Trigger):
         if ctx.state != time_ms:
             return _CONTINUE
         if ctx.watermark == MAX_TIME == window.max_timestamp:
-            # The stream has ended, and a window without an end would go on until the end of time.
+            # The stream has ended, and a window without an end would keep firing until the end of time.
             ctx.state = None
         else:
             self._fire_next(time_ms + self._interval.value, window, ctx)
@@ -231,9 +232,9 @@ class ContinuousEventTimeTrigger(Trigger):
 
 
 class ContinuousProcessingTimeTrigger(Trigger):
-    """Fires at each multiple of `interval` that the clock passes; never at a watermark.
+    """A trigger that fires at each multiple of `interval` that the clock passes, never at a watermark.
 
-    In windows by processing time it fires at the end of the window as well.
+    In processing-time windows it also fires at the end of the window.
     """
 
     state_type = int
@@ -260,7 +261,7 @@ class ContinuousProcessingTimeTrigger(Trigger):
             ctx.register_processing_timer(ctx.state)
 
     def _fire_next(self, time_ms: int, now_ms: int, window: Window, ctx: TriggerContext) -> None:
-        # The end of a window by event time may lie in the past of the clock, where it bounds nothing.
+        # The end of an event-time window may already have passed on the clock; it is then not a bound.
         if window.max_timestamp >= now_ms:
             time_ms = min(time_ms, window.max_timestamp)
         ctx.state = time_ms
@@ -268,11 +269,11 @@ class ContinuousProcessingTimeTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Does what another trigger does, and drops the contents of the window whenever that one fires."""
+    """A trigger that fires like another one, and drops the contents of the window whenever it fires."""
 
     def __init__(self, of: Trigger) -> None:
         if not isinstance(of, Trigger):
-            raise JobDefinitionError(f"A PurgingTrigger is made of a trigger, not of {of!r}.")
+            raise JobDefinitionError(f"A PurgingTrigger takes a trigger, not {of!r}.")
         self.inner = of
         self.state_type = of.state_type  # type: ignore[misc]  # that of the other one
         self.can_merge = of.can_merge
@@ -297,7 +298,7 @@ class PurgingTrigger(Trigger):
 
 
 class NeverTrigger(Trigger):
-    """Never fires; the trigger of `GlobalWindows` where no other is given."""
+    """A trigger that never fires; the default of `GlobalWindows`."""
 
     can_merge = True
 
@@ -309,7 +310,7 @@ class NeverTrigger(Trigger):
 
 
 def _multiple_towards_1970(time_ms: int, interval_ms: int) -> int:
-    """The multiple of an interval at or next to a time; behind it for times before 1970, as in Flink."""
+    """Return the multiple of an interval at or before a time, or at or after it for times before 1970, as in Flink."""
     return time_ms - (time_ms % interval_ms if time_ms >= 0 else -(-time_ms % interval_ms))
 
 

@@ -1,9 +1,9 @@
-"""Value hashes: 63 bits of a value, the same on every machine and in every run, one by one and as a column.
+"""Value hashes: 63-bit hashes of values, the same on every machine and in every run, for single values and columns.
 
-The hash is XXH64 with seed 0, as that of keys, without its last bit, so that it is an integer that every format has.
-It is taken over the 8 bytes of an integer or a boolean, of a date as its days and a timestamp as its microseconds since
-1970, and of a floating-point number as a double, all little endian; over the UTF-8 bytes of text; and over bytes.
-Zeros of both signs are one value, and so are all NaN. A member of an enumeration is its value.
+The hash is XXH64 with seed 0, like that of keys, without its last bit, so every format can hold it as an integer. Its
+input is 8 bytes, little endian, for an integer or a boolean, for a date as days and a timestamp as microseconds since
+1970, and for a floating-point number as a double; the UTF-8 bytes for text; and the bytes themselves for bytes. Zeros
+of both signs are the same value, and so are all NaN. A member of an enumeration counts as its value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.state.key_groups import key_hashes
 __all__ = ["BITS", "can_be_hashed", "column_hashes", "value_hash"]
 
 BITS: Final = 63
-"""How many bits a hash has: it is from 0 up to but not including 2 to the power of this."""
+"""The number of bits of a hash: it is at least 0 and less than 2 to the power of this."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY: Final = _EPOCH.toordinal()
@@ -33,7 +33,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 def can_be_hashed(kind: pa.DataType) -> bool:
-    """Whether the values of a type have a hash."""
+    """Return whether the values of a type have a hash."""
     types = pa.types
     return bool(
         types.is_integer(kind)
@@ -47,7 +47,7 @@ def can_be_hashed(kind: pa.DataType) -> bool:
 
 
 def value_hash(value: Any) -> int:
-    """The hash of a value."""
+    """Return the hash of a value."""
     if isinstance(value, enum.Enum):
         value = value.value
     return xxhash.xxh64_intdigest(_canonical(value)) >> 1
@@ -69,9 +69,9 @@ def _canonical(value: Any) -> bytes:
 
 
 def column_hashes(column: pa.Array) -> npt.NDArray[np.int64]:
-    """The hash of each value of a column, which has no nulls."""
+    """Return the hash of each value of a column, which must have no nulls."""
     if pa.types.is_floating(column.type):
-        # A sum of zeros of both signs is the positive one.
+        # Adding 0.0 turns a negative zero into a positive one.
         numbers = column.cast(pa.float64()).to_numpy() + 0.0
         numbers[np.isnan(numbers)] = np.nan
         column = pa.array(numbers.view(np.int64))

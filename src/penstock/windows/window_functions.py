@@ -1,4 +1,4 @@
-"""Window functions: what comes of the contents of a window, and how contents grow."""
+"""Window functions: accumulate the contents of a window, and compute its results."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ __all__ = ["Aggregated", "AllRecords", "Reduced", "WindowContents", "WindowFunct
 
 
 class WindowFunction:
-    """What a window emits when it fires. Derive your own from it.
+    """A window function: computes the records that a window emits when it fires. Derive your own from it.
 
     >>> class Span(WindowFunction):
     ...     def process(self, key, records, ctx):
     ...         yield key, ctx.window.start, max(records) - min(records)
 
-    A function is one object for all windows; what it keeps of a window until the window is cleaned up is `ctx.state`.
+    One function object serves all windows. It keeps the state of a window, until the window is cleaned up, in
+    `ctx.state`.
 
     Attributes:
-        window_state: the type of `ctx.state`, a type or a schema as for `ValueState`; None when nothing is kept. Not
-            for windows that merge.
+        window_state: the type of `ctx.state`: a type or a schema as for `ValueState`; None if the function has no
+            state. Not allowed for windows that merge.
         side_outputs: the side outputs that `ctx.side_output` emits to, each with its schema.
 
     """
@@ -37,18 +38,18 @@ class WindowFunction:
     def process(self, key: Any, records: Sequence[Any], ctx: WindowContext, /) -> Iterable[Any] | None:
         """Yield or return the records to emit for a window that fires.
 
-        `records` are all that the window holds, in the order in which they came, or the one result of them where the
-        window reduces or aggregates. Leave them as they are: the window may fire again.
+        `records` are all records of the window, in the order of arrival, or their single result if the window reduces
+        or aggregates. Do not modify them: the window may fire again.
         """
         raise NotImplementedError
 
 
 class WindowContents:
-    """How the contents of a window grow, and what comes of them.
+    """The contents of windows: accumulates records and computes results.
 
     Attributes:
-        folds: whether records are folded into one value as they come, else all are kept.
-        function: the window function that is given what the window holds, or None.
+        folds: whether records are folded into one value as they arrive; else all are kept.
+        function: the window function that receives the contents, or None.
 
     """
 
@@ -60,29 +61,29 @@ class WindowContents:
         self.function = function
 
     def check(self, *, merges: bool, folds: bool) -> None:  # noqa: ARG002  # for those that fold
-        """JobDefinitionError when these cannot be the contents of windows that merge; `folds`: records are not kept."""
+        """Raise JobDefinitionError if windows that merge cannot have these contents; `folds`: records are not kept."""
         if merges and self.function is not None and self.function.window_state is not None:
             raise JobDefinitionError(
                 f"{type(self.function).__name__} keeps a window_state, which windows that merge cannot have."
             )
 
     def add(self, held: Any, record: Any) -> Any:
-        """What the window holds (None: nothing) and one more record as one value, where they are folded."""
+        """Return `held` (None: nothing) and one more record, folded into one value."""
         raise NotImplementedError
 
-    def merged(self, held: Any, other: Any) -> Any:
-        """What two windows hold as one value, where records are folded."""
+    def merge(self, held: Any, other: Any) -> Any:
+        """Return the folded values of two windows, merged into one."""
         raise NotImplementedError
 
-    def folded(self, records: list[Any]) -> Any:
-        """What the window would hold had these records come, of which there may be none."""
+    def fold(self, records: list[Any]) -> Any:
+        """Return the contents of a window with these records, possibly none."""
         return records
 
     def results(self, key: Any, held: Any, ctx: WindowContext) -> list[Any]:
-        """What the window emits: of all its records, or of what they were folded into."""
+        """Return the records that the window emits for `held`: all its records, or the value they were folded into."""
         raise NotImplementedError
 
-    def _processed(self, key: Any, records: list[Any], ctx: WindowContext) -> list[Any]:
+    def _process(self, key: Any, records: list[Any], ctx: WindowContext) -> list[Any]:
         if self.function is None:
             return records
         found = self.function.process(key, records, ctx)
@@ -90,21 +91,21 @@ class WindowContents:
 
 
 class AllRecords(WindowContents):
-    """Contents that are all records, for a window function."""
+    """Contents that keep all records, for a window function."""
 
     def __init__(self, function: WindowFunction) -> None:
         _check_function(function)
         super().__init__(function)
 
     def results(self, key: Any, held: Any, ctx: WindowContext) -> list[Any]:  # noqa: D102  # as declared
-        return self._processed(key, held, ctx)
+        return self._process(key, held, ctx)
 
 
 class Reduced(WindowContents):
-    """Contents that are reduced to one value of the records' type.
+    """Contents that reduce records to one value of their type.
 
-    The reduce function takes what was reduced so far and a record, and returns the two as one; the first record is
-    taken as it is.
+    The reduce function takes the result so far and a record, and combines them into one. The first result is the first
+    record.
     """
 
     folds = True
@@ -119,44 +120,44 @@ class Reduced(WindowContents):
         super().__init__(function)
         self._reduce = reduce_function
         self._kind: type | None = None
-        self._copied: Copier | None = None
+        self._copy: Copier | None = None
 
     def add(self, held: Any, record: Any) -> Any:  # noqa: D102  # as declared
         if held is None:
             return record
-        # The function may change what it is given.
+        # The function may modify its arguments.
         if type(held) is not self._kind:
             self._kind = type(held)
-            self._copied = copier_of(cast("Hashable", self._kind))
-        if self._copied is not None:
-            held = self._copied(held)
+            self._copy = copier_of(cast("Hashable", self._kind))
+        if self._copy is not None:
+            held = self._copy(held)
         found = self._reduce(held, record)
         if found is None:
             raise TypeError("the reduce function of the window returned None")
         return found
 
-    def merged(self, held: Any, other: Any) -> Any:  # noqa: D102  # as declared
+    def merge(self, held: Any, other: Any) -> Any:  # noqa: D102  # as declared
         return self.add(held, other)
 
-    def folded(self, records: list[Any]) -> Any:  # noqa: D102  # as declared
+    def fold(self, records: list[Any]) -> Any:  # noqa: D102  # as declared
         held = None
         for record in records:
             held = self.add(held, record)
         return held
 
     def results(self, key: Any, held: Any, ctx: WindowContext) -> list[Any]:  # noqa: D102  # as declared
-        return self._processed(key, [] if held is None else [held], ctx)
+        return self._process(key, [] if held is None else [held], ctx)
 
 
 class Aggregated(WindowContents):
-    """Contents that are aggregated: an accumulator, whose result the window emits.
+    """Contents that aggregate records into an accumulator, whose result the window emits.
 
-    Windows whose evictor leaves nothing have the result of an empty accumulator.
+    If the evictor keeps no records, the result is that of an empty accumulator.
 
     Args:
-        aggregate: the function.
-        function: is given the one result, where there is one.
-        accumulator: the type of accumulators; without one, what `create_accumulator` is annotated to return.
+        aggregate: the aggregate function.
+        function: the window function that receives the single result, or None.
+        accumulator: the type of accumulators; defaults to the return annotation of `create_accumulator`.
 
     """
 
@@ -172,11 +173,11 @@ class Aggregated(WindowContents):
         super().__init__(function)
         self.accumulator_type = AggregatingState(aggregate, accumulator=accumulator).accumulator_type
         self.aggregate = aggregate
-        self._copied = copier_of(self.accumulator_type)
+        self._copy = copier_of(self.accumulator_type)
 
     @property
     def result_type(self) -> Any:
-        """The type of results, as `get_result` is annotated. JobDefinitionError when it is not."""
+        """The type of results, as annotated on `get_result`. Raises JobDefinitionError without an annotation."""
         kind = type(self.aggregate)
         try:
             found = typing.get_type_hints(kind.get_result).get("return", Any)
@@ -198,33 +199,33 @@ class Aggregated(WindowContents):
     def add(self, held: Any, record: Any) -> Any:  # noqa: D102  # as declared
         if held is None:
             held = self.aggregate.create_accumulator()
-        elif self._copied is not None:
-            # The function may change the accumulator, and a failed record must leave it as it was.
-            held = self._copied(held)
-        return self._checked(self.aggregate.add(record, held))
+        elif self._copy is not None:
+            # The function may modify the accumulator, which a failed record must leave unchanged.
+            held = self._copy(held)
+        return self._not_none(self.aggregate.add(record, held))
 
-    def merged(self, held: Any, other: Any) -> Any:  # noqa: D102  # as declared
-        if self._copied is not None:
-            held, other = self._copied(held), self._copied(other)
-        return self._checked(self.aggregate.merge(held, other))
+    def merge(self, held: Any, other: Any) -> Any:  # noqa: D102  # as declared
+        if self._copy is not None:
+            held, other = self._copy(held), self._copy(other)
+        return self._not_none(self.aggregate.merge(held, other))
 
-    def folded(self, records: list[Any]) -> Any:  # noqa: D102  # as declared
+    def fold(self, records: list[Any]) -> Any:  # noqa: D102  # as declared
         held = self.aggregate.create_accumulator()
         for record in records:
-            held = self._checked(self.aggregate.add(record, held))
+            held = self._not_none(self.aggregate.add(record, held))
         return held
 
     def results(self, key: Any, held: Any, ctx: WindowContext) -> list[Any]:  # noqa: D102  # as declared
-        return self._processed(key, [self.aggregate.get_result(held)], ctx)
+        return self._process(key, [self.aggregate.get_result(held)], ctx)
 
-    def _checked(self, held: Any) -> Any:
+    def _not_none(self, held: Any) -> Any:
         if held is None:
             raise TypeError(f"the aggregate function {type(self.aggregate).__name__} returned None")
         return held
 
 
 def _check_function(function: Any) -> None:
-    """JobDefinitionError when it is not a window function that can run."""
+    """Raise JobDefinitionError when it is not a usable window function."""
     if inspect.isclass(function):
         raise JobDefinitionError(
             f"A window was given the class {function.__name__}; give an instance: {function.__name__}()."

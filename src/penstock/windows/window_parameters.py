@@ -1,4 +1,4 @@
-"""Parameters: what windows are made with, such as a size, which may change while the job runs."""
+"""Parameters: options of windows, such as a size, that may change while the job runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Reader = Callable[[Any], Any]
 
 
 class Parameter:
-    """A duration or a number that can be changed while the job runs: sizes, gaps, lateness, thresholds.
+    """A duration or a number that can change while the job runs: a size, gap, lateness or threshold.
 
-    It can be given wherever windows, triggers and evictors take one. A change counts from the next window on: windows
-    that are open keep their bounds.
+    Windows, triggers and evictors accept it wherever they take a duration or a number. A change applies from the next
+    window on: open windows keep their bounds.
 
     >>> from penstock.windows.assigners import TumblingWindows
     >>> size = Parameter("5s")
@@ -31,9 +31,9 @@ class Parameter:
     (Window(start=10000, end=20000),)
 
     Attributes:
-        value: the value in force; durations in milliseconds.
-        version: how often it has changed.
-        is_fractional: whether it may be a number with a fraction, as thresholds are.
+        value: the current value; durations in milliseconds.
+        version: the number of changes.
+        is_fractional: whether it may have a fractional part, like a threshold.
 
     """
 
@@ -47,8 +47,8 @@ class Parameter:
         self.is_fractional = False
 
     @classmethod
-    def duration(cls, given: Any, what: str, *, least_ms: int = 1) -> Parameter:
-        """The parameter of a duration in a part of windows of your own, a setting of the step.
+    def duration(cls, given: Any, what: str, *, min_ms: int = 1) -> Parameter:
+        """Return a duration parameter for your own assigner, trigger or evictor, which becomes a setting of the step.
 
         >>> from penstock.windows.triggers import Trigger
         >>> class Pause(Trigger):
@@ -58,41 +58,41 @@ class Parameter:
         5000
 
         Args:
-            given: what the part was given: a timedelta, a number with a unit, or a `Parameter`.
-            what: what it is, for errors.
-            least_ms: the least that it can be, in milliseconds.
+            given: the user's value: a timedelta, a string like "5s", or a `Parameter`.
+            what: its name in error messages.
+            min_ms: the smallest valid value, in milliseconds.
 
-        JobDefinitionError, which names `what` it is, when it is no such duration.
+        Raises JobDefinitionError, which names `what`, for an invalid duration.
 
         """
-        return _parameter(given, functools.partial(_read_duration, what, least_ms))
+        return _parameter(given, functools.partial(_read_duration, what, min_ms))
 
     @classmethod
     def count(cls, given: Any, what: str, *, least: int = 1) -> Parameter:
-        """As `duration`, of a whole number, such as one of records, that is at least `least`."""
+        """Return a parameter that is a whole number, such as a number of records, at least `least`; see `duration`."""
         return _parameter(given, functools.partial(_read_count, what, least))
 
     @classmethod
     def number(cls, given: Any, what: str) -> Parameter:
-        """As `duration`, of any number, such as a threshold."""
+        """Return a parameter that is any number, such as a threshold; see `duration`."""
         found = _parameter(given, functools.partial(_read_number, what))
         found.is_fractional = True
         return found
 
     @property
     def given(self) -> Any:
-        """The value in force, as it was given."""
+        """The current value, as given by the user."""
         return self._given
 
     def check(self, value: Any) -> Any:
-        """What a value would be. JobDefinitionError for what it cannot be."""
+        """Return the `value` that a given value would become. Raises JobDefinitionError if it is invalid."""
         found = value
         for read in self._readers:
             found = read(value)
         return found
 
     def set(self, value: Any) -> None:
-        """Change the value; durations are given as at first. JobDefinitionError for what it cannot be."""
+        """Change the value, given in the same form as at first. Raises JobDefinitionError if it is invalid."""
         found = self.check(value)
         self._given = value
         if found != self.value:
@@ -100,7 +100,7 @@ class Parameter:
             self.version += 1
 
     def read_with(self, read: Reader) -> None:
-        """Called by what takes the parameter: how a given value is checked and becomes `value`."""
+        """Add a reader, which checks a given value and converts it to `value`. Called by the owner of the parameter."""
         found = read(self._given)
         if self._readers and found != self.value:
             raise JobDefinitionError(
@@ -111,14 +111,14 @@ class Parameter:
 
 
 def _parameter(given: Any, read: Reader) -> Parameter:
-    """What was given as a parameter, or the parameter that was given."""
+    """Return the given value as a parameter, or the given parameter itself."""
     parameter = given if isinstance(given, Parameter) else Parameter(given)
     parameter.read_with(read)
     return parameter
 
 
-def _read_duration(what: str, least_ms: int, value: Any) -> int:
-    return milliseconds(value, what, least_ms=least_ms)
+def _read_duration(what: str, min_ms: int, value: Any) -> int:
+    return milliseconds(value, what, min_ms=min_ms)
 
 
 def _read_count(what: str, least: int, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Window state: the open windows of a key as a hidden keyed state, and how they are stored."""
+"""Window state: the open windows of a key as a hidden keyed state, and their stored form."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class WindowState(KeyedState):
 
     Args:
         record: the type of the records in the windows.
-        folded: the type of what the records of a window are folded into; None where all of them are kept.
-        trigger: the type of what the trigger keeps, as it declares it.
-        function: the type of what the window function keeps, as it declares it.
+        folded: the type of the value that records are folded into; None if all records are kept.
+        trigger: the type of the trigger's state, as the trigger declares it.
+        function: the type of the window function's state, as the function declares it.
 
     """
 
@@ -62,21 +62,21 @@ class WindowState(KeyedState):
         )
 
     def spec(self) -> StateSpec:
-        """How the state is stored: as an Arrow list of windows."""
+        """Return the stored form of the state: an Arrow list of windows."""
         return StateSpec(self.name, self._form, self._form.arrow_type, None)
 
     def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """The class of the state at work."""
+        """Return the class of the bound state."""
         return CheckedWindowState if issubclass(kind, CheckedValueState) else BoundWindowState
 
 
 class BoundWindowState(BoundState, KeyedState):
-    """The open windows of a key group at work."""
+    """The open windows of a key group, bound to its stored values."""
 
     __slots__ = ()
 
     def of(self, key: Any) -> OpenWindows:
-        """The open windows of a key, which are stored when the run is done."""
+        """Return the open windows of a key, which are stored at the end of the run."""
         try:
             found = self._values[key]
         except KeyError:
@@ -88,12 +88,12 @@ class BoundWindowState(BoundState, KeyedState):
 
     @property
     def changed(self) -> dict[Any, None]:
-        """The keys whose windows were changed and not written back yet; who changes them puts them there."""
+        """The keys with changed windows that are not yet written back. Whoever changes windows adds their key."""
         return self._dirty
 
 
 class CheckedWindowState(BoundWindowState):
-    """Open windows that are tried whenever code has worked on them, whether they can be stored."""
+    """Open windows that are checked for storability whenever user code has changed them."""
 
     __slots__ = ()
 
@@ -101,13 +101,13 @@ class CheckedWindowState(BoundWindowState):
         """Raise UnstorableValueError when the windows of a key cannot be stored."""
         try:
             self._column.spec.python_type.to_arrow([windows])
-        except Exception as e:  # what users keep may raise anything when it is looked at
-            raise UnstorableValueError(f"what the windows of the key keep cannot be stored: {e}") from e
+        except Exception as e:  # users' values may raise anything when read
+            raise UnstorableValueError(f"the state of the key's windows cannot be stored: {e}") from e
 
 
 @dataclass(frozen=True)
 class WindowsForm(CustomColumnCodec):
-    """Open windows as an Arrow list of structs; a key without any holds nothing."""
+    """The codec of open windows as an Arrow list of structs; null for a key without windows."""
 
     record: StateSpec | None
     folded: StateSpec | None
@@ -184,7 +184,7 @@ class WindowsForm(CustomColumnCodec):
         by_key: list[list[Window]] = []
         for value in values:
             found = {} if value is None else value.panes
-            # In order, so that equal windows are stored alike.
+            # Sorted, so that equal windows have the same stored form.
             ordered = sorted(found)
             windows += ordered
             panes += [found[window] for window in ordered]
@@ -220,9 +220,9 @@ class WindowsForm(CustomColumnCodec):
 
 @dataclass(frozen=True)
 class PaneColumns:
-    """Open windows of a column aggregate, a row for each, ordered by the slot of the key and the bounds.
+    """The open windows of a column aggregate, one row each, ordered by the slot of the key and the bounds.
 
-    `fired` tells of which windows the end has passed; `held` are their accumulators.
+    `fired` is whether the end of the window has passed; `held` are the accumulators.
     """
 
     slots: Ints
@@ -235,7 +235,7 @@ class PaneColumns:
 
     @classmethod
     def of(cls, column: pa.Array, held: type[HeldColumns]) -> PaneColumns:
-        """The windows of a stored column, by the row of the key."""
+        """Return the windows of a stored column, with the row of the key as slot."""
         flat = pc.list_flatten(column)
 
         def ints(array: pa.Array) -> Ints:
@@ -250,14 +250,14 @@ class PaneColumns:
             ints(pc.struct_field(flat, "start")),
             ends,
             ints(pc.struct_field(flat, "cleanup")),
-            # The first timer of a window that has not fired is that of its end.
+            # Until a window has fired, its first timer is at its end.
             ints(first) != ends - 1,
             ints(pc.struct_field(flat, "count")),
             held.of(pc.struct_field(flat, "result")),
         )
 
     def take(self, rows: Ints) -> PaneColumns:
-        """Some of the windows."""
+        """Return the windows of some rows."""
         return PaneColumns(
             self.slots[rows],
             self.starts[rows],
@@ -269,7 +269,7 @@ class PaneColumns:
         )
 
     def to_arrow(self, keys: int, kind: pa.DataType, *, by_event: bool) -> pa.Array:
-        """The stored column of so many keys."""
+        """Return the stored column for this number of keys."""
         fields = list(kind.value_type)
         result = next(field.type for field in fields if field.name == "result")
         timers = self._timers()
@@ -287,7 +287,7 @@ class PaneColumns:
         return pa.ListArray.from_arrays(offsets_of_lengths(np.bincount(self.slots, minlength=keys)), structs)
 
     def _timers(self) -> pa.Array:
-        """Of each window its end, unless it has fired, and when it is cleaned up, unless that is the same."""
+        """Return the timers of each window: its end, unless it has fired, and its cleanup, unless it is the same."""
         both = np.stack([self.ends - 1, self.cleanups], axis=1)
         wanted = np.stack([~self.fired, self.fired | (both[:, 0] != both[:, 1])], axis=1)
         offsets = np.concatenate([[0], np.cumsum(wanted.sum(axis=1))])
@@ -299,13 +299,13 @@ def _stored_times(timers: list[tuple[int, ...]]) -> pa.Array:
 
 
 def _first(lists: pa.Array) -> pa.Array:
-    """The first of each list, null for an empty one."""
+    """Return the first element of each list, null for an empty list."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return pc.list_flatten(lists).take(pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0))
 
 
 def earliest_window_timers(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """When the first timer of each key that has one by a clock is due, in microseconds since 1970, and the keys."""
+    """Return the due time of each key's first timer in a time domain, in microseconds since 1970, and the keys."""
     column = rows.column(WINDOWS)
     timers = pc.struct_field(pc.list_flatten(column), _TIMERS[domain])
     # From a timer to its window, and from the window to its key.
@@ -314,6 +314,6 @@ def earliest_window_timers(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArr
     found, firsts = np.unique(keys, return_index=True)
     earliest = np.minimum.reduceat(at, firsts) if len(found) else at
     limit = np.iinfo(np.int64).max // 1000
-    # Timers by the clock fire behind their millisecond: a record that comes within it still finds its window open.
+    # Processing-time timers fire after their millisecond: a record that arrives within it still finds its window open.
     behind_us = 1000 if domain == "processing" else 0
     return np.clip(earliest, -limit, limit - 1) * 1000 + behind_us, rows.column(0).take(pa.array(found))

@@ -1,4 +1,4 @@
-"""The timers of many keys, in the order of time."""
+"""Window timers: those of many keys, in time order."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ NextTimer = Callable[[OpenWindows], int | None]
 
 
 def next_event_timer(windows: OpenWindows) -> int | None:
-    """When the first timer of a key by event time is due, in milliseconds; None when there is none."""
+    """Return when the first event-time timer of a key is due, in milliseconds; None if there is none."""
     return windows.event_timers[0][0] if windows.event_timers else None
 
 
 def next_processing_timer(windows: OpenWindows) -> int | None:
-    """When the first timer of a key by processing time is due, in milliseconds; None when there is none."""
+    """Return when the first processing-time timer of a key is due, in milliseconds; None if there is none."""
     return windows.processing_timers[0][0] if windows.processing_timers else None
 
 
 def in_time_order(
     keys: Sequence[tuple[K, OpenWindows]], next_timer: NextTimer, until_ms: int
 ) -> Iterator[tuple[K, OpenWindows]]:
-    """The key whose timer is next, for as long as there is one that is due not later than a time.
+    """Yield the key whose timer is next, while any timer is due at or before `until_ms`.
 
-    The timer has to be fired before the next key is asked for. Timers that firing registers come in their turn. Of
-    timers of one time, those of keys that come first in `keys` are first.
+    The caller must fire that timer before it takes the next key. Timers registered by a firing are included. Timers at
+    the same time are in the order of `keys`.
     """
     heap = [
         (time_ms, index)

@@ -138,7 +138,7 @@ def test_a_checkpoint_that_must_be_there(tmp_path: Path) -> None:
     """Neither a folder that is away nor an empty one is made to be a new checkpoint; a damaged one is there."""
     folder = tmp_path / "mounted" / "checkpoint"
     with pytest.raises(
-        CheckpointMissingError, match=r"checkpoint, and the folder is not there: it would begin"
+        CheckpointMissingError, match=r"checkpoint, and the folder does not exist: it would begin"
     ) as e:
         Checkpoint(folder).check_there()
     assert (e.value.retryable, e.value.exit_code) == (True, 2)
@@ -160,9 +160,9 @@ def test_a_run_that_must_continue_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissingError):
         JobRunner(job, settings).run()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(JobDefinitionError, match="must_continue does not go with fresh"):
+    with pytest.raises(JobDefinitionError, match="must_continue cannot be used together with fresh"):
         RunSettings(must_continue=True, checkpoint="cp", fresh=True)
-    with pytest.raises(JobDefinitionError, match="must_continue does not go without a checkpoint"):
+    with pytest.raises(JobDefinitionError, match="must_continue cannot be used without a checkpoint"):
         RunSettings(must_continue=True)
 
 

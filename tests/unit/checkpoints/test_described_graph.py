@@ -138,7 +138,7 @@ def test_secrets_are_masked(graph: DescribedGraph, tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_one_says_what_to_do(tmp_path: Path) -> None:
     """Of a job that was never started, and of a file that cannot be read."""
-    with pytest.raises(CheckpointError, match=r"graph\.json is not there"):
+    with pytest.raises(CheckpointError, match=r"graph\.json does not exist"):
         read_described_graph(tmp_path)
     (tmp_path / GRAPH_FILE).write_bytes(msgspec.json.encode({"job": 1}))
     with pytest.raises(CheckpointError, match="Start the job again"):

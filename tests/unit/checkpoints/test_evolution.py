@@ -408,7 +408,7 @@ def test_states_that_do_not_fit_are_refused(case: Case) -> None:
         check_changes(changes, "file:///there")
     assert str(caught.value) == (
         f"The state in file:///there does not fit the job: step 0/old: {case.detail}. Restore the older job, or "
-        "declare a new state beside the old one, and let the job take the values over."
+        "declare a new state next to the old one, and let the job take the values over."
     )
 
 

@@ -220,9 +220,9 @@ def test_a_query_that_goes_on_otherwise_plans_anew(tmp_path: Path) -> None:
     query = Query(
         no, [], no, "", 2, bounded=False, batch_interval_ms=0, before_batch=no, on_batch=no, on_rest=no
     )
-    assert run.renewed(query).limits == {"hits": 7}
+    assert run.renew(query).limits == {"hits": 7}
     assert batch_numbers(tmp_path / "offsets") == [0, 1, 2]
     log(checkpoint, "offsets", 3)
     plans.begin(LINEAGE.first_batch + 3)
-    run.renewed(query)
+    run.renew(query)
     assert batch_numbers(tmp_path / "offsets") == [0, 1, 2, 3]

@@ -185,7 +185,7 @@ def test_a_checkpoint_that_was_moved_has_lost_nothing(
     made_at, moved = job.checkpoint.folder, tmp_path / "moved"
     before = sorted(path.relative_to(made_at) for path in made_at.rglob("*"))
     shutil.move(made_at, moved)
-    with pytest.raises(CheckpointMovedError, match=f"written as {made_at}"):
+    with pytest.raises(CheckpointMovedError, match=f"written to {made_at}"):
         recover(Checkpoint.open(str(moved)), 100)
     assert sorted(path.relative_to(moved) for path in moved.rglob("*")) == before
     shutil.move(moved, made_at)
@@ -218,7 +218,7 @@ def test_what_is_taken_back_is_told(new_job: Callable[[], Job]) -> None:
     found = {finding.check: finding for finding in examine_checkpoint(job.checkpoint)}["checkpoint files"]
     assert (found.status, str(newest) in found.found) == ("warning", True)
     told = recover(job.checkpoint, 100)
-    assert f"{newest} is empty. No output depends on it; micro-batch {BATCHES - 1} is done again" in told
+    assert f"{newest} is empty. No output depends on it; micro-batch {BATCHES - 1} is repeated" in told
     assert recover(job.checkpoint, 100) == ""
 
 
@@ -287,9 +287,7 @@ def test_a_disk_that_fails_ends_the_run_before_its_output(
 
     monkeypatch.setattr(checkpoint_sync, "sync_file", fail)
     job.spark.plan(1, 20)
-    with pytest.raises(
-        CheckpointError, match=r"cannot be brought to disk .* micro-batch 1 was not committed"
-    ):
+    with pytest.raises(CheckpointError, match=r"cannot be synced to disk .* micro-batch 1 was not committed"):
         job.sync.wait(1)
     assert (job.checkpoint.folder / "begun.json").read_bytes().startswith(b'{"batch":0}')
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock as ps
-from penstock.checkpoints.temporary_checkpoints import kept_to_understand, temporary_checkpoint
+from penstock.checkpoints.temporary_checkpoints import keep_on_failure, temporary_checkpoint
 from penstock.cli import app
 from penstock.errors import BindingError, JobFailedError
 from penstock.jobs.runner import JobRunner, RunHooks
@@ -75,7 +75,7 @@ def test_what_a_failed_run_leaves_is_named(place: Path) -> None:
     with pytest.raises(JobFailedError), temporary_checkpoint(notes.append) as checkpoint:
         run_over(checkpoint.folder, FAILED, lineage_json="{}", spark_log="ERROR")
     (folder,) = place.iterdir()
-    told = f"What the run leaves to understand its failure (spark.log) is in {folder}. "
+    told = f"More about the failure of the run (spark.log) is in {folder}. "
     assert notes == [told + "Delete the folder when you have seen it."]
 
 
@@ -96,9 +96,9 @@ def test_dead_letters_of_a_failed_run_are_named(place: Path) -> None:
     notes: list[str] = []
     with temporary_checkpoint(notes.append) as checkpoint:
         leave_dead_letters(checkpoint.folder)
-    with pytest.raises(JobFailedError), kept_to_understand(place, checkpoint.folder, notes.append):
+    with pytest.raises(JobFailedError), keep_on_failure(place, checkpoint.folder, notes.append):
         run_over(checkpoint.folder, FAILED, spark_log="")
-    assert "its failure (dead-letters) is in" in notes[0]
+    assert "the failure of the run (dead-letters) is in" in notes[0]
 
 
 def test_an_interrupted_run_leaves_nothing(place: Path) -> None:
@@ -113,6 +113,6 @@ def test_a_folder_of_more_than_a_checkpoint(place: Path) -> None:
     notes: list[str] = []
     checkpoint = place / "demo" / "checkpoint"
     checkpoint.mkdir(parents=True)
-    with pytest.raises(JobFailedError), kept_to_understand(place / "demo", checkpoint, notes.append):
+    with pytest.raises(JobFailedError), keep_on_failure(place / "demo", checkpoint, notes.append):
         run_over(checkpoint, FAILED, output_log="printed")
     assert f"(output.log) is in {checkpoint}. Delete {place / 'demo'} when" in notes[0]

@@ -41,7 +41,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return stored(
         tmp_path,
         SimulatedJob(
-            Nature(interval_s=5, most_records=20_000),
+            Nature(interval_s=5, max_records=20_000),
             lambda seconds: 2200 + 300 * math.sin(seconds / 20),
             tasks=2,
         ).run(900),
@@ -97,7 +97,7 @@ def test_cores_are_those_of_the_metrics(tmp_path: Path) -> None:
 
 def test_a_policy_is_advised_by_and_decides(checkpoint: Path, tmp_path: Path) -> None:
     policy = tmp_path / "scaling.yaml"
-    policy.write_text("most_tasks: 3\ndry_run: true\n")
+    policy.write_text("max_tasks: 3\ndry_run: true\n")
     found = told(checkpoint, "--policy", policy)
     assert (found["decision"]["action"], found["decision"]["tasks"]) == ("rescale", 3)
     text = penstock("advise", checkpoint, "--policy", policy).stdout

@@ -68,10 +68,10 @@ def test_a_definition_is_submitted_with_what_a_client_may_say(place: ServedRest)
 
 def test_the_scaling_policy_is_heeded_or_not(place: ServedRest) -> None:
     """As who submits the job says; `info` shows it with the last decision."""
-    place.define("scaled", "scaling: {most_tasks: 4}")
+    place.define("scaled", "scaling: {max_tasks: 4}")
     for more, policy, shown in (
-        ((), {"most_tasks": 4}, "most_tasks=4; no decision yet"),
-        (("--scaling=dry-run",), {"most_tasks": 4, "dry_run": True}, "no decision yet"),
+        ((), {"max_tasks": 4}, "max_tasks=4; no decision yet"),
+        (("--scaling=dry-run",), {"max_tasks": 4, "dry_run": True}, "no decision yet"),
         (("--scaling=off",), None, None),
     ):
         job_id = penstock(place, "submit", "scaled", *more).stdout.strip()
@@ -87,7 +87,7 @@ def test_a_server_takes_no_code(place: ServedRest) -> None:
     file = place.root / "job.py"
     file.write_text("")
     refused(penstock(place, "submit", file), "A server takes no code")
-    refused(penstock(place, "submit", "none"), "There is no definition 'none'. There are: small")
+    refused(penstock(place, "submit", "none"), "There is no definition 'none'. Available definitions: small")
     for option in (
         "-Dhits=jsonl:x",
         "--checkpoint=x",
@@ -326,7 +326,7 @@ def test_no_server_a_dead_one_and_a_wrong_token_are_told(place: ServedRest) -> N
     refused(penstock(place, "list", home, **nobody), "Start one with penstock serve", 3)
     refused(penstock(place, "stop", "rooms", home, **nobody), "Start one with penstock serve", 3)
     wrong = penstock(place, "list", PENSTOCK_TOKEN="a-wrong-token")
-    refused(wrong, "This token or cookie is unknown")
+    refused(wrong, "The token or cookie is missing or unknown")
     assert "a-wrong-token" not in wrong.stderr
     refused(penstock(place, "cancel", place.submit(), role=Role.VIEWER), "needs the role operator")
     place.end()
@@ -452,7 +452,7 @@ def test_the_plan_of_a_job_is_shown(place: ServedRest) -> None:
 
 def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
     """By the policy of the definition, where that has one."""
-    place.define("scaled", "scaling:\n  most_tasks: 8")
+    place.define("scaled", "scaling:\n  max_tasks: 8")
     at = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
     for definition in ("small", "scaled"):
         job_id = place.submit(definition)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.cli import app
-from penstock.savepoints.savepoints import savepoints
+from penstock.savepoints.savepoints import list_savepoints
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 from penstock.spark import reading_session
@@ -132,7 +132,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         assert "is not a checkpoint of a job that was started" in result.stderr
         assert (result.exit_code, result.stdout) == (2, ""), arguments
     (tmp_path / "state.json").write_text("{")
-    refused(penstock("state", "ls", tmp_path), "Start the job again, which writes it anew.")
+    refused(penstock("state", "ls", tmp_path), "Start the job again to rewrite it.")
 
 
 def test_what_is_not_committed_is_refused(
@@ -282,7 +282,7 @@ def test_savepoints_are_listed_and_deleted(tmp_path: Path) -> None:
     gone = penstock("savepoint", checkpoint, "--dispose=s-1")
     assert (gone.exit_code, gone.stdout) == (0, "")
     assert gone.stderr.replace("\n", "").startswith(f"Deleted {place}, ")
-    assert list(savepoints(str(tmp_path / "cp.savepoints"))) == []
+    assert list(list_savepoints(str(tmp_path / "cp.savepoints"))) == []
     snapshot(tmp_path / "elsewhere" / "s-3", "arrow")
     listed = penstock("savepoint", checkpoint, "--list", f"--to={tmp_path / 'elsewhere'}", "-ojson")
     assert [m["id"] for m in json.loads(listed.stdout)] == ["s-1"]

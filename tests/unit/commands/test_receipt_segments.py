@@ -79,7 +79,7 @@ def test_a_handler_that_answers_otherwise_in_a_replay_is_not_told_twice(checkpoi
 
 def test_the_oldest_receipts_go_beyond_the_bound(checkpoint: Path) -> None:
     """The newest are kept, in few files, of which each full one has an index."""
-    writer = SegmentWriter(checkpoint, segment_bytes=5_000, most_bytes=40_000)
+    writer = SegmentWriter(checkpoint, segment_bytes=5_000, max_bytes=40_000)
     for batch in range(500):
         append_lines(writer, batch, lines(batch, f"c{batch}"))
     sizes = {path.name: path.stat().st_size for path in kept_receipts(checkpoint).iterdir()}

@@ -14,9 +14,9 @@ from penstock.control.admitted_commands import (
     AdmittedCommand,
     CommandIdNotice,
     PlainSets,
+    commands_for_slot,
     decode_commands,
     encode_commands,
-    seen_by_slot,
 )
 from penstock.control.commands import Command, Target
 from penstock.control.receipts import RecordPosition
@@ -69,7 +69,7 @@ def test_what_travels_together_is_what_would_travel_one_by_one(given: list[tuple
     """For both slots; of what others carry out the id is known, under the step that keeps it."""
     orders = [order(number, command, refusal) for number, (command, refusal) in enumerate(given)]
     for own in (frozenset({0, 1}), frozenset({2, 3})):
-        seen = seen_by_slot(orders, own, lambda one, own=own: concerns(one, own))
+        seen = commands_for_slot(orders, own, lambda one, own=own: concerns(one, own))
         found: list[AdmittedCommand | CommandIdNotice] = []
         for some in decode_commands(encode_commands(seen)):
             found += some.separate() if isinstance(some, PlainSets) else [some]

@@ -215,7 +215,7 @@ def test_many_ids_are_noted_as_one_by_one(batches: list[list[str]]) -> None:
     """Also those that come twice, or again."""
     at_once, one_by_one = Register(ids_kept=4), Register(ids_kept=4)
     for number, ids in enumerate(batches):
-        assert at_once.seen_all(ids) == [one_by_one.seen(one) for one in ids]
+        assert at_once.mark_all_seen(ids) == [one_by_one.mark_seen(one) for one in ids]
         if number % 2:
             assert at_once.settle() == one_by_one.settle()
     assert at_once.dump() == one_by_one.dump()

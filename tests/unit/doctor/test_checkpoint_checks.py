@@ -167,7 +167,7 @@ def test_a_micro_batch_of_the_future_is_told(checkpoint: Checkpoint) -> None:
     ("job", "said", "remedy"),
     [
         (rooms(key_groups=64), "has 128 key groups, the job 64", "Use the values of the checkpoint"),
-        (rooms(step="other"), "is of the steps last, and the job has other", "savepoint"),
+        (rooms(step="other"), "has the steps last, and the job has other", "savepoint"),
         (rooms(LastText()), "last", "Restore the older job"),
         (ps.Job("others"), "belongs to the job 'rooms', not 'others'", "."),
     ],

@@ -180,11 +180,11 @@ def test_a_cache_that_cannot_be_made_fails_the_jars(monkeypatch: pytest.MonkeyPa
 
     def refuse() -> Path:
         raise CacheFolderError(
-            "The cache folder /x cannot be made: no. Name a writable one in PENSTOCK_CACHE."
+            "The cache folder /x cannot be created: no. Set PENSTOCK_CACHE to a writable folder."
         )
 
     monkeypatch.setattr(software, "jars_folder", refuse)
-    told(check_jars([ONE]), "failed", "/x cannot be made", "PENSTOCK_CACHE")
+    told(check_jars([ONE]), "failed", "/x cannot be created", "PENSTOCK_CACHE")
 
 
 def test_the_archive_of_classes_is_made_or_not(tmp_path: Path) -> None:

@@ -544,7 +544,7 @@ class Careless(ps.ProcessFunction):
     [
         (1, "field 'size' cannot hold a value: 'huge' is not a valid Size"),
         (2, "field 'size' has no value and is not optional"),
-        (3, "returned 1 records and the rows of 2"),
+        (3, "returned 1 records but the rows of 2"),
         (4, "out of bounds"),
         (5, "returned no column 'size'"),
     ],

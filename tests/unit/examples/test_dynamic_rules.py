@@ -25,7 +25,7 @@ rules_job: Any = sys.modules["rules_job"]
 Record = dict[str, Any]
 # What a rule looks back on belongs to its name, so that an update never asks for what was not kept.
 WINDOWS: dict[str, Record] = {"a": {"last": 2}, "b": {"minutes": 3}, "c": {"minutes": 10}, "d": {}}
-MOST_LATE_MINUTES = 3
+MAX_LATE_MINUTES = 3
 
 
 class Model:
@@ -138,7 +138,7 @@ any_payment = st.fixed_dictionaries(
         "merchant": st.sampled_from(["fuel", "books", "travel"]),
         "amount": st.integers(1, 12),
         "minute": st.integers(0, 2),
-        "late": st.integers(0, MOST_LATE_MINUTES),
+        "late": st.integers(0, MAX_LATE_MINUTES),
     }
 )
 any_batch = st.tuples(

@@ -51,7 +51,7 @@ def test_limits_come_to_rest(batches: list[tuple[int, int]], size: int) -> None:
         limit = next_limit(BOUNDS, mean.mean_bytes, limit, records)
     assert mean.mean_bytes is not None
     assert next_limit(BOUNDS, mean.mean_bytes, limit, 5000) == limit
-    assert limit * mean.mean_bytes <= 2 * BOUNDS.most_bytes + mean.mean_bytes
+    assert limit * mean.mean_bytes <= 2 * BOUNDS.max_bytes + mean.mean_bytes
 
 
 def test_a_few_large_records_among_many_change_little() -> None:
@@ -72,7 +72,7 @@ def test_a_job_begins_small_and_goes_on_with_what_it_knows(tmp_path: Path) -> No
     bounds.see({"hits": 256, "other": 7}, {"hits": 256 * 1024, "other": 7})
     assert bounds.are_outdated
     assert bounds.changes() == [
-        "A micro-batch of 'hits' takes at most 262,144 records from now on, since they have some 1.0 KiB each."
+        "A micro-batch of 'hits' reads at most 262,144 records from now on, since a record has about 1.0 KiB."
     ]
     assert bounds.renew() == {"hits": 262_144}
     assert not bounds.are_outdated
@@ -84,7 +84,7 @@ def test_a_job_begins_small_and_goes_on_with_what_it_knows(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("role", "parameters", "records", "most_bytes"),
+    ("role", "parameters", "records", "max_bytes"),
     [
         ("data", "", 2_000_000, 256 * MIB),
         ("data", "?max_records_per_batch=7", 7, None),
@@ -96,11 +96,11 @@ def test_a_job_begins_small_and_goes_on_with_what_it_knows(tmp_path: Path) -> No
     ],
 )
 def test_topics_have_bounds_by_role(
-    role: str, parameters: str, records: int | None, most_bytes: int | None
+    role: str, parameters: str, records: int | None, max_bytes: int | None
 ) -> None:
     """Whoever gives a number of records has chosen; control streams are read to their end before data."""
     found = parse_binding("hits", f"kafka://h:1/t{parameters}", role)  # type: ignore[arg-type]
-    assert (found.max_records_per_batch, found.max_bytes_per_batch) == (records, most_bytes)  # type: ignore[union-attr]
+    assert (found.max_records_per_batch, found.max_bytes_per_batch) == (records, max_bytes)  # type: ignore[union-attr]
 
 
 def test_the_limit_is_spark_s() -> None:

@@ -72,7 +72,7 @@ def test_lines_of_text_need_a_record_of_one_text(folder: Path) -> None:
     job.data_stream("readings", schema="text STRING").sink_to("out")
     assert bind(job, folder, readings=f"text:{folder / 'in'}").plan.raw_streams == {"readings"}
     with pytest.raises(
-        BindingError, match=r"Stream 'readings' .* single field, of str or bytes. Bind it to jsonl:DIR"
+        BindingError, match=r"Stream 'readings' .* single field of type str or bytes. Bind it to jsonl:DIR"
     ):
         bind(plain_job(), folder, readings=f"text:{folder / 'in'}")
 

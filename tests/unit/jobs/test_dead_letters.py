@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import Binding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
-from penstock.jobs.dead_letters import newest_letters, readable
+from penstock.jobs.dead_letters import format_record, newest_letters
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
@@ -122,4 +122,4 @@ def test_a_broker_that_does_not_answer_is_told() -> None:
 )
 def test_records_are_readable(raw: bytes, most: int, told: tuple[str, str]) -> None:
     """As text where they are some, also when a character is cut in two."""
-    assert readable(raw, most) == told
+    assert format_record(raw, most) == told

@@ -57,7 +57,7 @@ def test_the_log_is_bounded_and_nobody_who_reads_along_misses_an_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full file is put aside, in the place of the one before; writers at once lose nothing but the oldest."""
-    monkeypatch.setattr(events, "_MOST_BYTES", 2_000)
+    monkeypatch.setattr(events, "_MAX_BYTES", 2_000)
     reader, slow = (NewEvents(tmp_path, with_commands=False) for _ in range(2))
     # Fewer than a file holds.
     unread = threading.Semaphore(8)
@@ -222,13 +222,13 @@ def test_following_goes_on(checkpoint: Path) -> None:
 def test_a_run_tells_how_it_began_and_what_was_before(tmp_path: Path) -> None:
     """A run that was killed has left no word of its end, which the next one tells."""
     first = RunEvents(tmp_path, "rooms", "rooms-1", "ann")
-    first.started({"parallelism": 2})
+    first.record_start({"parallelism": 2})
     first.add("rescaled", {"after": 4}, by="ben", batch=3)
-    RunEvents(tmp_path, "rooms", "rooms-2", "cid").started({})
+    RunEvents(tmp_path, "rooms", "rooms-2", "cid").record_start({})
     second = RunEvents(tmp_path, "rooms", "rooms-3", "ann")
-    second.started({})
+    second.record_start({})
     second.add("finished", {}, by="", batch=9)
-    RunEvents(tmp_path, "rooms", "rooms-4", "ann").started({})
+    RunEvents(tmp_path, "rooms", "rooms-4", "ann").record_start({})
     found = read_events(tmp_path)
     assert [(each.event, each.job_id, each.by) for each in found] == [
         ("started", "rooms-1", "ann"),
@@ -247,11 +247,11 @@ def test_a_run_tells_how_it_began_and_what_was_before(tmp_path: Path) -> None:
 def test_a_failure_is_recorded_and_goes_on(tmp_path: Path) -> None:
     """With its class, whose fault it is, and its reason, in which no URI tells a password."""
     run = RunEvents(tmp_path, "rooms", "rooms-1", "ann")
-    with pytest.raises(BindingError), run.failures():
+    with pytest.raises(BindingError), run.record_failure():
         raise BindingError("amqp://guest:canary-1@h:5672/%2F/rooms does not answer.")
-    with pytest.raises(ZeroDivisionError), run.failures():
+    with pytest.raises(ZeroDivisionError), run.record_failure():
         raise ZeroDivisionError("division by zero")
-    with run.failures():
+    with run.record_failure():
         pass
     first, second = read_events(tmp_path)
     assert first.details == {
@@ -266,7 +266,7 @@ def test_a_failure_is_recorded_and_goes_on(tmp_path: Path) -> None:
 def test_a_failure_that_cannot_be_written_down_is_still_told(tmp_path: Path) -> None:
     """The job's own error goes on, not that of its log."""
     run = RunEvents(tmp_path / "gone", "rooms", "rooms-1", "ann")
-    with pytest.raises(BindingError, match="why"), run.failures():
+    with pytest.raises(BindingError, match="why"), run.record_failure():
         raise BindingError("why")
 
 

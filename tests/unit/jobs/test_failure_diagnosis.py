@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock.errors import CheckpointError, FencedError, JobFailedError, PenstockError, StrictModeError
-from penstock.jobs.failure_diagnosis import SparkLog, explained
+from penstock.jobs.failure_diagnosis import SparkLog, explain_failure
 
 NO_NAME = (
     "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state.\n"
@@ -22,7 +22,7 @@ def told(text: str, folder: Path, logged: str = "") -> PenstockError:
     run = SparkLog(log)
     with log.open("a") as file:
         file.write(logged)
-    return explained(PySparkException(text), run, folder, streams=2)
+    return explain_failure(PySparkException(text), run, folder, streams=2)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_sparks_log_tells_the_file_that_its_error_does_not(tmp_path: Path) -> No
     ("more", "name"),
     [("", "state"), ("StateStoreId[ operatorId=1, partitionId=3, storeName=default ]", "state/1/3")],
 )
-def test_state_that_cannot_be_loaded_is_named_at_least_by_its_folder(
+def test_state_that_cannot_be_loaded_is_named_at_min_by_its_folder(
     tmp_path: Path, more: str, name: str
 ) -> None:
     """With the reason that Spark gives."""

@@ -70,8 +70,8 @@ def test_a_long_history_is_read_to_its_end_and_no_further(tmp_path: Path) -> Non
         job.write(stream, 3)
     history = job.history()
     assert history.ends == {"rules": 3}, "one micro-batch takes all of the others"
-    assert history.told is not None
-    assert "('rules')" in history.told
+    assert history.note is not None
+    assert "('rules')" in history.note
     job.write("rules", 5)
     assert history.is_behind(), "nothing was committed yet"
     job.log(0, commit=True, rules=1)
@@ -80,7 +80,7 @@ def test_a_long_history_is_read_to_its_end_and_no_further(tmp_path: Path) -> Non
     assert history.is_behind(), "a plan is not enough"
     job.log(1, commit=True, rules=3)
     assert not history.is_behind()
-    assert history.told is None
+    assert history.note is None
 
 
 def test_the_next_start_looks_anew(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_data_waits_for_no_history_that_fits_or_has_a_pace(tmp_path: Path, limit
     job = Standing(tmp_path, limit)
     job.write("rules", 3)
     assert not job.history().is_behind()
-    assert job.history().told is None
+    assert job.history().note is None
 
 
 class FakeQuery:

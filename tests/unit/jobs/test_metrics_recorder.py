@@ -25,7 +25,7 @@ from penstock.jobs.metrics_recorder import (
     LagClock,
     MetricsRecorder,
     SlotCounts,
-    counted,
+    count_reports,
     kafka_waiting,
     log_waiting,
     phases_of,
@@ -90,7 +90,7 @@ def bound(tmp_path: Path) -> CompiledJob:
 @pytest.fixture
 def recorder(bound: CompiledJob, tmp_path: Path) -> MetricsRecorder:
     found = MetricsRecorder(BatchMetricsWriter(tmp_path), bound, "visits-1")
-    found.spark_started(lambda: 3, lambda: MemoryUse(driver_bytes=7))
+    found.watch_spark(lambda: 3, lambda: MemoryUse(driver_bytes=7))
     return found
 
 
@@ -118,7 +118,7 @@ def test_reports_are_added_up() -> None:
         report("keys", "count", 99, 1),
     ]
     held = SlotCounts({"count": {"0": 6, "2": 2}}, {"count": {"0": 100, "2": 50}}, {"count": {"2": 9}})
-    found = counted(reports, BatchReceipts(), held, ["count", "idle"], 4)
+    found = count_reports(reports, BatchReceipts(), held, ["count", "idle"], 4)
     assert (found.records_in, found.records_out, found.dead_letters) == ({"visits": 6}, {"out": 5}, 2)
     assert (found.late, found.without_window) == ({"count": 3}, {"count": 3})
     assert found.watermarks == {"count": {2: 1000}}
@@ -132,7 +132,7 @@ def test_reports_are_added_up() -> None:
 
 def test_commands_count_by_what_became_of_them() -> None:
     """Whatever their receipts tell besides, such as the receipt of another command."""
-    found = counted([], batch_receipts("APPLIED", "APPLIED", "DEGRADED", "REJECTED"), NOTHING, [], 1)
+    found = count_reports([], batch_receipts("APPLIED", "APPLIED", "DEGRADED", "REJECTED"), NOTHING, [], 1)
     assert found.commands == {"applied": 2, "degraded": 1, "rejected": 1}
     assert found.is_empty
 
@@ -182,12 +182,12 @@ def test_what_is_not_committed_leaves_no_metrics(recorder: MetricsRecorder, tmp_
 def test_how_long_a_micro_batch_has_been_running(recorder: MetricsRecorder, bound: CompiledJob) -> None:
     """Is known while it does, and is 0 between two, also after rescaling."""
     assert recorder.batch_running_s == 0
-    recorder.began(0)
+    recorder.begin_batch(0)
     time.sleep(0.01)
     assert 0.01 <= recorder.batch_running_s < 10
     record(recorder, 0, [report("in", "visits", 1)])
     assert recorder.batch_running_s == 0
-    recorder.began(1)
+    recorder.begin_batch(1)
     assert recorder.batch_running_s > 0
     recorder.bind(bound)
     assert recorder.batch_running_s == 0
@@ -196,7 +196,7 @@ def test_how_long_a_micro_batch_has_been_running(recorder: MetricsRecorder, boun
 def test_a_rest_is_no_work(recorder: MetricsRecorder) -> None:
     """A micro-batch in which nothing came lasts half a second, and the job was not busy."""
     recorder.take(0, [], BatchReceipts(), NOTHING, time.monotonic())
-    recorder.rested(0, 0.5)
+    recorder.record_rest(0, 0.5)
     recorder.commit(0, progress(0, triggerExecution=600, addBatch=550), {})
     assert recorder.latest.busy_s == pytest.approx(0.1)
     assert recorder.latest.totals.busy_seconds == pytest.approx(0.1)
@@ -252,7 +252,7 @@ def test_a_job_goes_on_when_metrics_cannot_be_written(
         for batch in range(3):
             record(recorder, batch, [report("in", "visits", 1)])
     assert [message.getMessage() for message in caplog.records] == [
-        "The metrics of the job cannot be written ([Errno 28] No space left on device); the job goes on without."
+        "The metrics of the job cannot be written ([Errno 28] No space left on device); the job continues without them."
     ]
     assert recorder.latest.totals.batches == 3
     monkeypatch.setattr(BatchMetricsWriter, "append", append)

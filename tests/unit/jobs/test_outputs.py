@@ -13,7 +13,7 @@ from penstock.checkpoints.checkpoint import Checkpoint, Outputs
 from penstock.errors import CheckpointError, JobDefinitionError
 from penstock.jobs.compile import compile_job
 from penstock.jobs.events import RunEvents, read_events
-from penstock.jobs.outputs import Held, Position, begin_outputs_anew, begins_anew, checked_outputs
+from penstock.jobs.outputs import Held, Position, check_outputs, needs_new_outputs, start_new_outputs
 from penstock.jobs.settings import RunSettings
 from penstock.sinks.base import TaskContext
 
@@ -27,7 +27,7 @@ def position(newest: int, next_batch: int) -> Position:
 def test_outputs_that_are_not_ahead_go_on(held: Sequence[int], wanted: int | None) -> None:
     """Also when new ones were asked for before: the request was for a job that stood elsewhere."""
     sinks = [Held(f"sink {n}", "", batch) for n, batch in enumerate(held)]
-    assert not begins_anew(sinks, position(4, 5), wanted)
+    assert not needs_new_outputs(sinks, position(4, 5), wanted)
 
 
 def test_outputs_that_are_ahead_are_refused_with_both_remedies() -> None:
@@ -38,7 +38,7 @@ def test_outputs_that_are_ahead_are_refused_with_both_remedies() -> None:
         Held("alerts", "kafka://u:p@b:1/t", 5),
     ]
     with pytest.raises(CheckpointError) as caught:
-        begins_anew(held, position(4, 5), None)
+        needs_new_outputs(held, position(4, 5), None)
     text = str(caught.value)
     assert text.startswith(
         "The sink 'out' (jsonl:/data/out) holds micro-batch 9, and the sink 'alerts' (kafka://"
@@ -53,16 +53,16 @@ def test_outputs_that_are_ahead_are_refused_with_both_remedies() -> None:
 def test_a_checkpoint_that_knows_nothing_is_behind_too() -> None:
     """A job that was begun again under the same lineage."""
     with pytest.raises(CheckpointError, match=r"knows none: .* --new-outputs-from 0:"):
-        begins_anew([Held("out", "", 0)], position(-1, 0), None)
+        needs_new_outputs([Held("out", "", 0)], position(-1, 0), None)
 
 
 def test_new_outputs_are_begun_for_the_micro_batch_that_was_named_only() -> None:
     """So a setting that is left where it is does nothing at later starts; another number is told."""
     held = [Held("out", "", 9)]
-    assert begins_anew(held, position(4, 5), 5)
-    assert begins_anew(held, position(4, 4), 4), "a run was killed within it"
+    assert needs_new_outputs(held, position(4, 5), 5)
+    assert needs_new_outputs(held, position(4, 4), 4), "a run was killed within it"
     with pytest.raises(CheckpointError, match=r"--new-outputs-from 7, and not 5:"):
-        begins_anew(held, position(6, 7), 5)
+        needs_new_outputs(held, position(6, 7), 5)
 
 
 def test_the_setting_is_the_number_of_a_micro_batch() -> None:
@@ -88,10 +88,10 @@ class Standing:
     def start(self, new_outputs_from: int | None = None) -> Outputs | None:
         """As the runner does."""
         self.bound = compile_job(self._job, self._settings, self.checkpoint)
-        found = checked_outputs(self.bound, self.checkpoint, self._settings.bindings, new_outputs_from)
+        found = check_outputs(self.bound, self.checkpoint, self._settings.bindings, new_outputs_from)
         if found is not None:
             events = RunEvents(self.checkpoint.folder, "job", "run", "ann")
-            self.bound = begin_outputs_anew(self.bound, found, self.checkpoint, events)
+            self.bound = start_new_outputs(self.bound, found, self.checkpoint, events)
         self.bound.sinks["out"][0].prepare(self.bound.lineage.output_id, str(self.checkpoint.folder))
         return found
 

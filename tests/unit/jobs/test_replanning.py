@@ -15,7 +15,7 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, newes
 from penstock.commands.receipt_segments import SegmentWriter
 from penstock.errors import CheckpointError, JobDefinitionError
 from penstock.jobs.compile import compile_job
-from penstock.jobs.replan import pending_told, take_back_plan
+from penstock.jobs.replan import describe_pending, take_back_plan
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.cuts import batch_numbers
 from penstock.sinks.base import TaskContext
@@ -62,7 +62,7 @@ def job(tmp_path: Path) -> Standing:
 def test_the_plan_of_the_unfinished_micro_batch_is_taken_back_once(job: Standing) -> None:
     """A run tells its number; what stands elsewhere is left alone."""
     job.write(1)
-    told = pending_told(job.bound, job.checkpoint)
+    told = describe_pending(job.bound, job.checkpoint)
     assert told is not None
     assert "--replan 2" in told
     for other in (None, 0, 1, 3):
@@ -72,14 +72,14 @@ def test_the_plan_of_the_unfinished_micro_batch_is_taken_back_once(job: Standing
     assert job.planned == [0, 1]
     assert not (job.checkpoint.folder / "offsets" / ".2.crc").exists()
     assert not job.replan(2)
-    assert pending_told(job.bound, job.checkpoint) is None
+    assert describe_pending(job.bound, job.checkpoint) is None
 
 
 def test_a_plan_is_kept_when_a_sink_has_a_part_of_it(job: Standing) -> None:
     """Which is named, with what to do."""
     job.write(2)
     with pytest.raises(
-        CheckpointError, match=r"2 cannot be planned anew: the sink 'out' .* holds micro-batch 2"
+        CheckpointError, match=r"2 cannot be planned again: the sink 'out' .* holds micro-batch 2"
     ):
         job.replan(2)
     assert job.planned == [0, 1, 2]

@@ -138,7 +138,7 @@ def test_what_is_asked_of_another_run_is_refused(tmp_path: Path) -> None:
     assert [job.next(), job.next(), job.next()] == [None, fits, whichever]
     told = answer_to(tmp_path, late.id)
     assert told is not None
-    assert "The run 1 was asked" in told.error
+    assert "The request is for run 1" in told.error
 
 
 @pytest.mark.usefixtures("runs")
@@ -186,7 +186,7 @@ def test_who_asks_while_the_job_starts_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "requests" / "old.answer").write_bytes(b"{}")
     job = Requests(tmp_path)
     thread.join()
-    assert error == ["The job was only starting when it was asked. Ask it again."]
+    assert error == ["The job was still starting when it was asked. Ask it again."]
     assert job.next() is None
     assert left(tmp_path) == []
 

@@ -42,13 +42,13 @@ def content(folder: Path) -> dict[str, bytes]:
     [
         (
             FULL,
-            r"to 3 tasks failed: No space left on device \(/there/seed.next/x\)\. .* Make room, and ask again",
+            r"to 3 tasks failed: No space left on device \(/there/seed.next/x\)\. .* Free some space, and ask again",
         ),
         (
             OSError(errno.EIO, "Input/output error"),
-            r"failed: Input/output error\. See to that, and ask again",
+            r"failed: Input/output error\. Fix that, and ask again",
         ),
-        (MemoryError(), r"failed for want of memory\. Give the machine more"),
+        (MemoryError(), r"failed for lack of memory\. Give the machine more"),
         (
             pa.ArrowInvalid("offset overflow while concatenating"),
             r"ArrowInvalid: offset overflow .* ask again",
@@ -123,7 +123,7 @@ def test_a_rescaling_in_which_runs_die_is_not_tried_for_ever(
     assert left == before
     found = carry_out(NO_SESSION, checkpoint, asked(run=3))
     assert found.lineage is None
-    assert "to 3 tasks was begun 2 times, and each time the run ended within it" in found.why
+    assert "to 3 tasks was started 2 times, and each time the run died during it" in found.why
     assert content(checkpoint.folder) == before
     assert carry_out(NO_SESSION, checkpoint, asked("op-2")).lineage is not None
 
@@ -172,7 +172,7 @@ def test_an_answer_that_a_full_disk_does_not_take_comes_later(
         (
             "Job aborted due to stage failure: java.io.IOException: No space left on device\n at",
             CheckpointError,
-            "cannot be read: No space left on device. See to that",
+            "cannot be read: No space left on device. Fix the cause",
         ),
         (
             "[STATE_STORE] the version 7 is not there\n at",

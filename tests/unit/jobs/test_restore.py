@@ -77,7 +77,7 @@ def test_a_new_checkpoint_without_a_snapshot_begins_empty(checkpoint: Checkpoint
     """And has no lineage before the job is bound."""
     told = begin(rooms(), settings(), checkpoint)
     assert told == (
-        "The job begins without state: its checkpoint is new, and no savepoint or dump was named."
+        "The job starts without state: its checkpoint is new, and no savepoint or dump was given."
     )
     assert files(checkpoint.folder) == {}
 
@@ -88,7 +88,7 @@ def test_a_savepoint_gives_states_positions_and_the_files_of_sources(
     """All of it is there when there is a lineage, which says where it is from."""
     told = begin(rooms(), settings(from_savepoint=str(savepoint)), checkpoint)
     assert told == (
-        f"The job begins from the savepoint s-1 of 'drawn' after micro-batch 7, in {savepoint}: 10 keys of step 0. Its "
+        f"The job starts from the savepoint s-1 of 'drawn' after micro-batch 7, in {savepoint}: 10 keys of step 0. Its "
         "checkpoint is new."
     )
     lineage = checkpoint.stored_lineage()
@@ -99,7 +99,7 @@ def test_a_savepoint_gives_states_positions_and_the_files_of_sources(
         GROUPS,
         3,
         ("readings-0", "commands"),
-        Origin("savepoint", "s-1", str(savepoint), 7, "its checkpoint was new, and the savepoint was named"),
+        Origin("savepoint", "s-1", str(savepoint), 7, "its checkpoint was new, and the savepoint was given"),
         POSITIONS,
         0,
     )
@@ -118,7 +118,7 @@ def test_a_dump_gives_states_and_streams_begin_as_they_are_bound(checkpoint: Che
     """Since it does not have what the positions mean."""
     told = begin(rooms(), settings(from_dump=str(dump)), checkpoint)
     assert told.startswith(
-        f"The job begins from the dump s-1 of 'drawn' after micro-batch 7, in {dump}: 10 keys"
+        f"The job starts from the dump s-1 of 'drawn' after micro-batch 7, in {dump}: 10 keys"
     )
     lineage = checkpoint.stored_lineage()
     assert lineage is not None
@@ -149,7 +149,7 @@ def test_positions_of_files_in_a_dump_are_refused(checkpoint: Checkpoint, dump: 
     with pytest.raises(SnapshotError) as caught:
         begin(rooms(), settings(from_dump=str(dump), keep_positions=True), checkpoint)
     assert str(caught.value) == (
-        f"The dump {dump} does not have the files and journals of the stream 'readings-0', so that its position there "
+        f"The dump {dump} does not have the files and journals of the stream 'readings-0', so its position in them "
         "means nothing. Start from a savepoint, or without --keep-positions."
     )
     assert files(checkpoint.folder) == {}
@@ -162,8 +162,8 @@ def test_a_checkpoint_comes_before_any_snapshot(
     folder = tmp_path / "cp"
     checkpoint = committed_rooms(folder, monkeypatch).checkpoint
     before = files(folder)
-    goes_on = f"The job goes on from its checkpoint {folder}."
-    unused = " The snapshot that was named is for a new checkpoint; --fresh puts the old one aside."
+    goes_on = f"The job resumes from its checkpoint {folder}."
+    unused = " The given snapshot is only for a new checkpoint; --fresh puts the old one aside."
     assert begin(rooms(), settings(), checkpoint) == goes_on
     assert begin(rooms(), settings(from_savepoint=str(savepoint)), checkpoint) == goes_on + unused
     assert begin(rooms(), settings(from_dump=str(dump)), checkpoint) == goes_on + unused
@@ -176,7 +176,7 @@ def test_a_checkpoint_with_other_steps_is_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(StateMismatchError) as caught:
         begin(job_of([*steps(), StepWith({}, (int,), [{}, {}])], GROUPS), settings(), checkpoint)
     assert str(caught.value) == (
-        f"The checkpoint {checkpoint.folder} is of the steps step 0, and the job has step 0, step 1 ('step 1' differ). "
+        f"The checkpoint {checkpoint.folder} has the steps step 0, and the job has step 0, step 1 ('step 1' differ). "
         "Take a savepoint of the checkpoint with penstock savepoint, and start the changed job from it with a new "
         "checkpoint and --from-savepoint."
     )
@@ -283,7 +283,7 @@ def test_a_file_outside_of_the_checkpoint_is_refused(checkpoint: Checkpoint, tmp
 
     bad = msgspec.structs.replace(manifest, files=(FileEntry("../outside", 0, 1, "0"),))
     (place / MANIFEST).write_bytes(to_bytes(bad))
-    with pytest.raises(CheckpointError, match="which is outside of a checkpoint"):
+    with pytest.raises(CheckpointError, match="which is outside the checkpoint"):
         begin(rooms(), settings(from_savepoint=str(place)), checkpoint)
     assert checkpoint.stored_lineage() is None
 
@@ -320,7 +320,7 @@ def test_a_killed_start_begins_anew_or_is_complete(tmp_path: Path, savepoint: Pa
             begin(rooms(), wanted, other)
         was_complete = checkpoint.stored_lineage() is not None
         told = begin(rooms(), wanted, checkpoint)
-        assert told.startswith("The job goes on" if was_complete else "The job begins from the savepoint")
+        assert told.startswith("The job resumes" if was_complete else "The job starts from the savepoint")
         found = {k: v for k, v in files(checkpoint.folder).items() if ".tmp" not in k}
         assert found.pop("lineage.json")
         assert found == expected, number
@@ -373,10 +373,10 @@ def test_data_that_waits_needs_the_same_key_groups(checkpoint: Checkpoint, tmp_p
         begin(job_of([with_held], GROUPS + 1), wanted, checkpoint)
     assert str(caught.value) == (
         "The step 'step 0' was paused when the snapshot 's-1' was taken, and data waits in it by key group. Start with "
-        "as many key groups as before, or take one after a resume."
+        "the same number of key groups, or take one after a resume."
     )
     assert checkpoint.stored_lineage() is None
-    assert "begins from the savepoint" in begin(job_of([with_held], GROUPS), wanted, checkpoint)
+    assert "starts from the savepoint" in begin(job_of([with_held], GROUPS), wanted, checkpoint)
 
 
 def test_columns_of_a_seed_are_those_of_the_job(checkpoint: Checkpoint, savepoint: Path) -> None:

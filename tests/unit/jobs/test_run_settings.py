@@ -18,7 +18,10 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"lock_timeout_s": -0.5}, ("lock_timeout_s is -0.5", "0 or more")),
     ({"lock_timeout_s": float("inf")}, ("lock_timeout_s is inf", "0 or more")),
     *(
-        ({"master": master}, (repr(master), "no Spark master", "local[N]", "spark://HOST:PORT", "k8s://URL"))
+        (
+            {"master": master},
+            (repr(master), "not a Spark master", "local[N]", "spark://HOST:PORT", "k8s://URL"),
+        )
         for master in (
             "",
             "local[]",

@@ -75,7 +75,7 @@ def test_a_column_that_may_be_null_may_be_left_out(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ([{"room": "attic"}], "Record 0 for the stream 'readings' does not fit: Expected `int`, got `str`"),
-        ([{"room": 1, "rom": 2}], "has a field 'rom', and Reading has room, note"),
+        ([{"room": 1, "rom": 2}], "has a field 'rom', but Reading has only room, note"),
         ([Reading(1), object()], "does not fit Reading"),
         (pa.table({"note": ["a"]}), "has no column 'room'; it has note"),
         (pa.table({"room": ["attic"]}), "'room' of the frame for the stream 'readings' is string"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.machine import class_archive as archives
-from penstock.machine.class_archive import archived_classes, class_archive, make_class_archive
+from penstock.machine.class_archive import archive_options, class_archive, make_class_archive
 from penstock.machine.java import JavaHome
 
 
@@ -22,14 +22,14 @@ def java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JavaHome:
 
 def test_a_jvm_does_without_an_archive_that_is_not_there(java: JavaHome) -> None:
     """No option names a file that is missing."""
-    assert archived_classes(java) == []
+    assert archive_options(java) == []
 
 
 def test_a_jvm_uses_the_archive_that_is_there(java: JavaHome) -> None:
     """What it has to say of it goes to standard error."""
     class_archive(java).touch()
-    assert f"-XX:SharedArchiveFile={class_archive(java)}" in archived_classes(java)
-    assert "-Xlog:all=warning:stderr" in archived_classes(java)
+    assert f"-XX:SharedArchiveFile={class_archive(java)}" in archive_options(java)
+    assert "-Xlog:all=warning:stderr" in archive_options(java)
 
 
 def test_another_java_has_another_archive(java: JavaHome) -> None:
@@ -78,4 +78,4 @@ def test_a_java_that_keeps_no_archive_is_done_without(
     """The job runs, and nothing is there after it."""
     monkeypatch.setattr(archives, "_run_job", lambda folder, options: True)
     assert make_class_archive(java) is None
-    assert archived_classes(java) == []
+    assert archive_options(java) == []

@@ -116,7 +116,7 @@ def test_a_reader_beside_the_writer_sees_all_that_is_kept(
     folder = tmp_path_factory.mktemp("metrics")
     line = len(b"\n") + max(len(read_one(folder, n)) for n in (0, 60))
     segment_bytes = segment_lines * line
-    writer = BatchMetricsWriter(folder, segment_bytes=segment_bytes, most_bytes=kept * segment_bytes)
+    writer = BatchMetricsWriter(folder, segment_bytes=segment_bytes, max_bytes=kept * segment_bytes)
     new = BatchMetricsTail(folder)
     seen: list[int] = []
     written = 0

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.objects.web import WebError, is_reachable, read_web
 
-MOST_BYTES = 1000
+MAX_BYTES = 1000
 Answer = Callable[[socket.socket, bytes], object]
 
 
@@ -56,7 +56,7 @@ def with_head(head: str) -> Answer:
 
 def refusal(uri: str, timeout_ms: int = 10_000) -> str:
     with pytest.raises(WebError) as caught:
-        read_web(uri, MOST_BYTES, timeout_ms=timeout_ms)
+        read_web(uri, MAX_BYTES, timeout_ms=timeout_ms)
     assert "sesame" not in str(caught.value)
     return str(caught.value)
 
@@ -64,12 +64,12 @@ def refusal(uri: str, timeout_ms: int = 10_000) -> str:
 def test_an_answer_is_read_without_credentials() -> None:
     """A plain request; with and without a length."""
     asked: list[bytes] = []
-    with answering(with_body(b"x" * MOST_BYTES), asked) as port:
-        assert read_web(f"http://127.0.0.1:{port}/a%20b/c.json", MOST_BYTES) == b"x" * MOST_BYTES
+    with answering(with_body(b"x" * MAX_BYTES), asked) as port:
+        assert read_web(f"http://127.0.0.1:{port}/a%20b/c.json", MAX_BYTES) == b"x" * MAX_BYTES
     assert asked[0].startswith(b"GET /a%20b/c.json HTTP/1.1\r\n")
     assert b"uthorization" not in asked[0]
     with answering(lambda it, _: it.sendall(b"HTTP/1.1 200 OK\r\n\r\n{}")) as port:
-        assert read_web(f"http://127.0.0.1:{port}/a", MOST_BYTES) == b"{}"
+        assert read_web(f"http://127.0.0.1:{port}/a", MAX_BYTES) == b"{}"
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See", "307 Temporary", "308 Permanent"])
@@ -142,7 +142,7 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         "closed the connection early",
     ),
     "no HTTP": (lambda it, _: it.sendall(b"sesame\r\n\r\n"), "closed the connection early"),
-    "too large": (with_body(bytes(MOST_BYTES + 1)), f"is larger than {MOST_BYTES} bytes"),
+    "too large": (with_body(bytes(MAX_BYTES + 1)), f"is larger than {MAX_BYTES} bytes"),
     "endless": (lambda it, _: it.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(1 << 20)), "is larger than"),
 }
 
@@ -194,7 +194,7 @@ def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) ->
     asked: list[bytes] = []
     with answering(with_body(b"{}"), asked) as port:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
-        assert read_web("http://config.example/a", MOST_BYTES) == b"{}"
+        assert read_web("http://config.example/a", MAX_BYTES) == b"{}"
     assert asked[0].startswith(b"GET http://config.example/a HTTP/1.1\r\n")
 
 
@@ -202,4 +202,4 @@ def test_a_blip_is_asked_again() -> None:
     """A server that is busy once does not refuse a command for good."""
     answers = iter([with_head("503 Busy"), with_body(b"{}")])
     with answering(lambda it, request: next(answers)(it, request)) as port:
-        assert read_web(f"http://127.0.0.1:{port}/a", MOST_BYTES) == b"{}"
+        assert read_web(f"http://127.0.0.1:{port}/a", MAX_BYTES) == b"{}"

@@ -14,7 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import reason_in_short, reason_of, unfit
+from penstock.operators.error_reasons import misfit_reason, reason_in_short, reason_of
 from penstock.records.schemas import record_type
 from penstock.testing.batch_runner import BatchRunner
 
@@ -164,12 +164,16 @@ def test_what_does_not_fit_is_told_without_trusting_it() -> None:
     """It may not want to be shown, or be long, or be nothing that can be written."""
     kind = record_type(Order)
     error = SchemaError("so")
-    assert unfit(Shy(), kind, error) == "the emitted record of Shy does not fit Order(number: int64): so"
-    assert unfit(object(), kind, error, "the result").startswith("the result <object object> does not")
-    long = unfit(["x" * 10_000], kind, error)
+    assert (
+        misfit_reason(Shy(), kind, error) == "the emitted record of Shy does not fit Order(number: int64): so"
+    )
+    assert misfit_reason(object(), kind, error, "the result").startswith(
+        "the result <object object> does not"
+    )
+    long = misfit_reason(["x" * 10_000], kind, error)
     assert len(long) < 700
     assert "xxx... does not fit" in long
-    assert unfit(5, kind, SchemaError("\ud800")).endswith(r": \ud800")
+    assert misfit_reason(5, kind, SchemaError("\ud800")).endswith(r": \ud800")
 
 
 class Emits(ps.ProcessFunction):

@@ -67,7 +67,7 @@ def test_a_single_key_is_emitted_under_its_name() -> None:
 
 def test_only_numbers_are_aggregated() -> None:
     sales = ps.Job("j").data_stream("sales", schema=Sale).key_by("shop")
-    with pytest.raises(JobDefinitionError, match="'note' is string, and only numbers have that"):
+    with pytest.raises(JobDefinitionError, match="'note' is string, but max needs a number"):
         sales.max("step", "note")
 
 

@@ -12,7 +12,7 @@ from penstock.operators.watermarks import (
     InputWatermarkRule,
     Progress,
     WatermarkUpdate,
-    merged_progress,
+    merge_progress,
 )
 
 TOPIC = InputWatermarkRule("source/readings", ("0", "1"), grows=True)
@@ -113,19 +113,19 @@ def test_steps_behind_are_told_what_they_do_not_know() -> None:
     """The watermark, and whether the slot is idle, which a paused one is not; each once."""
     rule = (InputWatermarkRule("source/a", ("",), idle_ms=100),)
     clock = advance(Progress(), 0, watermark_rules=rule)
-    assert (clock.is_idle, clock.tell("step/b", "0")) == (False, None)
+    assert (clock.is_idle, clock.next_update("step/b", "0")) == (False, None)
     clock = advance(clock.progress, 100, watermark_rules=rule)
-    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": None}, idle=True)
+    assert clock.next_update("step/b", "0") == WatermarkUpdate("step/b", {"0": None}, idle=True)
     clock = advance(clock.progress, 101, WatermarkUpdate("source/a", {"": 7}), watermark_rules=rule)
-    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": 7})
-    assert clock.tell("step/b", "0") is None
+    assert clock.next_update("step/b", "0") == WatermarkUpdate("step/b", {"0": 7})
+    assert clock.next_update("step/b", "0") is None
     clock = advance(clock.progress, 201, watermark_rules=rule)
-    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": 7}, idle=True)
-    clock = EventClock(rule, clock.progress, (), 300, stands=True)
-    assert clock.tell("step/b", "0") == WatermarkUpdate("step/b", {"0": 7})
-    moved = merged_progress([clock.progress])
+    assert clock.next_update("step/b", "0") == WatermarkUpdate("step/b", {"0": 7}, idle=True)
+    clock = EventClock(rule, clock.progress, (), 300, paused=True)
+    assert clock.next_update("step/b", "0") == WatermarkUpdate("step/b", {"0": 7})
+    moved = merge_progress([clock.progress])
     assert moved is not None
-    assert advance(moved, 301, watermark_rules=rule).tell("step/b", "00") == WatermarkUpdate(
+    assert advance(moved, 301, watermark_rules=rule).next_update("step/b", "00") == WatermarkUpdate(
         "step/b", {"00": 7}, idle=True
     )
     assert not advance(
@@ -145,12 +145,12 @@ def test_what_is_kept_is_plain_data() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(progress), type=Progress) == progress
 
 
-def test_slots_agree_on_the_least_when_they_are_divided_otherwise() -> None:
+def test_slots_agree_on_the_min_when_they_are_divided_otherwise() -> None:
     one = Progress({"source/a": {"": (5, 10)}, "step/b": {"00000": (1, 1)}}, 4)
     other = Progress({"source/a": {"": (3, 20)}}, 3)
-    assert merged_progress([one, None, other]) == Progress({"source/a": {"": (3, 20)}}, 3)
-    assert merged_progress([one, Progress()]) == Progress({"source/a": {"": (5, 10)}}, None)
-    assert merged_progress([None]) is None
+    assert merge_progress([one, None, other]) == Progress({"source/a": {"": (3, 20)}}, 3)
+    assert merge_progress([one, Progress()]) == Progress({"source/a": {"": (5, 10)}}, None)
+    assert merge_progress([None]) is None
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("01"), st.integers(-9, 9)), max_size=4), max_size=6))

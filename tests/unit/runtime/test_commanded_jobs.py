@@ -616,7 +616,7 @@ def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[s
 
     short = lived()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CommandExecution, "_set_plainly", lambda *_: False)
+        patch.setattr(CommandExecution, "_set_plain", lambda *_: False)
         patch.setattr(CommandExecution, "_set_all", _set_one_by_one)
         assert lived() == short
 

@@ -279,7 +279,7 @@ def test_a_timer_by_event_time_needs_watermarks() -> None:
 
 @pytest.mark.parametrize("event_time", [None, ps.INGESTION_TIME])
 def test_watermarks_follow_from_a_field(event_time: str | None) -> None:
-    with pytest.raises(JobDefinitionError, match="'visits' has watermarks and no field with the event time"):
+    with pytest.raises(JobDefinitionError, match="'visits' has watermarks but no field with the event time"):
         ps.Job("j").data_stream(
             "visits", schema=Visit, event_time=event_time, watermarks=ps.Watermarks.monotonous()
         )

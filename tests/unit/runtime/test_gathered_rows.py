@@ -27,10 +27,10 @@ def row(group: int, body: bytes, destination: str = "step", offset: int = 0) -> 
     return PackedRow(destination, group, 0, "/hits/0", offset, body)
 
 
-@pytest.mark.parametrize("most_bytes", [0, 20, 1 << 20])
-def test_rows_are_in_order_wherever_they_are(monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
+@pytest.mark.parametrize("max_bytes", [0, 20, 1 << 20])
+def test_rows_are_in_order_wherever_they_are(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> None:
     """Those that differ in their bodies alone, too."""
-    monkeypatch.setattr(gathered_rows, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(gathered_rows, "_MAX_BYTES", max_bytes)
     rows = [
         row(group, body, destination)
         for group in range(4)
@@ -116,9 +116,9 @@ def test_a_slot_holds_a_bound_of_rows_in_memory() -> None:
 def test_a_job_does_the_same_with_rows_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with data that waited for a paused step, which is stored in several parts then."""
     outputs = []
-    for most_bytes in (64 * MIB, 0):
-        monkeypatch.setattr(gathered_rows, "_MOST_BYTES", most_bytes)
-        monkeypatch.setattr(level, "_HELD_BYTES", most_bytes)
+    for max_bytes in (64 * MIB, 0):
+        monkeypatch.setattr(gathered_rows, "_MAX_BYTES", max_bytes)
+        monkeypatch.setattr(level, "_HELD_BYTES", max_bytes)
         job = BatchRunner(total_job(), parallelism=2)
         told = []
         for number, commands in enumerate(("pause", "", "resume", "")):

@@ -222,7 +222,7 @@ def test_a_state_has_one_name_and_stands_in_the_class() -> None:
     def described(function: ps.ProcessFunction) -> None:
         ps.Job("job").data_stream("readings", schema=Reading).key_by("key").process("step", function)
 
-    with pytest.raises(JobDefinitionError, match="one ListState under the names 'one' and 'two'"):
+    with pytest.raises(JobDefinitionError, match="uses one ListState under two names, 'one' and 'two'"):
         described(Twice())
     with pytest.raises(JobDefinitionError, match="'entries' on the instance"):
         described(Late())

@@ -150,7 +150,7 @@ def test_what_is_allowed_and_does_not_fit_is_not_quoted(tmp_path: Path) -> None:
         "1 of the 2 names that were read are not settings of the step 'limits'; it has limit, word"
         in refused[0]
     )
-    assert "what was read for the setting 'limit' does not fit its type" in refused[1]
+    assert "the value read for the setting 'limit' does not fit its type" in refused[1]
     assert "it is not YAML" in refused[2]
 
 

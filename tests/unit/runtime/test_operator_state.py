@@ -21,7 +21,7 @@ from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_of
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import BatchRunner
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 KEY_GROUPS = 8
 SOURCES = ["a", "b", "c", "d", "e"]
@@ -202,7 +202,7 @@ def test_parts_hold_what_plain_python_holds(
     plain = Plain()
     for number, batch in enumerate(batches):
         if batch.tasks:
-            running = rescaled(running, batch.tasks)
+            running = rescale_runner(running, batch.tasks)
         before = running.copy()
         result = running.run(batch.inputs(number), seed=seed)
         assert by_part(result.output("gathered")) == by_part(plain.run(batch))
@@ -287,7 +287,7 @@ def misused(use: str) -> BatchOutcome:
         ("put", "'waiting' is a single list, not a column. Use get, add"),
         (
             "state",
-            "'waiting' belongs to single parts, and this code runs for the whole step. Use it inside of a loop",
+            "'waiting' belongs to single parts, but this code runs for the whole step. Use it inside a loop",
         ),
         ("keys", "ctx.keys() is for steps with a key; this one has parts, see ctx.parts()"),
     ],

@@ -37,12 +37,12 @@ class LimitedTask(RejectingTask):
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         values = self.format.encode(batch)
-        limit = MessageLimit(self.sink.most_bytes)
-        sizes = oversized(values, keys, limit.most_bytes)
+        limit = MessageLimit(self.sink.max_bytes)
+        sizes = oversized(values, keys, limit.max_bytes)
         for row, value in enumerate(values.to_pylist()):
             if row in sizes:
                 reason = limit.reason(sizes[row], "t")
-                self._rejections.append(Rejection(row, reason, value, limit.most_bytes))
+                self._rejections.append(Rejection(row, reason, value, limit.max_bytes))
             else:
                 self.sink.written.append(value)
 
@@ -58,8 +58,8 @@ class LimitedSink:
 
     exactly_once = True
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.written: list[bytes] = []
         self.aborted = False
 
@@ -127,7 +127,7 @@ def test_a_dead_letter_that_is_too_large_itself_is_cut() -> None:
 def test_a_place_that_does_not_even_take_a_cut_dead_letter_is_an_error() -> None:
     """With what has to be changed."""
     with pytest.raises(
-        ExternalSystemError, match=r"though it was cut: .*Bind dead-letters to a place that takes more"
+        ExternalSystemError, match=r"although it was cut: .*Bind dead-letters to a place that takes more"
     ):
         write(["x" * 600], letters_most=250)
 

@@ -146,7 +146,7 @@ def test_records_without_a_key_may_stand_beside_those_whose_key_raises() -> None
     assert sorted(item.number for item in result.output("out")) == [2, 3]
     reasons = {letter.offset: letter.reason.splitlines()[-1] for letter in result.dead_letters}
     assert len(result.dead_letters) == 2
-    assert reasons[1] == "the key function gave no key"
+    assert reasons[1] == "the key function returned no key"
     assert reasons[2].startswith("ZeroDivisionError")
 
 
@@ -159,7 +159,7 @@ def test_the_reason_names_the_key() -> None:
     letters = BatchRunner(job).run({"items": [("file", [Item(1)])]}).dead_letters
     assert {letter.step: letter.reason for letter in letters} == {
         "fields": "the key number and name is null",
-        "function": "the key function gave no key",
+        "function": "the key function returned no key",
     }
 
 

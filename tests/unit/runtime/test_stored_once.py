@@ -130,7 +130,7 @@ def test_a_command_costs_the_same_whatever_is_held() -> None:
 
 def test_the_register_is_stored_whole_when_much_was_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a worker that has kept nothing reads few pieces."""
-    monkeypatch.setattr("penstock.engine.slot._MOST_PIECES", 5)
+    monkeypatch.setattr("penstock.engine.slot._MAX_PIECES", 5)
     job = job_with(10)
     for number in range(30):
         stored_by(job, commands(command(f"n{number}", Target("visits"), kind="trace")))
@@ -140,7 +140,7 @@ def test_the_register_is_stored_whole_when_much_was_added(monkeypatch: pytest.Mo
     for stored in job.states.values():
         header = header_of(SlotTables(job.plan.core(node).state_schema, MemoryEntries(stored)))
         register = Register(header.register)
-        assert all(register.seen(name) for name in ["c0", "c9", *(f"n{n}" for n in range(30))])
+        assert all(register.mark_seen(name) for name in ["c0", "c9", *(f"n{n}" for n in range(30))])
 
 
 def test_what_is_kept_once_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

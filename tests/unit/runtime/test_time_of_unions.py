@@ -19,7 +19,7 @@ from penstock.base.instants import EPOCH, MILLISECOND
 from penstock.streams.stream import DataStream
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import NOW, BatchRunner
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 AT_ONCE = ps.Watermarks.monotonous()
 PATIENT = AT_ONCE.with_idleness("1m")
@@ -154,7 +154,7 @@ def test_after_a_rescaling_a_step_tells_anew_how_far_it_is() -> None:
     job = telling(steps=1)
     running = BatchRunner(job, parallelism=2)
     told(running, web=20, app=101)
-    running = rescaled(running, 3)
+    running = rescale_runner(running, 3)
     assert told(running, web=80) == ["web at 19: 80", "timer at 79: 20"]
     assert told(running, web=200) == ["web at 79: 200", "timer at 100: 80"]
 

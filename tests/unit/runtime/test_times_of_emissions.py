@@ -237,7 +237,7 @@ def test_what_has_no_time_is_a_dead_letter_at_windows_by_event_time() -> None:
     run(running, Visit("a", 10, 1))
     result = run(running, Visit("a", 12, 2))
     (letter,) = result.dead_letters
-    assert (letter.step, "emitted for a timer by the clock" in letter.reason) == ("counts", True)
+    assert (letter.step, "emitted for a processing-time timer" in letter.reason) == ("counts", True)
     assert "with_event_time" in letter.reason
     assert sorted(one.text for one in result.output("each")) == ["2", "timer clock"]
     assert [one.value for one in run(running, ends=True).output("counts")] == [4.0]
@@ -631,7 +631,7 @@ def test_where_records_have_no_time_nothing_behind_has() -> None:
     job = ps.Job("j")
     found = words(job.data_stream("visits", schema=Visit))
     assert found.origin.time is None
-    with pytest.raises(JobDefinitionError, match=r"'words' have none. Declare it"):
+    with pytest.raises(JobDefinitionError, match=r"'words' have no event time. Declare it"):
         found.key_by("key").window(ps.TumblingWindows("1s")).count("counts")
 
 

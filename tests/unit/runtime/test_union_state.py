@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.state.parts import part_of
 from penstock.testing.batch_runner import BatchRunner
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 KEY_GROUPS = 8
 SOURCES = ["a", "b", "c", "d", "e"]
@@ -158,7 +158,7 @@ def test_parts_see_what_plain_python_says(
     plain = Plain()
     for changes, new_tasks in batches:
         if new_tasks:
-            running = rescaled(running, new_tasks)
+            running = rescale_runner(running, new_tasks)
             plain.restore()
         before = running.copy()
         result = running.run({"changes": list(changes.items())}, seed=1)
@@ -188,7 +188,7 @@ def test_the_union_grows_by_no_duplicates() -> None:
     assert [len(seen.numbers) for seen in running.run(adding).output("seen")].count(1) >= 3
     looking = {"changes": [(source, [Change("nothing", 0)]) for source in SOURCES]}
     for tasks in (1, 4, 3):
-        running = rescaled(running, tasks)
+        running = rescale_runner(running, tasks)
         told = running.run(looking).output("seen")
         assert len(told) == len(SOURCES)
         assert [sorted(seen.numbers) for seen in told] == [[0, 1, 2, 3, 4]] * len(SOURCES)
@@ -199,7 +199,7 @@ def test_handlers_see_the_union_of_each_part() -> None:
     job = sharing(Sharing())
     running = BatchRunner(job, parallelism=2)
     running.run({"changes": [("a", [Change("add", 1)]), ("b", [Change("add", 2)])]})
-    running = rescaled(running, 3)
+    running = rescale_runner(running, 3)
     tell = {"id": "t", "kind": "tell", "target": {"step": "share"}}
     receipt = running.run({"commands": [("c", [msgspec.json.encode(tell)])]}).receipts[-1]
     parts = {part_of("changes", "a", KEY_GROUPS): 1, part_of("changes", "b", KEY_GROUPS): 2}

@@ -17,7 +17,7 @@ from penstock.control.register import Register
 from penstock.engine.slot import Header, header_of
 from penstock.jobs.restore import declared_state
 from penstock.runtime.packed_rows import PackedRow
-from penstock.savepoints.state_restore import Snapshot, described_in, write_seed
+from penstock.savepoints.state_restore import Snapshot, states_of, write_seed
 from penstock.snapshots.snapshot_reader import read_file, read_manifest, verify
 from penstock.snapshots.stores import open_store
 from penstock.state.history import Version
@@ -67,7 +67,7 @@ class Found:
         job = job_of(steps(), GROUPS)
         state = declared_state(job)
         snapshot = Snapshot.at(uri)
-        changes = plan_changes(state.steps, described_in(snapshot.manifest).steps)
+        changes = plan_changes(state.steps, states_of(snapshot.manifest).steps)
         check_changes(changes, uri)
         assert {change.outcome for change in changes} == {"kept"}
         self.keys = write_seed(snapshot, state, parallelism, changes, folder)
@@ -122,8 +122,8 @@ def test_a_kept_savepoint_is_sound_and_gives_what_was_put_into_it(
     for header in found.headers["step 0"]:
         assert (header.standing, header.paused, header.cache_generation) == (b"", False, 2)
         register = Register(header.register)
-        assert register.seen("first")
-        assert not register.seen("second")
+        assert register.mark_seen("first")
+        assert not register.mark_seen("second")
         older = Command(id="third", kind="set", target=Target(step="rooms", all=True), version=2)
         refusal = register.admit(older, AT)
         assert refusal is not None

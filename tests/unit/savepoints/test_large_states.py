@@ -155,7 +155,7 @@ def test_a_piece_of_a_large_state_that_is_missing_is_told() -> None:
 
 def test_entries_that_are_too_many_for_the_memory_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are read from there."""
-    monkeypatch.setattr(gathered_entries, "_MOST_BYTES", 10)
+    monkeypatch.setattr(gathered_entries, "_MAX_BYTES", 10)
     entries = GatheredEntries()
     expected = {f"name/{number}": bytes([number]) * number for number in range(20)}
     for name, content in expected.items():

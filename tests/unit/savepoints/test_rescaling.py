@@ -129,8 +129,8 @@ def test_a_micro_batch_that_was_not_finished_comes_first(
     with pytest.raises(CheckpointError) as caught:
         rescale(NO_SESSION, rooms.checkpoint, 3)
     assert str(caught.value) == (
-        f"The job in {rooms.folder} was stopped within micro-batch 3. Start it once with penstock run, which finishes "
-        "it, stop it, and rescale then."
+        f"The job in {rooms.folder} was stopped within micro-batch 3. Start it once with penstock run to finish that, "
+        "stop it, and rescale then."
     )
     assert names(rooms.folder) == before
 

@@ -11,7 +11,7 @@ from crashes import Crash, crashes
 from rooms_job import snapshot
 
 from penstock.errors import NotThereError
-from penstock.savepoints.savepoints import dispose, new_id, place_of, savepoints, savepoints_folder
+from penstock.savepoints.savepoints import dispose, list_savepoints, new_id, place_of, savepoints_folder
 from penstock.snapshots.manifest import MANIFEST
 from penstock.snapshots.snapshot_reader import verify
 
@@ -38,9 +38,9 @@ def test_finished_savepoints_are_listed_oldest_first(tmp_path: Path) -> None:
     (tmp_path / "b" / MANIFEST).unlink()
     (tmp_path / "c" / MANIFEST).write_text("{}")
     snapshot(tmp_path / "deeper" / "d", "arrow")
-    assert [place for place, _ in savepoints(str(tmp_path))] == [f"{tmp_path}/a"]
-    assert [m.id for _, m in savepoints(f"{tmp_path}/")] == ["s-1"]
-    assert list(savepoints(str(tmp_path / "nothing"))) == []
+    assert [place for place, _ in list_savepoints(str(tmp_path))] == [f"{tmp_path}/a"]
+    assert [m.id for _, m in list_savepoints(f"{tmp_path}/")] == ["s-1"]
+    assert list(list_savepoints(str(tmp_path / "nothing"))) == []
 
 
 def test_a_savepoint_is_named_by_its_id_or_its_place(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_deletion_that_is_killed_leaves_no_savepoint(tmp_path: Path) -> None:
         assert (place / MANIFEST).exists() == (number == 0)
         if number:
             assert not verify(str(place)).sound
-            assert f"{place}" not in [found for found, _ in savepoints(str(tmp_path))]
+            assert f"{place}" not in [found for found, _ in list_savepoints(str(tmp_path))]

@@ -20,11 +20,11 @@ from penstock.checkpoints.checkpoint import Checkpoint, Origin
 from penstock.checkpoints.evolution import plan_changes
 from penstock.control.commands import Command, Target
 from penstock.control.register import Register
-from penstock.engine.slot import Header, merged
+from penstock.engine.slot import Header, merge_headers
 from penstock.errors import CheckpointError
 from penstock.jobs.restore import declared_state
 from penstock.savepoints import snapshot_capture, source_files
-from penstock.savepoints.snapshot_capture import Capture, capture, committed
+from penstock.savepoints.snapshot_capture import Capture, capture, committed_batch
 from penstock.savepoints.source_files import OvertakenError
 from penstock.savepoints.state_restore import Snapshot, write_seed
 from penstock.snapshots import stores
@@ -103,7 +103,7 @@ def test_versions_of_single_keys_never_go_back() -> None:
         return found.dump()
 
     for versions in ([3, 7, 3], [7, 3, 3], [3, 3, 7]):
-        together = merged([Header(register=register(version)) for version in versions])
+        together = merge_headers([Header(register=register(version)) for version in versions])
         assert Register(together.register).dump() == register(7)
 
 
@@ -126,20 +126,20 @@ def test_only_micro_batches_that_are_kept_can_be_captured(
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     lineage = rooms.checkpoint.stored_lineage()
     assert lineage is not None
-    assert committed(rooms.checkpoint, lineage, None) == 2
-    assert committed(rooms.checkpoint, lineage, 0) == 0
+    assert committed_batch(rooms.checkpoint, lineage, None) == 2
+    assert committed_batch(rooms.checkpoint, lineage, 0) == 0
     later = msgspec.structs.replace(lineage, first_batch=10)
-    assert committed(rooms.checkpoint, later, None) == 12
+    assert committed_batch(rooms.checkpoint, later, None) == 12
     with pytest.raises(CheckpointError, match=r"after micro-batch 2; it keeps 10 to 12\."):
-        committed(rooms.checkpoint, later, 2)
+        committed_batch(rooms.checkpoint, later, 2)
     for path in (rooms.folder / "commits").iterdir():
         path.unlink()
     with pytest.raises(CheckpointError, match="has committed no micro-batch yet"):
-        committed(rooms.checkpoint, lineage, None)
+        committed_batch(rooms.checkpoint, lineage, None)
     seeded = msgspec.structs.replace(later, origin=Origin("rescale"))
-    assert committed(rooms.checkpoint, seeded, None) == 9
+    assert committed_batch(rooms.checkpoint, seeded, None) == 9
     with pytest.raises(CheckpointError, match="has committed no micro-batch yet"):
-        committed(rooms.checkpoint, seeded, 8)
+        committed_batch(rooms.checkpoint, seeded, 8)
 
 
 def test_a_savepoint_has_the_files_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

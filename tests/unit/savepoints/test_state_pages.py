@@ -96,7 +96,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     """With its size, so that an answer has a bound."""
     rows = {"small": {"count": 1}, "large": {"names": ["x" * 1000]}}
     checkpoint, job = stored(tmp_path, monkeypatch, 2, rows=rows)
-    wanted = KeysWanted(step="step 0", most_bytes=500)
+    wanted = KeysWanted(step="step 0", max_bytes=500)
     found = {one.key: one for one in key_page(SESSION, checkpoint, job.state, wanted).items}
     assert found["small"].values == {"count": 1, "names": None}
     assert found["large"].values is None
@@ -109,7 +109,7 @@ def test_what_is_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_wrong_place_is_told(after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As is a step that there is not."""
     checkpoint, job = stored(tmp_path, monkeypatch, 1)
-    with pytest.raises(CheckpointError, match="no `next` of a page"):
+    with pytest.raises(CheckpointError, match="not the `next` of a page"):
         key_page(SESSION, checkpoint, job.state, KeysWanted(step="step 0", after=after))
     with pytest.raises(UnknownIdError, match="its steps are step 0"):
         key_page(SESSION, checkpoint, job.state, KeysWanted(step="other"))

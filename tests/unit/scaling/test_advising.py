@@ -61,7 +61,7 @@ def test_costs_are_taken_apart(
 @pytest.mark.parametrize("tells", ["records", "seconds"])
 def test_what_arrives_is_more_than_what_is_read(tells: str) -> None:
     """When lag grows, in whatever unit the source tells it."""
-    nature = Nature(interval_s=2, tells=tells, most_records=2000, fixed_s=0.5)
+    nature = Nature(interval_s=2, tells=tells, max_records=2000, fixed_s=0.5)
     found = measure_capacity(SimulatedJob(nature, waves(1600, 0)).run(300).metrics, Bounds(128), 120)
     assert found is not None
     assert found.processed == pytest.approx(800, rel=0.05)
@@ -100,7 +100,7 @@ def test_a_job_that_fits_is_left_alone() -> None:
 
 def test_too_much_load_wants_more_tasks() -> None:
     """As many as bring the load to the target, with the metrics that say so, and with cores for them."""
-    job = SimulatedJob(Nature(interval_s=5, cores=8, most_records=9000), waves(2600), tasks=2).run(600)
+    job = SimulatedJob(Nature(interval_s=5, cores=8, max_records=9000), waves(2600), tasks=2).run(600)
     found = advice(job)
     parallelism = of(found, "parallelism")
     assert parallelism.wanted is not None
@@ -118,7 +118,7 @@ def test_too_little_load_wants_fewer_tasks() -> None:
 
 def test_cores_bound_the_tasks() -> None:
     """More of them are wanted, as many as there are tasks needed."""
-    job = SimulatedJob(Nature(interval_s=2, cores=2, most_records=4000), waves(3000), tasks=2).run(600)
+    job = SimulatedJob(Nature(interval_s=2, cores=2, max_records=4000), waves(3000), tasks=2).run(600)
     found = advice(job)
     parallelism, cores = of(found, "parallelism"), of(found, "cores")
     assert parallelism.wanted == 2
@@ -128,7 +128,7 @@ def test_cores_bound_the_tasks() -> None:
 
 
 def test_key_groups_bound_the_tasks() -> None:
-    job = SimulatedJob(Nature(interval_s=2, key_groups=2, most_records=4000), waves(3000), tasks=2).run(600)
+    job = SimulatedJob(Nature(interval_s=2, key_groups=2, max_records=4000), waves(3000), tasks=2).run(600)
     found = of(advice(job), "parallelism")
     assert found.wanted == 2
     assert "there are 2 key groups" in found.why
@@ -150,7 +150,7 @@ def test_more_tasks_do_not_help_where_the_driver_is_slow() -> None:
 
 def test_a_hot_key_group_is_told() -> None:
     """It is only suspected at one parallelism, and proven when more tasks have left its part as it was."""
-    nature = Nature(hot_share=0.9, interval_s=5, most_records=8000)
+    nature = Nature(hot_share=0.9, interval_s=5, max_records=8000)
     job = SimulatedJob(nature, waves(1300), tasks=2).run(400)
     suspected = advice(job)
     assert any("has 1.8 times the mean. If that is one key" in doubt for doubt in suspected.doubts)

@@ -82,11 +82,11 @@ def test_a_load_that_rises_fourfold_and_falls_again(nature: Nature, share: float
 @given(natures, st.floats(0.1, 6), st.integers(1, 8))
 def test_a_steady_load_never_makes_a_job_swing(nature: Nature, share: float, tasks: int) -> None:
     """It gets more tasks until they are enough, or fewer, and never both; then nothing any more."""
-    nature = dataclasses.replace(nature, most_records=int(15 * nature.task_rate * tasks))
+    nature = dataclasses.replace(nature, max_records=int(15 * nature.task_rate * tasks))
     # Otherwise no number of tasks takes what arrives.
-    assume(1.5 * share * nature.task_rate * nature.interval_s < nature.most_records)
+    assume(1.5 * share * nature.task_rate * nature.interval_s < nature.max_records)
     job = SimulatedJob(nature, steady(share * nature.task_rate), tasks=tasks)
-    job.run(4800, msgspec.structs.replace(POLICY, most_rescales_per_hour=100))
+    job.run(4800, msgspec.structs.replace(POLICY, max_rescales_per_hour=100))
     ups = [after > before for before, after in changes(job)]
     assert ups in ([True] * len(ups), [False] * len(ups))
     assert len(ups) <= 4
@@ -97,9 +97,9 @@ def test_a_steady_load_never_makes_a_job_swing(nature: Nature, share: float, tas
 
 def test_tasks_do_not_heal_what_micro_batches_may_not_take() -> None:
     """A bound of each micro-batch and an interval between them let no more through, however many tasks there are."""
-    nature = Nature(task_rate=200.0, fixed_s=1.0, interval_s=5.0, downtime_s=1.0, most_records=3000)
+    nature = Nature(task_rate=200.0, fixed_s=1.0, interval_s=5.0, downtime_s=1.0, max_records=3000)
     job = SimulatedJob(nature, steady(600.0), tasks=1)
-    job.run(4800, msgspec.structs.replace(POLICY, most_rescales_per_hour=100))
+    job.run(4800, msgspec.structs.replace(POLICY, max_rescales_per_hour=100))
     assert 4 <= job.tasks <= 8
     assert "not the number of tasks" in job.decisions[-1][1].reason
 
@@ -119,12 +119,12 @@ def test_no_load_leads_beyond_the_limits(
     """Not outside of the least and the most, not within the cool-down, not more often an hour than allowed."""
     policy = msgspec.structs.replace(
         POLICY,
-        least_tasks=least,
-        most_tasks=most,
+        min_tasks=least,
+        max_tasks=most,
         cool_down_s=cool_down_s,
-        most_rescales_per_hour=an_hour,
+        max_rescales_per_hour=an_hour,
     )
-    nature = dataclasses.replace(nature, most_records=int(15 * nature.task_rate * least))
+    nature = dataclasses.replace(nature, max_records=int(15 * nature.task_rate * least))
     job = SimulatedJob(
         nature,
         lambda seconds: nature.task_rate * shares[min(3, int(seconds // 1000))],
@@ -149,7 +149,7 @@ def test_a_job_outside_of_its_limits_is_brought_inside() -> None:
         (Bounds(128), 12, 20, 12),
         (Bounds(8), 12, 20, 8),
     ]:
-        policy = msgspec.structs.replace(POLICY, least_tasks=least, most_tasks=most)
+        policy = msgspec.structs.replace(POLICY, min_tasks=least, max_tasks=most)
         decision = decide(policy, (), job.metrics, bounds, at(60))
         assert decision is not None
         assert (decision.action, decision.tasks) == ("rescale", wanted)
@@ -186,7 +186,7 @@ def test_a_dry_run_tells_and_does_nothing() -> None:
 def test_a_hot_key_group_is_not_fed_more_tasks() -> None:
     """After one scale-out has shown that more do not help there is no other, and the reason says so."""
     nature = Nature(hot_share=0.9, interval_s=5, seed=1)
-    policy = msgspec.structs.replace(POLICY, most_rescales_per_hour=100)
+    policy = msgspec.structs.replace(POLICY, max_rescales_per_hour=100)
     job = SimulatedJob(nature, steady(1100), tasks=2).run(1500, policy)
     assert changes(job) == [(2, 4)]
     assert "not help" in job.decisions[-1][1].reason
@@ -212,7 +212,7 @@ def test_fewer_tasks_that_did_not_do_are_not_tried_again() -> None:
 @pytest.mark.parametrize("tells", ["records", "seconds"])
 def test_a_backlog_is_caught_up_with(tells: str) -> None:
     """A job that has stood still, and could process what arrives but not what waits as well, gets more tasks."""
-    nature = Nature(interval_s=5, tells=tells, most_records=10_000)
+    nature = Nature(interval_s=5, tells=tells, max_records=10_000)
     job = SimulatedJob(nature, steady(700)).run(300)
     job.now += 1800
     job.run(job.now + 1200, POLICY)

@@ -64,7 +64,7 @@ def test_tokens_come_in_lines() -> None:
     [
         ("ann operator", "has 2 words"),
         ("ann king {}", "has an unknown role"),
-        ("a/b viewer {}", "begins with no name"),
+        ("a/b viewer {}", "does not begin with a name"),
         ("ann viewer short", "fewer than 32 characters"),
         ("ann viewer sha256:12", "has an invalid hash"),
         ("ann viewer {} {}", "has 4 words"),
@@ -77,14 +77,14 @@ def test_a_wrong_line_is_told_without_its_token(line: str, told: str) -> None:
         grants_of(["", line.format(secret, secret)], "tokens.txt")
     assert "Line 2 of tokens.txt" in str(raised.value)
     assert secret not in str(raised.value)
-    with pytest.raises(AccessError, match="another line has too"):
+    with pytest.raises(AccessError, match="the same token as another line"):
         grants_of([f"a viewer {secret}", f"b admin {hash_of(secret)}"], "tokens.txt")
 
 
 @pytest.mark.parametrize("name", [MANAGER, AUTOSCALER, "owner"])
 def test_nobody_has_a_name_of_the_server(name: str) -> None:
     """Otherwise a rescale by such a person would pass for one of the policy."""
-    with pytest.raises(AccessError, match=f"the name {name}, under which the server itself acts"):
+    with pytest.raises(AccessError, match=f"the name {name}, which is reserved for the server itself"):
         grants_of([f"{name} operator {new_token()}"], "tokens.txt")
 
 

@@ -55,7 +55,7 @@ def test_it_is_a_definition_beside_others(tmp_path: Path) -> None:
     """Whose file is in the package; a file of the same id in a folder is told as one that hides it."""
     assert Path(str(demo_definition().file)).is_file()
     assert JobSettings(**demo_definition().settings).bindings == {"ticks": "rate:200", "heaters": "discard:"}
-    with pytest.raises(UnknownIdError, match="There are: none"):
+    with pytest.raises(UnknownIdError, match="Available definitions: none"):
         Catalog([tmp_path]).definition(DEMO)
     catalog = Catalog([tmp_path], [demo_definition()])
     assert catalog.definition(DEMO) == demo_definition()
@@ -63,4 +63,4 @@ def test_it_is_a_definition_beside_others(tmp_path: Path) -> None:
     (tmp_path / "demo.yaml").write_text("job: job.py\n")
     found, problems = catalog.definitions()
     assert found == {}
-    assert "has the id 'demo' too" in problems[0].problem
+    assert "has the same id 'demo'" in problems[0].problem

@@ -256,6 +256,7 @@ def test_a_job_runs_and_is_canceled(place: RestPlace, monkeypatch: pytest.Monkey
                 asked = place.ask("PATCH", f"/v1/jobs/{job_id}", json={"desired": wish}).json()
         assert place.ask("GET", f"/v1/operations/{asked['id']}").json()["state"] == "DONE"
         runs = place.ask("GET", f"/v1/jobs/{job_id}/runs").json()
+        assert place.ask("GET", f"/v1/jobs/{job_id}/runs?after=newest").status_code == 422
         assert [run["run"] for run in runs["items"]] == [1]
         assert place.ask("GET", f"/v1/jobs/{job_id}/log").json() == {"run": 1, "text": "", "end": 0}
     finally:

@@ -209,7 +209,7 @@ def raw(place: RestPlace, path: str, headers: list[tuple[str, str]], method: str
     return int(sent[0]["status"])
 
 
-def test_at_least_two_hundred_hostile_requests_are_refused(place: RestPlace) -> None:
+def test_at_min_two_hundred_hostile_requests_are_refused(place: RestPlace) -> None:
     """Paths, hosts and origins: none is let through, with a good token or cookie."""
     assert len(PATHS) + len(WRONG_HOSTS) + len(ORIGINS) + len(SITES) >= 200
     place.submit()
@@ -303,11 +303,11 @@ def test_servers_of_one_host_have_cookies_of_their_own(place: RestPlace) -> None
     session = other.sessions.begin(Principal("ann", Role.VIEWER), other.clock_s())
     assert other.cookie == "penstock_session_8082" != place.door.cookie
     both = {"cookie": [f"{place.door.cookie}=theirs; {other.cookie}={session}"]}
-    who = other.who(both)
+    who = other.authenticate(both)
     assert who is not None
     assert who.name == "ann"
-    assert other.who({"cookie": [f"{place.door.cookie}={session}"]}) is None
-    assert other.who({"cookie": [f"{other.cookie}={session}; {other.cookie}=x"]}) is None
+    assert other.authenticate({"cookie": [f"{place.door.cookie}={session}"]}) is None
+    assert other.authenticate({"cookie": [f"{other.cookie}={session}; {other.cookie}=x"]}) is None
 
 
 def test_a_body_has_a_limit(place: RestPlace) -> None:

@@ -72,7 +72,7 @@ def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -
     assert question.checkpoint == str(place.service.checkpoint(job_id))
     assert (question.wanted.limit, question.wanted.after) == (7, "2." + "a" * 32)
     assert place.ask("GET", f"{path}&key=5").status_code == 200
-    assert (asked[-1].wanted.key, asked[-1].wanted.most_bytes) == ("5", 1 << 20)
+    assert (asked[-1].wanted.key, asked[-1].wanted.max_bytes) == ("5", 1 << 20)
     busy = place.ask("GET", f"{path}&contains=x")
     assert (busy.status_code, busy.headers["Retry-After"]) == (503, "5")
     assert place.ask("GET", path, Role.VIEWER).status_code == 403

@@ -33,7 +33,7 @@ from penstock.server.manager.manager import Manager
 from penstock.server.runs.directory import ADDRESS_FILE, HomeError, ServerDirectory, make_private
 from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 from penstock.server.server import Announcement, ServeSettings, Started, serve
-from penstock.server.unserved import unserved_home
+from penstock.server.unserved import open_unserved_home
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_the_demo_ends_with_its_server_and_other_jobs_are_named(
         first = served(
             settings, ask, ends_by=ends_by, on_end=lambda jobs: goes_on.append([j.id for j in jobs])
         )
-        with unserved_home(settings.home) as home:
+        with open_unserved_home(settings.home) as home:
             assert {job.id: job.status for job in home.jobs(tuple(JobStatus))} == {
                 first[0]: JobStatus.PAUSED,
                 first[1]: JobStatus.RUNNING,
@@ -211,9 +211,9 @@ def test_of_two_servers_the_one_that_leads_is_found(settings: ServeSettings) -> 
     first, second = (
         Announcement(first_home, Started(f"http://127.0.0.1:{port}", "", "", os.getpid())) for port in (2, 3)
     )
-    first.write_unless_another_lives()
+    first.write_if_alone()
     assert announced().url.endswith(":2")
-    second.write_unless_another_lives()
+    second.write_if_alone()
     assert announced().url.endswith(":2")
     second.write()
     first.remove()
@@ -352,9 +352,9 @@ def test_what_is_wrong_is_told_before_anything_begins(settings: ServeSettings, t
         start({"PENSTOCK_SERVER_TOKENS": "ann king x"})
     with pytest.raises(AccessError, match="cannot be read"):
         start(tokens=tmp_path / "none")
-    with pytest.raises(AccessError, match="Give both"):
+    with pytest.raises(AccessError, match="Pass both"):
         start(tls_key=tmp_path / "none")
-    with pytest.raises(AccessError, match=r"The file .* does not exist"):
+    with pytest.raises(AccessError, match=r"The TLS file .* does not exist"):
         start(tls_key=tmp_path / "none", tls_certificate=tmp_path / "none")
     with pytest.raises(JobDefinitionError, match=r"The folder .* does not exist"):
         start(jobs=[tmp_path / "none"])

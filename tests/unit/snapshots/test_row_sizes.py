@@ -25,16 +25,16 @@ ROWS = st.fixed_dictionaries(
 @given(
     rows=st.lists(ROWS, max_size=30),
     cuts=st.lists(st.integers(0, 30)),
-    most_rows=st.integers(1, 10),
-    most_bytes=st.integers(1, 200),
+    max_rows=st.integers(1, 10),
+    max_bytes=st.integers(1, 200),
 )
 @settings(examples(60))
 def test_runs_depend_on_the_rows_alone(
-    rows: list[dict[str, object]], cuts: list[int], most_rows: int, most_bytes: int
+    rows: list[dict[str, object]], cuts: list[int], max_rows: int, max_bytes: int
 ) -> None:
     """All rows in order, none of which would have fitted into the run before."""
     batch = pa.RecordBatch.from_struct_array(pa.array(rows, TYPE)) if rows else None
-    bound = Bound(most_rows, most_bytes)
+    bound = Bound(max_rows, max_bytes)
     if batch is None:
         assert list(runs_within([], bound)) == []
         return
@@ -48,9 +48,9 @@ def test_runs_depend_on_the_rows_alone(
     start = 0
     for count in counts:
         run, start = sizes[start : start + count], start + count
-        assert count == 1 or (sum(run) <= most_bytes and count <= most_rows)
+        assert count == 1 or (sum(run) <= max_bytes and count <= max_rows)
         if start < len(rows):
-            assert count == most_rows or sum(run) + sizes[start] > most_bytes
+            assert count == max_rows or sum(run) + sizes[start] > max_bytes
     shown = [row for run in runs_within(cut, bound) for part in run for row in part.to_pylist()]
     assert shown == batch.to_pylist()
 

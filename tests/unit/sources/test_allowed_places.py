@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import JobDefinitionError
 from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
 
-MOST_BYTES = 1000
+MAX_BYTES = 1000
 SECRET = b"root:sesame"
 
 
@@ -38,25 +38,25 @@ def allowed(root: Path) -> AllowedPlaces:
 
 def refusal(allowed: AllowedPlaces, uri: str) -> str:
     with pytest.raises(PlaceRefusedError) as caught:
-        allowed.content(uri, MOST_BYTES)
+        allowed.content(uri, MAX_BYTES)
     return str(caught.value)
 
 
 def test_what_is_allowed_is_read(root: Path, allowed: AllowedPlaces) -> None:
     """In the folder and below it, also by links that stay inside, and as a URI."""
-    assert allowed.content(f"{root}/data/a/limits.json", MOST_BYTES) == b"{}"
-    assert allowed.content(f"{root}/data/a/deep/more.json", MOST_BYTES) == b"{1}"
-    assert allowed.content(f"file://{root}/data/a/inside.json", MOST_BYTES) == b"{1}"
-    assert allowed.content(f"file://{root}/data/a/%6cimits.json", MOST_BYTES) == b"{}"
+    assert allowed.content(f"{root}/data/a/limits.json", MAX_BYTES) == b"{}"
+    assert allowed.content(f"{root}/data/a/deep/more.json", MAX_BYTES) == b"{1}"
+    assert allowed.content(f"file://{root}/data/a/inside.json", MAX_BYTES) == b"{1}"
+    assert allowed.content(f"file://{root}/data/a/%6cimits.json", MAX_BYTES) == b"{}"
     one = AllowedPlaces.of([f"{root}/secret"], [])
-    assert one.content(f"{root}/secret", MOST_BYTES) == SECRET
+    assert one.content(f"{root}/secret", MAX_BYTES) == SECRET
 
 
 def test_a_folder_that_is_a_link_is_allowed_by_its_name(root: Path) -> None:
     """As the folders of a ConfigMap are, in which names are links to links."""
     (root / "mounted").symlink_to(root / "data" / "a")
     allowed = AllowedPlaces.of([f"{root}/mounted/"], [])
-    assert allowed.content(f"{root}/mounted/limits.json", MOST_BYTES) == b"{}"
+    assert allowed.content(f"{root}/mounted/limits.json", MAX_BYTES) == b"{}"
     assert "may not read" in refusal(allowed, f"{root}/mounted/leak.json")
 
 
@@ -204,7 +204,7 @@ def test_errors_of_what_is_allowed_say_why(root: Path, allowed: AllowedPlaces) -
     assert "No such file" in refusal(allowed, f"{root}/data/a/none.json")
     os.mkfifo(root / "data" / "a" / "pipe")
     assert "not a regular file" in refusal(allowed, f"{root}/data/a/pipe")
-    (root / "data" / "a" / "large").write_bytes(bytes(MOST_BYTES + 1))
+    (root / "data" / "a" / "large").write_bytes(bytes(MAX_BYTES + 1))
     assert "is larger than" in refusal(allowed, f"{root}/data/a/large")
 
 

@@ -16,13 +16,13 @@ from penstock.errors import ExternalSystemError
 from penstock.objects.allowed import AllowedPlaces
 from penstock.sources.fetched import FetchedFiles
 
-MOST_BYTES = 200
+MAX_BYTES = 200
 ANYWHERE = AllowedPlaces.of(["/", "s3://bucket", "https://host"], [])
 
 
 @pytest.fixture
 def fetched(tmp_path: Path) -> FetchedFiles:
-    return FetchedFiles(str(tmp_path / "kept"), MOST_BYTES, ANYWHERE)
+    return FetchedFiles(str(tmp_path / "kept"), MAX_BYTES, ANYWHERE)
 
 
 def content(fetched: FetchedFiles, name: str | Path, place: str = "0-0") -> Any:
@@ -66,7 +66,7 @@ BROKEN: dict[str, tuple[str, str | bytes, str]] = {
     "no JSON": ("a.json", '{"a": ', "cannot be parsed: "),
     "empty": ("a.json", "", "cannot be parsed: "),
     "no text": ("a.json", b'{"a": "\xff"}', "cannot be parsed: "),
-    "deep JSON": ("a.json", "[" * MOST_BYTES, "cannot be parsed: "),
+    "deep JSON": ("a.json", "[" * MAX_BYTES, "cannot be parsed: "),
     "no YAML": ("a.yaml", "a: [1", "cannot be parsed: "),
     "YAML that is no text": ("a.yaml", b"a: \xff", "cannot be parsed: "),
     "an impossible date": ("a.yaml", "a: 2026-13-45", "cannot be parsed: "),
@@ -101,10 +101,10 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_up_to_the_limit_is_taken(fetched: FetchedFiles, tmp_path: Path) -> None:
     """And no byte more."""
-    text = '{"a": "' + "x" * (MOST_BYTES - 9) + '"}'
-    assert len(content(fetched, written(tmp_path, "full.json", text))["a"]) == MOST_BYTES - 9
+    text = '{"a": "' + "x" * (MAX_BYTES - 9) + '"}'
+    assert len(content(fetched, written(tmp_path, "full.json", text))["a"]) == MAX_BYTES - 9
     larger = written(tmp_path, "larger.json", text + " ")
-    with pytest.raises(CommandError, match=f"larger.json' is larger than {MOST_BYTES} bytes"):
+    with pytest.raises(CommandError, match=f"larger.json' is larger than {MAX_BYTES} bytes"):
         fetched.json_of(str(larger), "0-1", "id")
 
 
@@ -236,7 +236,7 @@ def test_what_was_read_long_ago_is_deleted(
     fetched: FetchedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once there is much of it; what a micro-batch that the checkpoint keeps has read stays."""
-    monkeypatch.setattr("penstock.sources.fetched._MOST_KEPT", 3)
+    monkeypatch.setattr("penstock.sources.fetched._MAX_KEPT", 3)
     path = written(tmp_path, "a.json", '{"a": 1}')
     for number in range(3):
         content(fetched, path, f"old-{number}")

@@ -82,7 +82,7 @@ def test_hidden_and_unfinished_files_are_ignored(log: FileLog, folder: Path) -> 
     assert names(log, 1, log.latest(1, limited=False)) == ["b"]
 
 
-def test_a_batch_takes_at_most_max_files(tmp_path: Path, folder: Path) -> None:
+def test_a_batch_takes_at_max_max_files(tmp_path: Path, folder: Path) -> None:
     """`max_files_per_batch` limits a batch, and only when the runtime asks for a limit."""
     log = FileLog(binding(folder, limit=2), tmp_path / "log")
     write(folder, "a", "b", "c", "d", "e")
@@ -93,7 +93,7 @@ def test_a_batch_takes_at_most_max_files(tmp_path: Path, folder: Path) -> None:
     assert log.lag(2) == {"files": 3, "bytes": 30}
 
 
-def test_a_batch_takes_at_most_max_bytes(tmp_path: Path, folder: Path) -> None:
+def test_a_batch_takes_at_max_max_bytes(tmp_path: Path, folder: Path) -> None:
     """But always one file; tiny files count as 4096 bytes, so that they are not without number."""
     for name, size in (("a", 10_000), ("b", 6000), ("c", 1), ("d", 50_000), ("e", 1), ("f", 1)):
         (folder / name).write_bytes(b"\n" * size)

@@ -24,7 +24,7 @@ class Slots:
         self.memory = memory
         self.keys = keys
         self.entries = [MemoryEntries({}) for _ in range(count)]
-        self.most_bytes = 0
+        self.max_bytes = 0
 
     def serve(self, slot: int, value: int) -> int:
         """Change every key of a slot; gives how many entries the worker had to read for it."""
@@ -38,7 +38,7 @@ class Slots:
         tables.put(0, pa.record_batch([pa.array(names), pa.array([value] * self.keys)], schema=SCHEMA))
         tables.store()
         self.memory.put(slot, tables.keep())
-        self.most_bytes = max(self.most_bytes, self.memory.nbytes)
+        self.max_bytes = max(self.max_bytes, self.memory.nbytes)
         return reads
 
 
@@ -56,18 +56,18 @@ def test_many_slots_through_one_worker_stay_within_the_bound() -> None:
     slots = Slots(SlotCache(150_000), 60)
     for slot in range(60):
         slots.serve(slot, 0)
-    assert slots.most_bytes <= 150_000
+    assert slots.max_bytes <= 150_000
     assert spilled_files() - before <= 150_000 // (16 * KEYS)
     for slot in range(60):
         slots.serve(slot, 1)
-    assert slots.most_bytes <= 150_000
+    assert slots.max_bytes <= 150_000
 
 
 def test_what_other_workers_have_goes_before_what_this_one_uses() -> None:
     """With room for two slots in memory, the one that is no longer served goes, and the others are never read again."""
     size = Slots(SlotCache(), 1)
     size.serve(0, 0)
-    slots = Slots(SlotCache(int(2.5 * size.most_bytes)), 3)
+    slots = Slots(SlotCache(int(2.5 * size.max_bytes)), 3)
     slots.serve(0, 0)
     for value in range(6):
         reads = [slots.serve(slot, value) for slot in (1, 2)]

@@ -76,10 +76,10 @@ BATCHES = st.lists(st.tuples(CHANGES, CHANGES, st.none() | st.binary(max_size=3)
     fails=st.sets(st.integers(0, 11)),
     key_kind=st.sampled_from(["text", "pair"]),
     collides=st.booleans(),
-    most_bytes=st.sampled_from([0, 1_000, 1 << 30]),
+    max_bytes=st.sampled_from([0, 1_000, 1 << 30]),
 )
 def test_any_worker_finds_what_was_stored(
-    batches: Any, workers: list[int], fails: set[int], key_kind: str, collides: bool, most_bytes: int
+    batches: Any, workers: list[int], fails: set[int], key_kind: str, collides: bool, max_bytes: int
 ) -> None:
     """Cold, up to date, behind, or ahead because its last micro-batch was not committed; whatever was written whole."""
     schema = SCHEMA if key_kind == "text" else SCHEMA.set(0, pa.field("key", PAIR))
@@ -95,7 +95,7 @@ def test_any_worker_finds_what_was_stored(
         stored: dict[str, bytes] = {}
         model: Model = {}
         header: bytes | None = None
-        memories = [SlotCache(most_bytes) for _ in range(3)]
+        memories = [SlotCache(max_bytes) for _ in range(3)]
         for number, (first, second, new_header) in enumerate(batches):
             worker = workers[number]
             entries = MemoryEntries(dict(stored))

@@ -167,26 +167,26 @@ def twice(name: str) -> Callable[[Described], object]:
 
 WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     # names
-    "job without a name": (lambda d: ps.Job(""), ("'' is no job name", "letters")),
-    "job name with a space": (lambda d: ps.Job("my job"), ("'my job' is no job name", "letters")),
-    "job name that is no text": (lambda d: ps.Job(5), ("5 is no job name",)),  # type: ignore[arg-type]
+    "job without a name": (lambda d: ps.Job(""), ("'' is not a job name", "letters")),
+    "job name with a space": (lambda d: ps.Job("my job"), ("'my job' is not a job name", "letters")),
+    "job name that is no text": (lambda d: ps.Job(5), ("5 is not a job name",)),  # type: ignore[arg-type]
     "stream name with a slash": (
         lambda d: d.job.data_stream("a/b", schema=SCHEMA),
-        ("'a/b' is no stream name", "letters"),
+        ("'a/b' is not a stream name", "letters"),
     ),
     "stream name of penstock": (
         lambda d: d.job.control_stream("dead-letters", schema=SCHEMA),
         ("'dead-letters' is taken", "another stream name"),
     ),
-    "sink without a name": (lambda d: d.data.sink_to(""), ("'' is no sink name", "letters")),
-    "sink name with a slash": (lambda d: d.data.sink_to("a/b"), ("'a/b' is no sink name",)),
+    "sink without a name": (lambda d: d.data.sink_to(""), ("'' is not a sink name", "letters")),
+    "sink name with a slash": (lambda d: d.data.sink_to("a/b"), ("'a/b' is not a sink name",)),
     "sink name of penstock": (
         lambda d: d.data.sink_to("dead-letters"),
         ("'dead-letters' is taken", "another sink name"),
     ),
-    "step without a name": (lambda d: d.keyed.process("", Plain()), ("'' is no name for a step", "slash")),
-    "step name with a slash": (lambda d: d.keyed.process("a/b", Plain()), ("'a/b' is no name for a step",)),
-    "step name that is no text": (lambda d: d.keyed.process(1, Plain()), ("1 is no name for a step",)),  # type: ignore[arg-type]
+    "step without a name": (lambda d: d.keyed.process("", Plain()), ("'' is not a step name", "slash")),
+    "step name with a slash": (lambda d: d.keyed.process("a/b", Plain()), ("'a/b' is not a step name",)),
+    "step name that is no text": (lambda d: d.keyed.process(1, Plain()), ("1 is not a step name",)),  # type: ignore[arg-type]
     "two streams": (twice("stream"), ("two streams named 'twice'", "name of its own")),
     "two transforms": (twice("transform"), ("two transforms named 'twice'",)),
     "two steps": (twice("step"), ("two steps named 'twice'",)),
@@ -214,11 +214,11 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     ),
     "protobuf of a stream": (
         lambda d: d.job.data_stream("x", schema=SCHEMA, protobuf="Reading"),
-        ("Stream 'x'", "'Reading' is no message class"),
+        ("Stream 'x'", "'Reading' is not a message class"),
     ),
     "protobuf of a sink": (
         lambda d: d.data.sink_to("out", protobuf=Reading),
-        ("Sink 'out'", "Reading", "is no message class", "protobuf compiler"),
+        ("Sink 'out'", "Reading", "is not a message class", "protobuf compiler"),
     ),
     # transforms
     "no function": (lambda d: d.data.map("double"), ("map needs a function, not 'double'",)),  # type: ignore[arg-type]
@@ -267,7 +267,7 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     "two key functions": (lambda d: d.data.key_by(gives_int, gives_int), ("'readings'", "one function")),
     "type of a key field": (
         lambda d: d.data.key_by("id", key_type=str),
-        ("'readings'", "keyed by fields", "leave key_type out"),
+        ("'readings'", "keyed by fields", "remove key_type"),
     ),
     # connect
     "nothing connected": (lambda d: d.keyed.connect(), ("at least one control stream",)),
@@ -277,7 +277,7 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     ),
     "data stream connected": (
         lambda d: d.keyed.connect(d.keyed),
-        ("'readings' is no control stream", "job.control_stream(...)"),
+        ("'readings' is not a control stream", "job.control_stream(...)"),
     ),
     "something else connected": (
         lambda d: d.keyed.connect("settings"),  # type: ignore[arg-type]
@@ -344,7 +344,7 @@ WRONG: dict[str, tuple[Callable[[Described], object], tuple[str, ...]]] = {
     ),
     "one state under two names": (
         lambda d: d.keyed.process("s", SharedState()),
-        ("Step 's'", "'first' and 'second'", "each its own"),
+        ("Step 's'", "'first' and 'second'", "declare one for each"),
     ),
     "state on the instance": (
         lambda d: d.keyed.process("s", InstanceState()),

@@ -83,20 +83,20 @@ def test_streams_without_event_time_can_be_one() -> None:
     ("describe", "message"),
     [
         (lambda s: s.web.union(), "union needs at least one other stream: web.union(more)"),
-        (lambda s: s.web.union(s.web), "'web' is twice in a union"),
-        (lambda s: s.web.union(s.app).union(s.web), "'web' is twice in a union"),
-        (lambda s: s.web.union(s.app, s.app), "'app' is twice in a union"),
+        (lambda s: s.web.union(s.web), "'web' is in a union twice"),
+        (lambda s: s.web.union(s.app).union(s.web), "'web' is in a union twice"),
+        (lambda s: s.web.union(s.app, s.app), "'app' is in a union twice"),
         (lambda s: s.web.union(Shop().app), "'app' belongs to another job"),
         (
             lambda s: s.web.union(s.control),
-            "'prices' is a control stream, and a union is of data. connect takes",
+            "'prices' is a control stream, but a union is for data streams. connect takes",
         ),
         (lambda s: s.control.union(s.web), "'prices' is a control stream"),
         (lambda s: s.web.union(s.app.key_by("page")), "Unite the stream 'app' before it is keyed"),
         (lambda s: s.web.union("app"), "union takes data streams, not 'app'"),
         (
             lambda s: s.untimed.union(s.stream("page STRING")),
-            "different types: Record(page: string, at: int64) and Record(page: string). Bring them to one type before",
+            "different types: Record(page: string, at: int64) and Record(page: string). Convert them to one type first",
         ),
         (
             lambda s: s.untimed.union(s.stream("page STRING, at BIGINT NOT NULL")),
@@ -116,7 +116,7 @@ def test_streams_without_event_time_can_be_one() -> None:
         ),
         (
             lambda s: s.unmarked.union(s.app),
-            "The stream 'app' of a union has watermarks, and 'unmarked' has none",
+            "The stream 'app' of a union has watermarks, but 'unmarked' has none",
         ),
         (
             lambda s: s.web.union(s.app.process("silent", Silent())),
@@ -136,13 +136,13 @@ def test_streams_without_event_time_can_be_one() -> None:
         ),
         (
             lambda s: s.web.union(s.app).broadcast(),
-            "'union-1' is no control stream",
+            "'union-1' is not a control stream",
         ),
         (
             lambda s: (
                 s.untimed.union(s.stream(SCHEMA)).key_by("page").window(ps.TumblingWindows("1m")).count("n")
             ),
-            "Step 'n' has windows by event time, and the records of 'union-1' have none",
+            "Step 'n' has event-time windows, but the records of 'union-1' have no event time",
         ),
     ],
 )

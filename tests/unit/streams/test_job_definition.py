@@ -65,7 +65,7 @@ def unused_filter(job: ps.Job) -> None:
         (no_sink, ("'j' does nothing", "no step and no sink")),
         (unread_control, ("Nothing reads the stream 'settings'", "remove it")),
         (keyed_only, ("Nothing reads the stream 'others'",)),
-        (unused_filter, ("Nothing reads what the filter 'hot'", "the stream that filter returns")),
+        (unused_filter, ("Nothing reads the result of the filter 'hot'", "the stream that filter returns")),
     ],
 )
 def test_a_loose_end_is_refused(describe: Callable[[ps.Job], None], parts: tuple[str, ...]) -> None:
@@ -176,9 +176,14 @@ def test_windows_go_by_the_time_of_the_job() -> None:
 @pytest.mark.parametrize(
     ("job", "stream", "error", "said"),
     [
-        ({"event_time": 5}, {}, JobDefinitionError, "The job has event_time=5; give the name of a field"),
-        ({}, {"event_time": 5}, JobDefinitionError, "Stream 'readings' has event_time=5; give the name"),
-        ({"watermarks": "5s"}, {}, JobDefinitionError, "The job has watermarks='5s'; give some, such as"),
+        ({"event_time": 5}, {}, JobDefinitionError, "The job has event_time=5; pass the name of a field"),
+        ({}, {"event_time": 5}, JobDefinitionError, "Stream 'readings' has event_time=5; pass the name"),
+        (
+            {"watermarks": "5s"},
+            {},
+            JobDefinitionError,
+            "The job has watermarks='5s'; pass a strategy such as",
+        ),
         (
             {},
             {"event_time": "at", "watermarks": "5s"},
@@ -189,20 +194,20 @@ def test_windows_go_by_the_time_of_the_job() -> None:
             {"event_time": ps.INGESTION_TIME, "watermarks": FIVE},
             {},
             JobDefinitionError,
-            "The job has watermarks and ps.INGESTION_TIME, with which they follow the clock. Leave them out.",
+            "The job has watermarks and ps.INGESTION_TIME, whose watermarks follow the clock. Remove watermarks=.",
         ),
-        ({}, {"watermarks": FIVE}, JobDefinitionError, "has watermarks and no field with the event time"),
+        ({}, {"watermarks": FIVE}, JobDefinitionError, "has watermarks but no field with the event time"),
         (
             {"event_time": "at"},
             {"event_time": None, "watermarks": FIVE},
             JobDefinitionError,
-            "has watermarks and no field with the event time",
+            "has watermarks but no field with the event time",
         ),
         (
             {"event_time": "name"},
             {"schema": "id INT, name STRING"},
             SchemaError,
-            "and cannot be a time; use a timestamp or an integer of milliseconds. The job has it for all",
+            "and cannot be a time; use a timestamp or an integer of milliseconds. The job declares it for all",
         ),
         ({}, {"event_time": "nothing"}, SchemaError, "has no field 'nothing'"),
     ],
@@ -222,6 +227,7 @@ def test_a_time_that_no_stream_has_is_refused() -> None:
     job.data_stream("readings", schema=AT).sink_to("out")
     job.data_stream("others", schema=SCHEMA).sink_to("other-out")
     with pytest.raises(
-        JobDefinitionError, match="none of its data streams has that field; they have at, id, sent, value"
+        JobDefinitionError,
+        match=r"none of its data streams has that field\. Their fields are at, id, sent, value",
     ):
         job.check()

@@ -87,8 +87,8 @@ def test_a_job_that_would_not_survive_a_crash_is_found(function: Any, message: s
     with pytest.raises(ReplayMismatchError) as raised:
         run.crash()
     assert message in str(raised.value)
-    assert "Micro-batch 1 came to something else" in str(raised.value)
-    assert "what it keeps in attributes is lost in a crash" in str(raised.value)
+    assert "Micro-batch 1 had a different result" in str(raised.value)
+    assert "its states, its records and ctx: attributes are lost in a crash" in str(raised.value)
 
 
 def test_a_crash_shows_in_nothing() -> None:

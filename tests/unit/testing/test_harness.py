@@ -106,7 +106,7 @@ def test_objects_dicts_bytes_and_text_are_the_same_record() -> None:
 def test_what_is_no_record_is_refused_where_it_is_sent() -> None:
     """As are streams, sinks and steps that there are not."""
     run = JobHarness(doors())
-    with pytest.raises(SchemaError, match="no record of the stream 'visits'"):
+    with pytest.raises(SchemaError, match="is not a record of the stream 'visits'"):
         run.send("visits", 5)
     with pytest.raises(UnknownIdError, match="no stream 'visit'; it has visits, commands"):
         run.send("visit", Visit("north", 1))
@@ -167,7 +167,7 @@ def test_state_is_seen_by_key() -> None:
     assert run.state("count") == {"north": {"people": 1}, "south": {"people": 2}}
     assert run.state("count", key="south") == {"people": 2}
     assert run.state("count", key="east") is None
-    with pytest.raises(StateError, match="no key of the step 'count'"):
+    with pytest.raises(StateError, match="is not a key of the step 'count'"):
         run.state("count", key=5)
 
 

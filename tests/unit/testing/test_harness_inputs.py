@@ -197,7 +197,7 @@ def test_harnesses_of_one_job_share_nothing() -> None:
         (
             lambda run: run.send("readings", Limit("a", 1)),
             SchemaError,
-            "is no record of the stream 'readings'",
+            "is not a record of the stream 'readings'",
         ),
         (lambda run: run.output("alarm"), UnknownIdError, "no sink 'alarm'; it has alarms, heard, means"),
         (lambda run: run.run_batch().output("alarm"), UnknownIdError, "no sink 'alarm'; it has"),
@@ -205,7 +205,7 @@ def test_harnesses_of_one_job_share_nothing() -> None:
         (
             lambda run: run.state("watch", key=5),
             StateError,
-            "5 is no key of the step 'watch', whose keys are string",
+            "5 is not a key of the step 'watch', whose keys are string",
         ),
         (lambda run: run.settings("wach"), UnknownIdError, "no step 'wach'; it has watch, means"),
         (lambda run: run.send_command("mute", "wach/a"), CommandRefusedError, "names no step of the job"),

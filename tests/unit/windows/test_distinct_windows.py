@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.base.instants import EPOCH, MILLISECOND
-from penstock.checkpoints.described_state import described as described_state
+from penstock.checkpoints.described_state import describe_state
 from penstock.checkpoints.evolution import plan_changes
 from penstock.errors import JobDefinitionError
 from penstock.snapshots.table_formats import decode, encode
 from penstock.state.slot_tables import SlotTables
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
-from penstock.testing.saved_states import begin_from, rescaled, take_savepoint
+from penstock.testing.saved_states import begin_from, rescale_runner, take_savepoint
 
 
 @dataclass
@@ -200,7 +200,7 @@ def test_open_windows_are_rescaled(windows: Windows) -> None:
     straight, moved = (BatchRunner(described(windows, 0.1), parallelism=2) for _ in range(2))
     for job in (straight, moved):
         run(job, *visits_of(range(0, 2_000, 2)))
-    moved = rescaled(moved, 3)
+    moved = rescale_runner(moved, 3)
     rest = visits_of(range(0, 2_000, 3))
     assert run(straight, *rest) == run(moved, *rest)
     found = run(straight, ends=True)
@@ -227,7 +227,7 @@ def test_no_other_aggregate_takes_the_sketches_over() -> None:
         job = ps.Job("j")
         visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.none())
         getattr(tumbling(visits.key_by("page")), aggregate)("step", "visitor").sink_to("out")
-        states.append(described_state("j", BatchRunner(job).plan).steps)
+        states.append(describe_state("j", BatchRunner(job).plan).steps)
     (change,) = (one for one in plan_changes(states[1], states[0]) if one.state == "@windows")
     assert change.outcome == "refused"
     assert "result" in change.detail
@@ -276,7 +276,7 @@ def test_what_cannot_be_counted_is_refused() -> None:
     job = ps.Job("j")
     baskets = job.data_stream("baskets", schema=Basket, event_time="at", watermarks=ps.Watermarks.none())
     windowed = tumbling(baskets.key_by("page"))
-    with pytest.raises(JobDefinitionError, match=r"Step 'step': the field 'items' is list<.*Name one of"):
+    with pytest.raises(JobDefinitionError, match=r"Step 'step': the field 'items' is list<.*Name a field of"):
         windowed.approx_count_distinct("step", "items")
     with pytest.raises(JobDefinitionError, match=r"Step 'step': The accuracy of a distinct count is 2"):
         windowed.approx_count_distinct("step", "page", accuracy=2)

@@ -17,7 +17,7 @@ from penstock.state.slot_tables import SlotTables
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
-from penstock.testing.saved_states import rescaled
+from penstock.testing.saved_states import rescale_runner
 
 TOPIC = ("0", "1")
 STEP, STREAM = "windows", "clicks"
@@ -221,7 +221,7 @@ def test_the_accounts_of_windows_balance_in_each_micro_batch(
             count += 1
         inputs: dict[str, Any] = {STREAM: [(name, found) for name, found in clicks.items() if found]}
         if what == "rescale" and not waiting:
-            at_work = rescaled(at_work, 1 + stage % 3)
+            at_work = rescale_runner(at_work, 1 + stage % 3)
         elif what in ("pause", "resume") or (what == "size" and assigner in ("tumbling", "gaps")):
             inputs["commands"] = [("c", [command(stage, what)])]
         at_work.now += passed * MILLISECOND

@@ -155,7 +155,9 @@ def test_a_window_of_a_new_size_is_cut_at_open_ones() -> None:
     others = [Window(1_000, 2_000), Window(3_000, 4_000)]
 
     def beside(time_ms: int) -> list[tuple[int, int]]:
-        return [tuple(one) for one in windows.beside(windows.assign(None, time_ms), others, time_ms)]
+        return [
+            tuple(one) for one in windows.assign_with_others(windows.assign(None, time_ms), others, time_ms)
+        ]
 
     assert beside(500) == [(0, 1_000)]
     assert beside(1_000) == [(1_000, 2_000)]
@@ -171,8 +173,8 @@ def test_overlapping_windows_of_old_and_new_parameters_go_on_side_by_side() -> N
     slide.set("2s")
     old = [Window(1_000, 3_000)]
     assert not sliding.fits(old[0])
-    assert sliding.beside(sliding.assign(None, 2_500), old, 2_500) == [Window(2_000, 4_000), *old]
-    assert sliding.beside(sliding.assign(None, 3_000), old, 3_000) == [Window(2_000, 4_000)]
+    assert sliding.assign_with_others(sliding.assign(None, 2_500), old, 2_500) == [Window(2_000, 4_000), *old]
+    assert sliding.assign_with_others(sliding.assign(None, 3_000), old, 3_000) == [Window(2_000, 4_000)]
     assert cumulative.fits(Window(0, 5_000))
     step.set("4s")
     assert (sliding.version, cumulative.version) == (1, 1)

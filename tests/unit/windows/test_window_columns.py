@@ -209,7 +209,7 @@ def test_what_cannot_be_added_up_is_refused() -> None:
         "readings", schema=Reading, event_time="at", watermarks=ps.Watermarks.monotonous()
     )
     windowed = readings.key_by("number").window(ps.TumblingWindows("1s"))
-    with pytest.raises(JobDefinitionError, match=r"'sensor' is string, and only numbers have that"):
+    with pytest.raises(JobDefinitionError, match=r"'sensor' is string, but mean needs a number"):
         windowed.mean("step", "sensor")
 
 

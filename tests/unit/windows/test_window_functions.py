@@ -184,7 +184,7 @@ def test_state_is_declared() -> None:
 
     windows = Windows(AllRecords(Undeclared()))
     windows.add(5, 1.0)
-    with pytest.raises(StateError, match="declare its type, as window_state"):
+    with pytest.raises(StateError, match="declare its type as window_state"):
         windows.until(999)
 
 

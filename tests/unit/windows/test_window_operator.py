@@ -359,7 +359,7 @@ def test_windows_are_kept_by_key() -> None:
         (lambda: driven(TumblingWindows("1s"), lateness="-1s"), "the allowed lateness of a window is '-1s'"),
         (
             lambda: driven(SessionWindows("1s"), trigger=DeltaTrigger(1.0, max)),
-            "DeltaTrigger cannot be the trigger of windows that merge, as SessionWindows do",
+            "DeltaTrigger cannot be the trigger of windows that merge, such as SessionWindows",
         ),
         (
             lambda: driven(SessionWindows("1s"), trigger=PurgingTrigger(DeltaTrigger(1.0, max))),

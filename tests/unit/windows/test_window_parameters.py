@@ -58,7 +58,7 @@ def test_a_parameter_may_be_used_twice() -> None:
     """As the same thing only."""
     shared = Parameter("5s")
     Parameter.duration(shared, "the gap")
-    Parameter.duration(shared, "the lateness", least_ms=2_000)
+    Parameter.duration(shared, "the lateness", min_ms=2_000)
     with pytest.raises(JobDefinitionError, match="at least 2000 ms"):
         shared.set("1s")
     with pytest.raises(JobDefinitionError, match="the count is '5s'"):

@@ -193,9 +193,9 @@ class Careless(Trigger):
     ("act", "error", "said"),
     [
         (lambda ctx: None, TypeError, "Careless returned None, which is not a TriggerResult"),
-        (lambda ctx: setattr(ctx, "state", 1), StateError, "triggers that declare its type, as state_type"),
+        (lambda ctx: setattr(ctx, "state", 1), StateError, "triggers that declare its type as state_type"),
         (lambda ctx: ctx.register_event_timer(1.5), TypeError, "milliseconds since 1970, not 1.5"),
-        (lambda ctx: ctx.register_processing_timer(2**63), ValueError, "beyond all times"),
+        (lambda ctx: ctx.register_processing_timer(2**63), ValueError, "does not fit into 64 bits"),
     ],
 )
 def test_what_a_trigger_cannot_do(
@@ -219,7 +219,7 @@ def test_what_a_trigger_cannot_do(
             lambda: ContinuousProcessingTimeTrigger(5),
             "the interval of a ContinuousProcessingTimeTrigger is 5",
         ),
-        (lambda: PurgingTrigger(CountTrigger), "is made of a trigger, not of"),
+        (lambda: PurgingTrigger(CountTrigger), "takes a trigger, not"),
     ],
 )
 def test_what_makes_no_trigger_is_refused(made: Callable[[], Any], said: str) -> None:

@@ -157,7 +157,7 @@ def test_a_record_that_makes_what_cannot_be_kept_leaves_no_trace() -> None:
     assert letters(result) == [("in", record) for record in records]
     for letter in result.dead_letters:
         assert letter.reason.startswith(
-            "penstock.errors.UnstorableValueError: what the windows of the key keep cannot be stored: field 'result' "
+            "penstock.errors.UnstorableValueError: the state of the key's windows cannot be stored: field 'result' "
             "(int64) cannot hold a value: "
         )
     (total,) = run(job, ends=True).output("out")

@@ -37,7 +37,7 @@ from window_parts import (
 
 __all__ = ["EndlessFiringError", "Outcome", "run", "windowed"]
 
-MOST_FIRINGS = 10_000
+MAX_FIRINGS = 10_000
 """More timers than this fire for one element only where a trigger goes on for ever."""
 
 
@@ -226,14 +226,14 @@ class Windows:
 
     def fire_timers(self, kind: str) -> None:
         """Fire the timers that are due, the earliest first, with those that are set meanwhile."""
-        for _ in range(MOST_FIRINGS):
+        for _ in range(MAX_FIRINGS):
             timer = self.clocks.take_due(kind)
             if timer is None:
                 return
             self.cause = {"cause": kind, "time": timer.time}
             self.on_timer(kind, timer)
         raise EndlessFiringError(
-            f"More than {MOST_FIRINGS} timers fired for element {self.at}. "
+            f"More than {MAX_FIRINGS} timers fired for element {self.at}. "
             "With this trigger, time must not come so far."
         )
 

@@ -1,7 +1,7 @@
-"""Rooms that are kept warm: the job that a new `penstock serve` runs, to be looked at and steered.
+"""Warm rooms: the job that a new `penstock serve` runs, for users to watch and control.
 
-Its only input is the clock. Each tick is a moment in one room, which loses heat to the outside and gains it while its
-heater is on. A command says how warm a room is to be:
+Its only input is the clock. Each tick is a moment in one room, which loses heat to the outside and gains heat while its
+heater is on. A command sets the desired temperature of a room:
 `penstock control send demo --kind set --target thermostat/5 --json '{"desired": 23.5}'`.
 """
 
@@ -15,13 +15,13 @@ import penstock as ps
 ROOMS = 20
 SECONDS = 0.1  # between two moments of a room, at 200 ticks a second
 LEAK = 0.03  # of the difference to the outside, a second
-HEATER = 1.3  # degrees a second; rooms live fast, so that one sees them heat up
+HEATER = 1.3  # degrees a second; simulated time is fast, so that users see rooms heat up
 DAY = 600.0  # seconds
 
 
 @dataclass
 class Tick:
-    """A number that the clock gives."""
+    """A tick of the clock, with its number."""
 
     number: int
 
@@ -35,7 +35,7 @@ class Moment:
 
 
 class Command(Enum):
-    """What a heater is told."""
+    """A command to a heater."""
 
     ON = "ON"
     OFF = "OFF"
@@ -43,7 +43,7 @@ class Command(Enum):
 
 @dataclass
 class HeaterCommand:
-    """A command to the heater of a room that has a temperature, in degrees Celsius."""
+    """A command to the heater of a room, with the room's temperature in degrees Celsius."""
 
     room: int
     command: Command
@@ -51,13 +51,13 @@ class HeaterCommand:
 
 
 def moment(tick: Tick) -> Moment:
-    """Ticks go round the rooms; the weather goes through a short day."""
+    """Convert a tick to a moment: ticks rotate over the rooms, and the weather goes through a short day."""
     seconds = tick.number // ROOMS * SECONDS
     return Moment(tick.number % ROOMS + 1, 6.0 + 4.0 * math.sin(2 * math.pi * seconds / DAY))
 
 
 class Thermostat(ps.ProcessFunction):
-    """Switches the heater of a room that leaves the band around what is desired."""
+    """A thermostat that switches the heater of a room that leaves the band around the desired temperature."""
 
     desired = ps.ValueState(float)
     temperature = ps.ValueState(float)
@@ -65,7 +65,7 @@ class Thermostat(ps.ProcessFunction):
     band = ps.Setting(float, 0.5)
 
     def process_record(self, moment: Moment, ctx: ps.Context) -> Iterator[HeaterCommand]:
-        """Let a moment pass, and judge the room by what it has become."""
+        """Advance a room by a moment, and switch its heater if its new temperature requires it."""
         now = self.temperature.get()
         if now is None:
             now = 17.0 + moment.room % 6

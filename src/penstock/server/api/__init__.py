@@ -1,1 +1,1 @@
-"""REST: what programs and the dashboard ask of the job manager over HTTP, and who may."""
+"""REST: the HTTP API of the job manager for programs and the dashboard, and its access control."""

@@ -1,4 +1,4 @@
-"""Access: who asks, what each role may do, and which addresses, hosts and origins are let in. All of it is pure."""
+"""Access: who a request comes from, what each role may do, which addresses, hosts and origins are allowed. All pure."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ __all__ = [
 ]
 
 _TOKEN_BYTES: Final = 32
-_LEAST_TOKEN: Final = 32
+_MIN_TOKEN: Final = 32
 _HASHED: Final = "sha256:"
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-# An event under one of these names could not tell a person from the server.
+# Events by a user with one of these names would look like events by the server.
 _OWN_NAMES: Final = frozenset({"autoscaler", "manager", "owner"})
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _LARGEST_PORT: Final = 65535
-# Each path has one spelling: no escapes, no dots that lead up, no empty parts.
+# Each path has only one spelling: no escapes, no `..`, no empty parts.
 _PATH: Final = re.compile(rb"/|(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}){1,12}")
 _PORTS: Final = {"http": 80, "https": 443}
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class AccessError(PenstockError):
-    """The settings would open the server unsafely, or do not say clearly whom it lets in."""
+    """Settings that would expose the server, or do not say clearly whom it admits."""
 
     fault: ClassVar[Fault] = "user"
 
 
 class Role(enum.StrEnum):
-    """What a user may do: look, steer jobs, or everything. Each role includes those before it."""
+    """What a user may do: read, control jobs, or everything. Each role includes the previous ones."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Whether this role may do what needs the other one.
+        """Return whether this role includes the needed one.
 
         >>> Role.ADMIN.covers(Role.OPERATOR), Role.VIEWER.covers(Role.OPERATOR)
         (True, False)
@@ -72,7 +72,7 @@ class Role(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """A recognised user: the name that events show, and the role."""
+    """An authenticated user: the name shown in events, and the role."""
 
     name: str
     role: Role
@@ -80,19 +80,19 @@ class Principal:
 
 @dataclass(frozen=True)
 class Grant:
-    """A token, known by its hash only, and its owner."""
+    """A token, stored only as a hash, and its owner."""
 
     principal: Principal
     hash: str
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """Return a new token that nobody can guess."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def hash_of(token: str) -> str:
-    """The hash of a token. Tokens are random and long, so a plain hash cannot be reversed.
+    """Return the hash of a token. Tokens are long and random, so a plain hash cannot be reversed.
 
     >>> hash_of("a" * 32)[:15]
     'sha256:3ba3f5f4'
@@ -101,9 +101,9 @@ def hash_of(token: str) -> str:
 
 
 def grants_of(lines: Iterable[str], place: str) -> list[Grant]:
-    """The grants in lines `NAME ROLE TOKEN`, where a token may be given as `sha256:` and its hash.
+    """Parse the grants in lines `NAME ROLE TOKEN`, where TOKEN may be `sha256:` followed by the token's hash.
 
-    `place` says in errors where the lines are; their content is not shown. Raises AccessError.
+    `place` names the origin of the lines in errors, which never show their content. Raises AccessError.
     """
     grants: list[Grant] = []
     for number, line in enumerate(lines, start=1):
@@ -118,7 +118,7 @@ def grants_of(lines: Iterable[str], place: str) -> list[Grant]:
         name, role, token = words
         found = token if token.startswith(_HASHED) else hash_of(token)
         if any(hmac.compare_digest(grant.hash, found) for grant in grants):
-            raise AccessError(f"Line {number} of {place} has a token that another line has too.")
+            raise AccessError(f"Line {number} of {place} has the same token as another line.")
         grants.append(Grant(Principal(name, Role(role)), found))
     return grants
 
@@ -128,24 +128,27 @@ def _problem_of(words: list[str]) -> str | None:
         return f"has {len(words)} words"
     name, role, token = words
     if not _NAME.fullmatch(name):
-        return "begins with no name (letters, digits and . _ @ -)"
+        return "does not begin with a name (letters, digits and . _ @ -)"
     if name in _OWN_NAMES:
-        return f"has the name {name}, under which the server itself acts"
+        return f"has the name {name}, which is reserved for the server itself"
     if role not in list(Role):
         return f"has an unknown role (the roles are {', '.join(Role)})"
     if token.startswith(_HASHED):
         return None if _HASH.fullmatch(token) else "has an invalid hash"
-    return None if len(token) >= _LEAST_TOKEN else f"has a token of fewer than {_LEAST_TOKEN} characters"
+    return None if len(token) >= _MIN_TOKEN else f"has a token of fewer than {_MIN_TOKEN} characters"
 
 
 class TokenBook:
-    """The tokens that are let in."""
+    """The accepted tokens."""
 
     def __init__(self, grants: Iterable[Grant]) -> None:
         self._grants: Final = tuple(grants)
 
     def find(self, token: str) -> Principal | None:
-        """The owner of a token. All are compared, each in constant time, so that timing reveals nothing."""
+        """Return the owner of a token; None if unknown.
+
+        Compares all tokens, each in constant time, so that timing reveals nothing.
+        """
         wanted = hash_of(token)
         found = None
         for grant in self._grants:
@@ -155,11 +158,11 @@ class TokenBook:
 
 
 class Sessions:
-    """Browsers that have presented a token, by the hash of their cookie. They are forgotten when the server ends.
+    """The logged-in browsers, by the hash of their cookie. They are lost when the server ends.
 
     Args:
-        lasts_s: for how long a cookie is good.
-        limit: how many there may be; a new one replaces the oldest.
+        lasts_s: how long a cookie is valid.
+        limit: the largest number of sessions; a new one replaces the oldest.
 
     """
 
@@ -169,7 +172,7 @@ class Sessions:
         self._known: dict[str, tuple[Principal, float]] = {}
 
     def begin(self, principal: Principal, now_s: float) -> str:
-        """A new cookie for a user."""
+        """Begin a session for a user, and return its cookie."""
         cookie = new_token()
         while len(self._known) >= self._limit:
             self._known.pop(next(iter(self._known)))
@@ -177,8 +180,8 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str, now_s: float) -> Principal | None:
-        """The owner of a cookie; None when it is unknown or too old."""
-        # Looked up by its hash, whose bytes nobody can choose, so that timing reveals nothing about the cookie.
+        """Return the owner of a cookie; None if it is unknown or expired."""
+        # Looked up by its hash, which no client can choose, so timing reveals nothing about the cookie.
         found = self._known.get(hash_of(cookie))
         return found[0] if found is not None and now_s < found[1] else None
 
@@ -188,7 +191,7 @@ class Sessions:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone, out of reach for others.
+    """Return whether a host is a loopback address, which other machines cannot reach.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -202,7 +205,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind_address(text: str) -> tuple[str, int]:
-    """The host and port of `HOST:PORT`. Raises AccessError.
+    """Parse `HOST:PORT` into host and port. Raises AccessError.
 
     >>> bind_address("127.0.0.1:8081")
     ('127.0.0.1', 8081)
@@ -216,7 +219,7 @@ def bind_address(text: str) -> tuple[str, int]:
 
 
 def check_bind(host: str, *, tls: bool, tokens: bool, insecure: bool) -> None:
-    """Raise AccessError when other machines could reach the server unprotected, unless the user has allowed that."""
+    """Raise AccessError if other machines could reach an unprotected server, unless the user allows it (`insecure`)."""
     if is_loopback(host) or insecure or (tls and tokens):
         return
     missing = " and ".join(
@@ -225,15 +228,15 @@ def check_bind(host: str, *, tls: bool, tokens: bool, insecure: bool) -> None:
         if not there
     )
     raise AccessError(
-        f"Other machines can reach {host}, which has no {missing}. Add what is missing, bind to 127.0.0.1, or say "
-        "--insecure-bind if a proxy in front of it protects it."
+        f"Other machines can reach {host}, and the server has no {missing}. Add what is missing, bind to 127.0.0.1, or "
+        "pass --insecure-bind if a proxy in front of the server protects it."
     )
 
 
 def host_of(values: list[bytes], allowed: frozenset[str]) -> str | None:
-    """The Host header, when there is exactly one and its name is allowed; else None.
+    """Return the Host header if there is exactly one and its name is allowed, else None.
 
-    A foreign page whose own name resolves to this machine (DNS rebinding) sends that name here.
+    This stops DNS rebinding: a foreign page whose name resolves to this machine sends that name as the Host.
 
     >>> host_of([b"localhost:8081"], frozenset({"localhost"}))
     'localhost:8081'
@@ -251,7 +254,7 @@ def host_of(values: list[bytes], allowed: frozenset[str]) -> str | None:
 
 
 def is_plain_path(raw: bytes) -> bool:
-    """Whether a path is one that a route can have. Others are refused before anything looks at them.
+    """Return whether a path has a form that routes can have. Others are refused before any other processing.
 
     >>> is_plain_path(b"/v1/jobs/rooms-1f"), is_plain_path(b"/v1/jobs/..%2f"), is_plain_path(b"//v1")
     (True, False, False)
@@ -262,21 +265,21 @@ def is_plain_path(raw: bytes) -> bool:
 def origin_problem(
     method: str, headers: Mapping[str, list[str]], origin: str, *, cookie: bool, websocket: bool = False
 ) -> str | None:
-    """Why a request may come from another site's page; None when it does not.
+    """Return why a request may come from a page of another site; None if it does not.
 
     Args:
-        method: its method.
-        headers: its headers by their names in lower case.
-        origin: the server's own origin as the request names it, scheme and host.
-        cookie: whether a cookie identifies the user. A browser sends it for any page.
-        websocket: whether it opens a socket, which browsers allow any page.
+        method: the method of the request.
+        headers: its headers, by lower-case name.
+        origin: the server's own origin as the request names it: scheme and host.
+        cookie: whether a cookie identifies the user. Browsers send cookies on behalf of any page.
+        websocket: whether the request opens a WebSocket, which browsers allow any page to do.
 
     """
     unsafe = method not in _SAFE_METHODS or websocket
     sites = headers.get("sec-fetch-site", [])
     origins = headers.get("origin", [])
     if len(sites) > 1 or len(origins) > 1:
-        return "It has an origin header twice."
+        return "It has a repeated Origin or Sec-Fetch-Site header."
     if sites and sites[0] not in {"same-origin", "none"}:
         navigates = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == [
             "document"
@@ -286,7 +289,9 @@ def origin_problem(
     if origins and unsafe and not _same_origin(origins[0], origin):
         return "Its Origin is not this server."
     if unsafe and cookie and not origins and (websocket or not sites):
-        return "It has a cookie, and no header says which page sent it. Programs use Authorization: Bearer."
+        return (
+            "It has a cookie, and no header says which page sent it. Programs must use Authorization: Bearer."
+        )
     return None
 
 
@@ -295,7 +300,7 @@ def _same_origin(one: str, other: str) -> bool:
 
 
 def _parts(origin: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port; None for what no browser sends as the origin of one of this server's pages."""
+    """Parse an origin into scheme, host and port; None if it cannot be the origin of a page of this server."""
     scheme, mark, place = origin.partition("://")
     found = _HOST.fullmatch(place)
     if not mark or found is None or scheme not in _PORTS:

@@ -1,4 +1,4 @@
-"""The app: all routes behind the guard, with a description of what each takes, returns and needs."""
+"""App: all routes behind the guard, and the OpenAPI description of their parameters, responses and roles."""
 
 from __future__ import annotations
 
@@ -27,21 +27,26 @@ from penstock.server.api.routes import (
 
 __all__ = ["create_app", "describe"]
 
-_ABOUT: Final = """See and steer jobs.
+_ABOUT: Final = """Inspect and control jobs.
 
-Send `Authorization: Bearer TOKEN`, or the cookie that `/login` sets in a browser. `x-role` names the role that an
-operation needs; `operator` includes `viewer`, `admin` includes both. Requests that take time return 202 and an
-operation: get it by its id until it is DONE or FAILED. Errors are problem documents (RFC 9457)."""
+**Authentication.** Send `Authorization: Bearer TOKEN`, or the session cookie that `/login` sets in a browser. `x-role`
+names the role that an endpoint requires; `operator` includes `viewer`, and `admin` includes both.
+
+**Long requests** return 202 and an operation. Poll it by its id until its state is DONE or FAILED.
+
+**Retries.** A POST or PATCH repeated with the same `Idempotency-Key` is executed once.
+
+**Errors** are problem documents (RFC 9457). **Times** are milliseconds since 1970, in UTC."""
 _PROBLEMS: Final = {
     "400": "The request cannot be read.",
-    "401": "The token or cookie is unknown.",
-    "403": "The role, or the page that sent it, may not do this.",
-    "404": "This id is unknown.",
+    "401": "The token or cookie is missing or unknown.",
+    "403": "The role does not allow this, or the request comes from a page of another site.",
+    "404": "The id is unknown.",
     "409": "The job is in a state that does not allow this.",
     "413": "The request is too large.",
-    "421": "The server does not have this name.",
-    "422": "The request does not match the description, or its Idempotency-Key was used for another one.",
-    "503": "The store or another system does not answer now; try again.",
+    "421": "The Host header is not one of the server's names.",
+    "422": "The request is invalid, or its Idempotency-Key was used for a different request.",
+    "503": "The store or another system does not answer; retry later.",
 }
 _PAGE_TYPE: Final = "text/html"
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
@@ -50,15 +55,15 @@ _METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", 
 def create_app(
     context: Context, mounts: Sequence[DeclaringMount] = (), lifespan: Lifespan[FastAPI] | None = None
 ) -> FastAPI:
-    """The app, with other apps mounted below their paths, and what those need while it runs.
+    """Create the app, with `mounts` below their paths and the `lifespan` that they need.
 
-    Raises UndeclaredRouteError when a route does not declare its role.
+    Raises UndeclaredRouteError if a route does not declare its role.
     """
     app = FastAPI(
         title="penstock",
         version=__version__,
         description=_ABOUT,
-        # FastAPI's own pages would fetch scripts from other machines.
+        # FastAPI's own documentation pages would load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -73,12 +78,12 @@ def create_app(
 
     @description.get(
         "/openapi.json",
-        summary="Get this description",
+        summary="Get the API description",
         openapi_extra=needs(Role.VIEWER),
         include_in_schema=True,
     )
     def get_description() -> JSONResponse:
-        """The description of the API (OpenAPI)."""
+        """Return this API description (OpenAPI)."""
         return JSONResponse(describe(app))
 
     for router in (
@@ -93,7 +98,7 @@ def create_app(
         job_views.metrics_router,
         description,
     ):
-        # Added as they are, not included, so that each route can be asked for its role.
+        # Added as they are, not with include_router, so that the role of each route can be checked below.
         app.router.routes.extend(router.routes)
     app.router.routes.extend(mounts)
     check_declared(app.routes)
@@ -101,18 +106,18 @@ def create_app(
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The description of an app. It is built once."""
+    """Return the OpenAPI description of an app. It is built once."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
-        _with_problems(made)
+        _add_problems(made)
         app.openapi_schema = made
     return app.openapi_schema
 
 
-def _with_problems(made: dict[str, Any]) -> None:
-    """Add to each operation who may use it, and that its errors are problem documents."""
+def _add_problems(made: dict[str, Any]) -> None:
+    """Add to each endpoint its authentication, and problem documents as its error responses."""
     components = made.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -127,7 +132,7 @@ def _with_problems(made: dict[str, Any]) -> None:
         for method in _METHODS & path.keys():
             operation = path[method]
             for status, meaning in _PROBLEMS.items():
-                # Pages for people stay beside the document.
+                # Keep an endpoint's own HTML page next to the problem document.
                 own = operation["responses"].get(status, {}).get("content", {})
                 pages = {kind: said for kind, said in own.items() if kind == _PAGE_TYPE}
                 operation["responses"][status] = {"description": meaning, "content": pages | content}

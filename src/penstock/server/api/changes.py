@@ -1,4 +1,4 @@
-"""Changes: requests that change something, and the response that accepts their operation."""
+"""Changes: requests that change something, and the responses that accept their operations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ IdempotencyKey = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=r"^[A-Za-z0-9_.:-]{1,128}$",
-        description="A request that is repeated with its key is done once.",
+        description="Identifies the request: repeated with the same key, it is executed only once.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class _Change:
-    """Who requests a change, and the key that identifies a repeated request."""
+    """The user who requests a change, and the key that identifies a repeated request."""
 
     who: str
     key: str | None
@@ -34,14 +34,14 @@ class _Change:
     _wake: Callable[[], None]
 
     def accept(self, operation: Operation, location: str | None = None) -> Operation:
-        """Wake the manager, and set Location: to the operation, unless another one is given."""
+        """Wake the manager, and set Location to `location`, by default the operation."""
         self._response.headers["Location"] = location or f"/v1/operations/{operation.id}"
         self._wake()
         return operation
 
 
-def _change(request: Request, asker: Asker, response: Response, key: IdempotencyKey = None) -> _Change:
+def _new_change(request: Request, asker: Asker, response: Response, key: IdempotencyKey = None) -> _Change:
     return _Change(asker.name, key, response, context_of(request).wake)
 
 
-Change = Annotated[_Change, Depends(_change)]
+Change = Annotated[_Change, Depends(_new_change)]

@@ -1,4 +1,4 @@
-"""The routes of control: send a command to a job, and see what became of it."""
+"""Routes for commands: send a command to a job, and read its receipts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.server.service.service import JobService
 __all__ = ["issue", "router"]
 
 _WRITES_FILES: Final = frozenset({"dump-state"})
-"""Kinds of commands that name a place to write to, which clients must not."""
+"""Kinds of commands that name a place to write to, which REST clients must not choose."""
 
 router = new_router("control")
 
@@ -50,9 +50,10 @@ def send(
     response: Response,
     key: IdempotencyKey = None,
 ) -> SentCommand:
-    """Send a command to a job, whether it runs at the moment or not. Get it by its id to see its receipts.
+    """Send a command to a job, whether or not the job is running. Get the command by its id to read its receipts.
 
-    Without an id, the Idempotency-Key determines the id, so that the job takes a repeated command once.
+    If the command has no id, the id is derived from the Idempotency-Key, so that the job applies a repeated command
+    only once.
     """
     sent = issue(service, job_id, command, asker.name, key)
     response.headers["Location"] = f"/v1/jobs/{job_id}/commands/{sent.id}"
@@ -64,10 +65,10 @@ def send(
 def issue(
     service: JobService, job_id: str, command: Command, who: str, key: str | None = None
 ) -> ControlCommand:
-    """Send a command on behalf of a user, if the job takes it."""
+    """Send a command on behalf of a user. Raises CommandRefusedError if the job does not take it."""
     if command.kind in _WRITES_FILES:
         raise CommandRefusedError(
-            f"A command {command.kind} names a place to write to, which REST does not allow. Send it with "
+            f"The command {command.kind} names a place to write to, which REST does not allow. Send it with "
             "penstock control send."
         )
     checkpoint = service.checkpoint(job_id)
@@ -94,12 +95,14 @@ def list_commands(
     job_id: JobId,
     service: Service,
     step: Annotated[
-        str | None, Query(min_length=1, max_length=256, description="Only for this step.")
+        str | None, Query(min_length=1, max_length=256, description="Return only commands to this step.")
     ] = None,
-    kind: Annotated[str | None, Query(min_length=1, max_length=256, description="Only of this kind.")] = None,
+    kind: Annotated[
+        str | None, Query(min_length=1, max_length=256, description="Return only commands of this kind.")
+    ] = None,
     limit: Limit = 20,
 ) -> Page[CommandReceipts]:
-    """The newest commands that the job has read, newest last."""
+    """List the newest commands that the job has read, newest last. There are no further pages."""
     checkpoint = service.checkpoint(job_id)
     wanted = CommandFilter(read_command_catalog(checkpoint), step, kind)
     return Page(items=[_receipts_of(history) for history in find_newest_histories(checkpoint, wanted, limit)])
@@ -111,18 +114,18 @@ def get_command(
     command_id: Annotated[str, Path(pattern=ID_PATTERN, description="The id of a command.")],
     service: Service,
 ) -> CommandReceipts:
-    """What became of a command, with all its receipts."""
+    """Return the status of a command and all its receipts. The status is SENT until the job has read the command."""
     checkpoint = service.checkpoint(job_id)
     history = find_history(checkpoint, command_id)
     if history is not None:
         return _receipts_of(history)
     waiting = find_waiting(command_id, read_command_catalog(checkpoint), checkpoint)
     if waiting is None and (history := find_history(checkpoint, command_id)) is not None:
-        # A command that was waiting a moment ago may have its receipts by now.
+        # The job may have read the command between the two searches.
         return _receipts_of(history)
     if waiting is None:
         raise UnknownIdError(
-            f"No command {command_id!r} has a receipt from the job {job_id}, or waits for it."
+            f"No command {command_id!r} has a receipt from the job {job_id}, or is waiting for it."
         )
     return CommandReceipts(
         id=waiting.id,

@@ -1,4 +1,4 @@
-"""The context: what the app gives its routes."""
+"""Context: the dependencies of routes."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from penstock.server.service.service import JobService
 __all__ = ["Config", "Context", "Reader", "Service", "context_of"]
 
 
-def _nothing() -> None:
-    """Without a manager in this process there is nothing to wake."""
+def _do_nothing() -> None:
+    """Do nothing: without a manager in this process, there is nothing to wake."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the routes work with.
+    """The dependencies of routes.
 
     Args:
         service: the interface of the job manager.
         door: the authenticator.
-        config: how the server was started.
-        wake: makes the manager look at once.
+        config: the settings with which the server was started.
+        wake: wakes the manager, so that it acts at once.
         stopping: set when the server ends, so that event streams end.
-        landing: where a browser goes after the login.
+        landing: the path to which a browser is redirected after login.
 
     """
 
     service: JobService
     door: Authenticator
     config: ServerConfig
-    wake: Callable[[], None] = _nothing
+    wake: Callable[[], None] = _do_nothing
     stopping: threading.Event = field(default_factory=threading.Event)
     landing: str = "/dashboard/jobs"
 
 
 def context_of(request: Request) -> Context:
-    """The context of the app that handles a request."""
+    """Return the context of the app that handles a request."""
     context: Context = request.app.state.context
     return context
 

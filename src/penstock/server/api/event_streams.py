@@ -1,4 +1,4 @@
-"""Event streams: server-sent events for as long as a client listens."""
+"""Event streams: server-sent events, for as long as a client listens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Item = TypeVar("_Item", bound=Resource)
 _Place = TypeVar("_Place", int, int | None)
 _POLL_S: Final = 0.5
 _HEARTBEAT_S: Final = 10.0
-_MOST_STREAMS: Final = 50
+_MAX_STREAMS: Final = 50
 
 EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -30,23 +30,26 @@ EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
         "description": "Server-sent events.",
     }
 }
-"""How the API's description shows the response of a streaming route."""
+"""The OpenAPI description of the response of a streaming route."""
 
 Seconds = Annotated[
-    int, Query(ge=1, le=3600, description="For how long; a browser then reconnects by itself.")
+    int, Query(ge=1, le=3600, description="Seconds after which the stream ends. Browsers then reconnect.")
 ]
 
 
 async def event_stream(request: Request, news: Callable[[], list[str]], seconds: int) -> StreamingResponse:
-    """A response that sends what `news` returns, again and again.
+    """Return a response that polls `news` and sends the messages that it returns.
 
-    The first call comes before the response, so that an unknown job is a 404.
+    The first call precedes the response, so that an unknown job yields 404. Raises HTTPException (503) if too many
+    streams are open.
     """
     first = await run_in_threadpool(news)
     context = context_of(request)
-    if request.app.state.streams >= _MOST_STREAMS:
+    if request.app.state.streams >= _MAX_STREAMS:
         raise HTTPException(
-            503, f"{_MOST_STREAMS} streams are open, and no more are allowed.", {"Retry-After": "5"}
+            503,
+            f"{_MAX_STREAMS} streams are open, which is the limit. Try again later.",
+            {"Retry-After": "5"},
         )
     return StreamingResponse(
         _messages(request, context, news, seconds, first), media_type="text/event-stream"
@@ -56,7 +59,7 @@ async def event_stream(request: Request, news: Callable[[], list[str]], seconds:
 async def _messages(
     request: Request, context: Context, news: Callable[[], list[str]], seconds: int, first: list[str]
 ) -> AsyncIterator[str]:
-    """Messages until the time is up, the server ends, or the client has gone."""
+    """Yield messages until the time is up, the server ends, or the client disconnects."""
     request.app.state.streams += 1
     try:
         ends_s = time.monotonic() + seconds
@@ -78,7 +81,10 @@ async def _messages(
 def tail(
     kind: str, read: Callable[[_Place], Sequence[_Item]], number: Callable[[_Item], int], place: _Place
 ) -> Callable[[], list[str]]:
-    """What is new since the last call, as messages. `read` returns the items after a number."""
+    """Return a function that returns what is new since its last call, as messages.
+
+    `read` returns the items after the number of another one, `number` the number of an item.
+    """
 
     def news() -> list[str]:
         nonlocal place
@@ -91,6 +97,6 @@ def tail(
 
 
 def message(kind: str, resource: Resource, number: int | None = None) -> str:
-    """One message. Its JSON has no line breaks."""
+    """Format a server-sent event. Its JSON has no line breaks, which would end the data."""
     place = "" if number is None else f"id: {number}\n"
     return f"{place}event: {kind}\ndata: {msgspec.json.encode(resource).decode()}\n\n"

@@ -17,13 +17,15 @@ from penstock.server.service.service import Event
 
 __all__ = ["router"]
 
-_MOST_EVENTS: Final = 500
+_MAX_EVENTS: Final = 500
 _LARGEST_ID: Final = (1 << 63) - 1
 
 router = new_router("events")
 
-EventId = Annotated[int, Query(ge=0, le=_LARGEST_ID, description="The id of an event: only those after it.")]
-OfJob = Annotated[str | None, Query(pattern=ID_PATTERN, description="Only what happened to this job.")]
+EventId = Annotated[
+    int, Query(ge=0, le=_LARGEST_ID, description="Return only events after the event with this id.")
+]
+OfJob = Annotated[str | None, Query(pattern=ID_PATTERN, description="Return only events of this job.")]
 
 
 @router.get("/operations/{operation_id}", summary="Get an operation", openapi_extra=needs(Role.VIEWER))
@@ -31,13 +33,13 @@ def get_operation(
     operation_id: Annotated[str, Path(pattern=ID_PATTERN, description="The id of an operation.")],
     service: Service,
 ) -> Operation:
-    """What was requested, and the outcome."""
+    """Return an operation: the request, its state, and its result or error. Poll while it is PENDING or RUNNING."""
     return service.operation(operation_id)
 
 
 @router.get("/events", summary="List events", openapi_extra=needs(Role.VIEWER))
 def list_events(service: Service, job: OfJob = None, limit: Limit = 100, after: EventId = 0) -> Page[Event]:
-    """Who did what, when: the audit log, oldest first. `next` is set even at the end, to continue later."""
+    """List the audit log, oldest first: who did what, and when. `next` is never null, so you can continue later."""
     found = service.events(job, after, limit)
     return Page(items=found, next=str(found[-1].id if found else after))
 
@@ -55,13 +57,21 @@ async def stream_events(
     job: OfJob = None,
     after: EventId = 0,
     seconds: Seconds = 3600,
-    last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST_ID)] = None,
+    last_event_id: Annotated[
+        int | None,
+        Header(
+            ge=0, le=_LARGEST_ID, description="The last received id, as browsers send it; overrides `after`."
+        ),
+    ] = None,
 ) -> StreamingResponse:
-    """Events as they happen, as server-sent events: `id`, `event: event` and `data`, a JSON object as in the list."""
+    """Stream events as they happen, as server-sent events: `id`, `event: event` and `data`, the JSON of the event.
+
+    A client that reconnects with `Last-Event-ID` misses nothing.
+    """
     begin = after if last_event_id is None else last_event_id
 
     def read(place: int) -> list[Event]:
-        return service.events(job, place, _MOST_EVENTS)
+        return service.events(job, place, _MAX_EVENTS)
 
     return await event_stream(request, tail("event", read, lambda event: event.id, begin), seconds)
 
@@ -76,7 +86,7 @@ async def stream_events(
 async def stream_job(
     request: Request, job_id: JobId, service: Service, seconds: Seconds = 3600
 ) -> StreamingResponse:
-    """A job with its progress, whenever either changes, as server-sent events: `event: job` and `data`."""
+    """Stream a job each time it or its progress changes, as server-sent events: `event: job` and `data`, its JSON."""
     shown: Job | None = None
 
     def news() -> list[str]:

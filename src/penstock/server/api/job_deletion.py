@@ -1,4 +1,4 @@
-"""The route that deletes jobs that are over."""
+"""Route to delete a job that has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = new_router("jobs")
 @router.delete(
     "/jobs/{job_id}",
     status_code=204,
-    summary="Delete a job that is over",
+    summary="Delete a job that has ended",
     openapi_extra=needs(Role.ADMIN),
 )
 def delete_job(
@@ -26,8 +26,8 @@ def delete_job(
     service: Service,
     asker: Asker,
     checkpoint: Annotated[
-        bool, Query(description="Delete its checkpoint too. No job can then continue from its state.")
+        bool, Query(description="Also delete its checkpoint. No job can then continue from its state.")
     ] = False,
 ) -> None:
-    """Delete a job that is over, with its runs and operations. Its events and savepoints stay."""
+    """Delete a FINISHED, FAILED or CANCELED job, with its runs and operations. Its events and savepoints stay."""
     service.delete(job_id, asker.name, checkpoint=checkpoint)

@@ -1,4 +1,4 @@
-"""Routes for the inside of a job: its plan, metrics, checkpoints, dead letters and settings."""
+"""Routes for the internals of a job: its plan, metrics, checkpoints, dead letters and settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.server.service.view_resources import Advice, Checkpoints, DeadLett
 
 __all__ = ["metrics_router", "router"]
 
-_MOST_BATCHES: Final = 500
+_MAX_BATCHES: Final = 500
 _LARGEST: Final = (1 << 63) - 1
 _LAST_MS: Final = 253402300799999
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,13 +26,13 @@ router = new_router("reading")
 metrics_router = new_router("reading", prefix="")
 
 BatchNumber = Annotated[
-    int | None, Query(ge=-1, le=_LARGEST, description="Only micro-batches after this one.")
+    int | None, Query(ge=-1, le=_LARGEST, description="Return only micro-batches after this one.")
 ]
 
 
 @router.get("/jobs/{job_id}/plan", summary="Get the plan of a job", openapi_extra=needs(Role.VIEWER))
 def get_plan(job_id: JobId, reader: Reader) -> Plan:
-    """The streams, steps and sinks of a job and how they are connected, as its newest run has described them."""
+    """Return the graph of a job: streams, steps and sinks, and their connections, as its newest run describes them."""
     return reader.plan(job_id)
 
 
@@ -42,12 +42,15 @@ def get_metrics(
     reader: Reader,
     after: BatchNumber = None,
     since_ms: Annotated[
-        int | None, Query(ge=0, le=_LAST_MS, description="Only micro-batches that ended after this time.")
+        int | None,
+        Query(ge=0, le=_LAST_MS, description="Return only micro-batches that ended after this time."),
     ] = None,
     limit: Limit = 60,
-    window_s: Annotated[int, Query(ge=1, le=3600, description="Over how many seconds rates are taken.")] = 60,
+    window_s: Annotated[
+        int, Query(ge=1, le=3600, description="The number of seconds over which rates are measured.")
+    ] = 60,
 ) -> Metrics:
-    """Rates, the totals of streams, steps and sinks, and the newest micro-batches one by one."""
+    """Return the current rates, the totals of streams, steps and sinks, and the newest micro-batches, oldest first."""
     return reader.metrics(job_id, limit, after=after, since_ms=since_ms, window_s=window_s)
 
 
@@ -56,14 +59,19 @@ def get_advice(
     job_id: JobId,
     reader: Reader,
     window_s: Annotated[
-        int, Query(ge=1, le=86_400, description="Over how many seconds the rate of what arrives is taken.")
+        int,
+        Query(ge=1, le=86_400, description="The number of seconds over which the arrival rate is measured."),
     ] = 600,
     cores: Annotated[
         int | None,
-        Query(ge=1, le=1 << 16, description="Cores that its tasks have. Default: as in its metrics."),
+        Query(
+            ge=1,
+            le=1 << 16,
+            description="The number of cores for its tasks. Default: the number in its metrics.",
+        ),
     ] = None,
 ) -> Advice:
-    """Which parallelism, batch interval and number of cores a job wants, and why. Changes nothing."""
+    """Return which parallelism, batch interval and number of cores a job needs, and why. Changes nothing."""
     return reader.advice(job_id, window_s, cores)
 
 
@@ -80,16 +88,21 @@ async def stream_metrics(
     reader: Reader,
     after: BatchNumber = None,
     seconds: Seconds = 3600,
-    last_event_id: Annotated[int | None, Header(ge=0, le=_LARGEST)] = None,
+    last_event_id: Annotated[
+        int | None,
+        Header(
+            ge=0, le=_LARGEST, description="The last received id, as browsers send it; overrides `after`."
+        ),
+    ] = None,
 ) -> StreamingResponse:
-    """Each micro-batch as it is committed, as server-sent events: `id`, its number, `event: batch` and `data`.
+    """Stream each micro-batch as it is committed, as server-sent events: `id` (its number), `event: batch` and `data`.
 
-    The stream begins with the newest micro-batch, or after the one given.
+    The stream begins after the micro-batch in `after` or `Last-Event-ID`, by default with the newest one.
     """
     begin = after if last_event_id is None else last_event_id
 
     def read(place: int | None) -> list[Batch]:
-        return reader.batches(job_id, 1 if place is None else _MOST_BATCHES, after=place)
+        return reader.batches(job_id, 1 if place is None else _MAX_BATCHES, after=place)
 
     return await event_stream(request, tail("batch", read, lambda batch: batch.batch, begin), seconds)
 
@@ -102,14 +115,15 @@ def list_checkpoints(
     reader: Reader,
     limit: Limit = 100,
     after: Annotated[
-        int | None, Query(ge=0, le=_LARGEST, description="`next` of the page before; the first without it.")
+        int | None,
+        Query(ge=0, le=_LARGEST, description="`next` of the previous page. Default: the first page."),
     ] = None,
 ) -> Checkpoints:
-    """The micro-batches to which the job can go back, newest first, and the checkpoint that holds them."""
+    """List the micro-batches to which the job can go back, newest first, and describe their checkpoint."""
     return reader.checkpoints(job_id, limit, after)
 
 
-# Records may hold anything, so viewers do not see them.
+# Records may contain anything, so viewers may not read them.
 @router.get(
     "/jobs/{job_id}/dead-letters",
     summary="List the newest dead letters of a job",
@@ -118,15 +132,15 @@ def list_checkpoints(
 def list_dead_letters(
     job_id: JobId,
     reader: Reader,
-    limit: Annotated[int, Query(ge=1, le=200, description="How many, at most.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=200, description="The maximum number of dead letters.")] = 50,
 ) -> DeadLetters:
-    """The newest records that could not be processed, with their reasons, read from where the job writes them."""
+    """List the newest records that could not be processed, with the reasons, from where the job writes them."""
     return reader.dead_letters(job_id, limit)
 
 
 @router.get("/jobs/{job_id}/config", summary="Get the settings of a job", openapi_extra=needs(Role.VIEWER))
 def get_job_config(job_id: JobId, reader: Reader) -> JobConfig:
-    """The settings with which a job runs, each with its default."""
+    """Return the settings with which a job runs, each with its default, and the limits of its streams."""
     return reader.config(job_id)
 
 
@@ -138,7 +152,7 @@ def get_job_config(job_id: JobId, reader: Reader) -> JobConfig:
     openapi_extra=needs(Role.VIEWER),
 )
 def get_exposition(reader: Reader) -> Response:
-    """The newest metrics of all jobs that are not over, in the text format of Prometheus.
+    """Return the newest metrics of all jobs that have not ended, in the text format of Prometheus.
 
     The label `job_name` is the id of the job, since several jobs may have the same name.
     """

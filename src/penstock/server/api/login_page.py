@@ -1,4 +1,4 @@
-"""The login page: the only page that needs no user. It needs no script and loads nothing."""
+"""Login page: the only page that needs no user. It has no scripts and loads nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PAGE: Final = """<!doctype html>
 <body>
 <main>
 <h1>penstock</h1>
-<p>Open the URL that penstock serve has printed, or enter a token.</p>
+<p>Open the URL that penstock serve printed, or enter a token.</p>
 {problem}<form method="post" action="/login">
 <label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
@@ -61,8 +61,8 @@ _POLICY: Final = (
 
 
 def login_page(*, refused: bool = False) -> HTMLResponse:
-    """The page; with `refused`, after an unknown token."""
+    """Return the login page; `refused` adds that the token is unknown, and makes the status 403."""
     content = _PAGE.format(style=_STYLE, problem=_PROBLEM if refused else "")
-    # Without a referrer, browsers send forms without an origin, which the guard refuses.
+    # With no-referrer, browsers would send the form with Origin: null, which the guard refuses.
     headers = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "same-origin"}
     return HTMLResponse(content, 403 if refused else 200, headers=headers)

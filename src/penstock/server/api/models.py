@@ -1,4 +1,4 @@
-"""Models of requests, and of responses that only REST has. Times are milliseconds since 1970, in UTC."""
+"""Models: requests, and responses that only REST has. Times are milliseconds since 1970, in UTC."""
 
 from __future__ import annotations
 
@@ -29,73 +29,75 @@ _Item = TypeVar("_Item")
 
 
 class ResponseModel(BaseModel):
-    """What the server returns."""
+    """The base of responses."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
 class RequestModel(BaseModel):
-    """What a client sends. Unknown fields are refused, so that a misspelt name is noticed."""
+    """The base of requests. Unknown fields are refused, so that misspelt names are noticed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Page(ResponseModel, Generic[_Item]):
-    """A part of a list. `next` is the value of `after` for the next part; null at the end."""
+    """A page of a list. `next` is the value of `after` for the next page; null at the end."""
 
     items: list[_Item]
     next: str | None = None
 
     @classmethod
     def of(cls, found: Sequence[_Item], limit: int, place: Callable[[_Item], str]) -> Self:
-        """The first items of a list, and the place of the last one if there are more."""
+        """Return a page of the first `limit` items; `next` is the place of the last one if there are more."""
         items = list(found[:limit])
         return cls(items=items, next=place(items[-1]) if len(found) > limit else None)
 
 
 class Health(ResponseModel):
-    """The server answers."""
+    """The health of the server."""
 
     status: Literal["ok"] = "ok"
 
 
 class CurrentUser(ResponseModel):
-    """Who asks."""
+    """The current user."""
 
     name: str
     role: str
 
 
 class ServerConfig(ResponseModel):
-    """How the server was started."""
+    """The settings of the server."""
 
-    version: str
+    version: str = Field(description="The version of penstock.")
     url: str
-    tls: bool
-    hosts: list[str] = Field(description="The names of the server that requests may use.")
+    tls: bool = Field(description="Whether clients use https.")
+    hosts: list[str] = Field(description="The host names that requests may use for the server.")
     store: Literal["sqlite", "postgresql"]
-    poll_s: float = Field(description="How often the manager looks at the jobs, in seconds.")
-    most_body_bytes: int = Field(description="The largest body of a request.")
+    poll_s: float = Field(description="The interval at which the manager checks jobs, in seconds.")
+    max_body_bytes: int = Field(description="The largest allowed request body, in bytes.")
 
 
 class DesiredChange(RequestModel):
-    """What a job should be: RUNNING resumes it, PAUSED pauses it, FINISHED stops it, CANCELED ends it at once."""
+    """The desired status of a job: RUNNING resumes, PAUSED pauses, FINISHED stops it, CANCELED ends it at once."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"desired": "FINISHED", "savepoint": True}]})
 
     desired: Desired
-    savepoint: pydantic.StrictBool = Field(False, description="Stop with a savepoint.")
+    savepoint: pydantic.StrictBool = Field(
+        False, description="Take a savepoint when stopping; only with FINISHED."
+    )
     drain: pydantic.StrictBool = Field(
-        False, description="Stop when everything that has arrived is processed."
+        False, description="Stop only after all arrived records are processed; only with FINISHED."
     )
 
 
 class Rescale(RequestModel):
-    """With how many tasks a job should run."""
+    """The new parallelism of a job."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"parallelism": 4}]})
 
-    parallelism: Parallelism
+    parallelism: Parallelism = Field(description="The number of tasks of each keyed level.")
 
 
 class Command(RequestModel):
@@ -109,20 +111,31 @@ class Command(RequestModel):
         }
     )
 
-    kind: Text
-    target: Text = Field("*", description="*, STEP, STEP/*, STEP/KEY or STEP/KEY,KEY.")
-    keys: list[Any] | None = Field(None, description="Keys, for a target that is a step alone.")
-    payload: Any = None
-    id: Id | None = Field(
-        None, description="Its id; the job takes a command with the same id once. Default: a new one."
+    kind: Text = Field(
+        description="The kind of the command; the plan of the job lists the kinds that its steps take."
     )
-    version: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] | None = None
-    effective_at: AwareDatetime | None = None
-    expires_at: AwareDatetime | None = None
+    target: Text = Field(
+        "*", description="What the command applies to: *, STEP, STEP/*, STEP/KEY or STEP/KEY,KEY."
+    )
+    keys: list[Any] | None = Field(None, description="Keys, as JSON values, if the target is only a step.")
+    payload: Any = Field(None, description="Any JSON value.")
+    id: Id | None = Field(
+        None, description="The id of the command. A job takes each id only once. Default: a new id."
+    )
+    version: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] | None = Field(
+        None,
+        description="Orders commands of one kind for one target: a version lower than an applied one is rejected.",
+    )
+    effective_at: AwareDatetime | None = Field(
+        None, description="The event time from which the command holds. Default: the cut of its micro-batch."
+    )
+    expires_at: AwareDatetime | None = Field(
+        None, description="The time from which the job rejects the command when it reads it."
+    )
 
 
 class SentCommand(ResponseModel):
-    """A command that was sent."""
+    """A sent command."""
 
     id: str
     status: Literal["SENT"] = "SENT"
@@ -133,7 +146,7 @@ class SentCommand(ResponseModel):
 
 
 class CommandReceipts(ResponseModel):
-    """What became of a command: its receipts in order. SENT means that the job has not read it yet."""
+    """The status of a command and its receipts, oldest first. SENT means that the job has not read it yet."""
 
     id: str
     kind: str
@@ -145,11 +158,11 @@ class CommandReceipts(ResponseModel):
 
 
 class DumpRequest(RequestModel):
-    """How to dump the state."""
+    """The format and micro-batch of a dump of the state."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"format": "csv"}]})
 
     format: Literal["csv", "jsonl", "parquet"] = "csv"
     batch: Annotated[int, Field(strict=True, ge=-1, lt=1 << 63)] | None = Field(
-        None, description="After this micro-batch. Default: the newest that is committed."
+        None, description="Dump the state after this micro-batch. Default: the newest committed one."
     )

@@ -1,4 +1,4 @@
-"""Problems: every error of the API is a problem document (RFC 9457) that says what happened and what to do."""
+"""Problems: all errors of the API are problem documents (RFC 9457), which say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _RETRY_S: Final = "5"
 
 
 class Problem(BaseModel):
-    """A problem document (RFC 9457). `type` names the kind of problem, `detail` says what to do about it."""
+    """A problem document (RFC 9457). `type` names the kind of problem; `detail` says what happened and what to do."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -68,7 +68,9 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    errors: list[str] | None = Field(None, description="What is wrong in the request, field by field.")
+    errors: list[str] | None = Field(
+        None, description="The errors of an invalid request, one for each field."
+    )
 
 
 def problem(
@@ -78,7 +80,7 @@ def problem(
     errors: list[str] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """A response with a problem document."""
+    """Return a response with a problem document."""
     content = {
         "type": f"urn:penstock:problem:{kind}",
         "title": HTTPStatus(status).phrase,
@@ -91,7 +93,7 @@ def problem(
 
 
 def install_problems(app: FastAPI) -> None:
-    """Make an app answer all errors with problem documents."""
+    """Make an app return problem documents for all errors."""
     app.add_exception_handler(PenstockError, _on_penstock_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -115,9 +117,9 @@ async def _on_penstock_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # Without the input, which may hold a secret.
+    # Leave out the input, which may contain a secret.
     errors = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()]
-    return problem(422, "invalid-request", "The request does not match the description of the API.", errors)
+    return problem(422, "invalid-request", "The request does not match the API description.", errors)
 
 
 async def _on_http_error(_: Request, error: Exception) -> JSONResponse:

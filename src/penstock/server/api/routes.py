@@ -1,4 +1,4 @@
-"""Routing: each route declares the role that it needs, and refuses all others before it reads the request."""
+"""Routing: each route declares the role that it needs, and refuses other users before it reads the request."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ API: Final = "/v1"
 """The prefix of the paths of this version of the API."""
 
 ROLE_FIELD: Final = "x-role"
-"""The field of the API's description that says which role an operation needs."""
+"""The field in the OpenAPI description that holds the role of an endpoint."""
 
 PUBLIC: Final = "public"
-"""What stands for a role where none is needed."""
+"""The value of the role field for endpoints that need no user."""
 
 
 class UndeclaredRouteError(PenstockError):
-    """A route does not declare its role: a bug in penstock, with which the server does not start."""
+    """A route without a declared role: a bug in penstock, with which the server does not start."""
 
 
 def needs(role: Role | None) -> dict[str, Any]:
-    """The declaration of a route, for its `openapi_extra`; None needs no user."""
+    """Return the role declaration of a route, for its `openapi_extra`. With None, the route needs no user."""
     return {ROLE_FIELD: PUBLIC if role is None else role.value}
 
 
 class GuardedRoute(APIRoute):
-    """A route that admits those whom its declaration allows."""
+    """A route that admits only users with the declared role."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Check the role first, so that nobody else learns what a valid request is."""
+        """Return a handler that checks the role first, so that other users do not learn what a valid request is."""
         handle = super().get_route_handler()
         needed = declared_role(self)
 
@@ -63,12 +63,12 @@ class GuardedRoute(APIRoute):
                 principal: Principal | None = request.state.principal
                 if principal is None:
                     raise HTTPException(
-                        401, "This token or cookie is unknown.", {"WWW-Authenticate": "Bearer"}
+                        401, "The token or cookie is missing or unknown.", {"WWW-Authenticate": "Bearer"}
                     )
                 if not principal.role.covers(needed):
                     raise HTTPException(
                         403,
-                        f"This needs the role {needed}, and {principal.name} has the role {principal.role}.",
+                        f"This needs the role {needed}, but {principal.name} has the role {principal.role}.",
                     )
             return await handle(request)
 
@@ -76,7 +76,7 @@ class GuardedRoute(APIRoute):
 
 
 def declared_role(route: BaseRoute) -> Role | None:
-    """The role that a route declares; None without one. Raises UndeclaredRouteError when it declares nothing."""
+    """Return the declared role of a route; None if it is public. Raises UndeclaredRouteError if it declares nothing."""
     declared = (getattr(route, "openapi_extra", None) or {}).get(ROLE_FIELD)
     if not isinstance(route, GuardedRoute) or declared is None:
         raise UndeclaredRouteError(f"The route {getattr(route, 'path', route)} does not declare a role.")
@@ -84,7 +84,7 @@ def declared_role(route: BaseRoute) -> Role | None:
 
 
 def check_declared(routes: Iterable[BaseRoute]) -> None:
-    """Raise UndeclaredRouteError unless each route declares its role, and each mount those of its pages."""
+    """Raise UndeclaredRouteError unless each route declares its role. Mounts check their own pages."""
     for route in routes:
         if not isinstance(route, DeclaringMount):
             declared_role(route)
@@ -93,16 +93,16 @@ def check_declared(routes: Iterable[BaseRoute]) -> None:
 class DeclaringMount(Mount):
     """An app mounted below a path, which checks the declared role of each of its pages.
 
-    Its construction raises UndeclaredRouteError for a page without one.
+    Its constructor raises UndeclaredRouteError for a page without a declared role.
     """
 
     def page_roles(self) -> dict[str, Role]:
-        """The roles that its pages need, by their full paths."""
+        """Return the roles that its pages need, by full path."""
         raise NotImplementedError
 
 
 def new_router(tag: str, prefix: str = API) -> APIRouter:
-    """A router of guarded routes."""
+    """Return a router of guarded routes."""
     return APIRouter(prefix=prefix, route_class=GuardedRoute, tags=[tag])
 
 
@@ -113,11 +113,11 @@ def _asker(request: Request) -> Principal:
 
 Asker = Annotated[Principal, Depends(_asker)]
 JobId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a job.")]
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many, at most.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The maximum number of items.")]
 After = Annotated[
     str | None,
     Query(
         pattern=r"^[A-Za-z0-9_.-]{1,256}$",
-        description="`next` of the page before; the first page without it.",
+        description="`next` of the previous page. Default: the first page.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Routes for the server itself: login, the current user, settings and health."""
+"""Routes for the server itself: login, current user, settings and health."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ async def login(
     request: Request,
     token: Annotated[
         str | None,
-        Query(max_length=256, description="A token that the server knows. Without one, a page asks for it."),
+        Query(max_length=256, description="A token of the server. Default: a page asks for it."),
     ] = None,
 ) -> Response:
-    """The target of the URL that `penstock serve` prints: sets a session cookie in the browser and redirects it."""
+    """Set a session cookie for the owner of a token, and redirect. `penstock serve` prints this URL."""
     if token is None:
         return login_page()
-    response = _let_in(request, token)
+    response = _log_in(request, token)
     if response is None:
-        raise HTTPException(403, "This token is unknown. Open the URL that penstock serve has printed.")
+        raise HTTPException(403, "This token is unknown. Open the URL that penstock serve printed.")
     return response
 
 
 @login_router.post(
     "/login",
     status_code=303,
-    summary="Exchange a token for a cookie, from the page that asks for it",
+    summary="Exchange a token for a cookie, from the login page",
     response_class=RedirectResponse,
     responses=_REFUSED,
     openapi_extra=needs(None),
 )
 async def login_by_form(
     request: Request,
-    token: Annotated[str, Form(max_length=256, description="A token that the server knows.")],
+    token: Annotated[str, Form(max_length=256, description="A token of the server.")],
 ) -> Response:
-    """The target of the login page's form, which keeps the token out of URLs."""
-    return _let_in(request, token.strip()) or login_page(refused=True)
+    """Set a session cookie for the owner of a token from the login page, which keeps the token out of URLs."""
+    return _log_in(request, token.strip()) or login_page(refused=True)
 
 
-def _let_in(request: Request, token: str) -> Response | None:
-    """A response that sets a cookie for the owner of a token; None when the token is unknown."""
-    # In the event loop, like the guard, so that one thread uses the sessions.
+def _log_in(request: Request, token: str) -> Response | None:
+    """Return a response that sets a cookie for the owner of a token; None if the token is unknown."""
+    # In the event loop, like the guard, so that only one thread uses the sessions.
     context = context_of(request)
     principal = context.door.tokens.find(token)
     if principal is None:
@@ -106,13 +106,13 @@ def _let_in(request: Request, token: str) -> Response | None:
     openapi_extra=needs(Role.VIEWER),
 )
 def go_to_dashboard(request: Request) -> RedirectResponse:
-    """Where a browser goes that opens the server without a path."""
+    """Redirect to the first page of the dashboard."""
     return RedirectResponse(context_of(request).landing, 303)
 
 
 @router.delete("/session", status_code=204, summary="End the session", openapi_extra=needs(Role.VIEWER))
 async def logout(request: Request, response: Response) -> None:
-    """Forget the cookie of the request."""
+    """End the session of the request's cookie, and delete the cookie."""
     door = context_of(request).door
     cookie = cookie_in(headers_of(request.scope), door.cookie)
     if cookie is not None:
@@ -120,19 +120,19 @@ async def logout(request: Request, response: Response) -> None:
     response.delete_cookie(door.cookie, path="/", httponly=True, samesite="strict")
 
 
-@router.get("/me", summary="Who asks", openapi_extra=needs(Role.VIEWER))
+@router.get("/me", summary="Get the current user", openapi_extra=needs(Role.VIEWER))
 def get_me(asker: Asker) -> CurrentUser:
-    """The name and role of the user."""
+    """Return the name and role of the current user."""
     return CurrentUser(name=asker.name, role=asker.role)
 
 
-@router.get("/health", summary="Whether the server answers", openapi_extra=needs(None))
+@router.get("/health", summary="Check the health of the server", openapi_extra=needs(None))
 def get_health() -> Health:
-    """For probes. It reveals nothing else."""
+    """Return that the server is up, for health probes. Reveals nothing else."""
     return Health()
 
 
-@router.get("/config", summary="How the server was started", openapi_extra=needs(Role.VIEWER))
+@router.get("/config", summary="Get the settings of the server", openapi_extra=needs(Role.VIEWER))
 def get_config(config: Config) -> ServerConfig:
-    """The settings of the server, without secrets."""
+    """Return the settings with which the server was started, without secrets."""
     return config

@@ -1,4 +1,4 @@
-"""Routes for state: what the steps of a job hold, key by key, and dumps to download."""
+"""Routes for state: the states of a job's steps, key by key, and dumps to download."""
 
 from __future__ import annotations
 
@@ -27,49 +27,52 @@ router = new_router("state")
 DumpId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a dump.")]
 
 
-@router.get("/jobs/{job_id}/state", summary="List states", openapi_extra=needs(Role.VIEWER))
+@router.get("/jobs/{job_id}/state", summary="List the states of a job", openapi_extra=needs(Role.VIEWER))
 def list_state(job_id: JobId, reader: Reader) -> list[StateStep]:
-    """The steps of a job with their states, and how many keys they hold."""
+    """List the steps of a job with their states and numbers of keys."""
     return reader.states(job_id)
 
 
-# Values may hold anything, so viewers do not see them.
+# Values may contain anything, so viewers may not read them.
 @router.get(
     "/jobs/{job_id}/state/keys", summary="List keys with their values", openapi_extra=needs(Role.OPERATOR)
 )
 def list_keys(
     job_id: JobId,
     reader: Reader,
-    step: Annotated[str, Query(min_length=1, max_length=256, description="The step that holds them.")],
+    step: Annotated[str, Query(min_length=1, max_length=256, description="The step that has the keys.")],
     key: Annotated[
         str | None,
         Query(
             max_length=4096,
-            description="Only this key, as JSON: several fields as a list. Text needs no quotes.",
+            description="Return only this key, as JSON: a list if it has several fields. Text needs no quotes.",
         ),
     ] = None,
     contains: Annotated[
-        str, Query(max_length=256, description="Only keys whose JSON contains this text.")
+        str, Query(max_length=256, description="Return only keys whose JSON contains this text.")
     ] = "",
     batch: Annotated[
         int | None,
         Query(
-            ge=-1, le=_LARGEST, description="After this micro-batch. Default: the newest that is committed."
+            ge=-1,
+            le=_LARGEST,
+            description="Read the state after this micro-batch. Default: the newest committed one.",
         ),
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=500, description="How many, at most.")] = 50,
+    limit: Annotated[int, Query(ge=1, le=500, description="The maximum number of keys.")] = 50,
     after: Annotated[
         str | None,
         Query(
             pattern=r"^[0-9]{1,8}\.[0-9a-f]{32}$",
-            description="`next` of the page before; the first page without it.",
+            description="`next` of the previous page. Default: the first page.",
         ),
     ] = None,
 ) -> KeyPage:
-    """What a step holds, key by key, in the order of key groups, after a committed micro-batch.
+    """List the keys of a step with their values, in the order of key groups, after a committed micro-batch.
 
-    A separate process reads the state: the first response takes some seconds, and where it takes longer it is 503; then
-    ask again. For a key that holds more than 64 KiB, or 1 MiB when it is requested alone, only the size is returned.
+    A separate process reads the state, so the first response takes some seconds. If a response takes too long, it is
+    503; then retry. For a key with more than 64 KiB of state, or 1 MiB if it is requested alone, only the size is
+    returned.
     """
     wanted = KeysWanted(step=step, key=key, contains=contains, limit=limit, after=after, batch=batch)
     return reader.keys(job_id, wanted)
@@ -78,18 +81,18 @@ def list_keys(
 @router.post(
     "/jobs/{job_id}/state/dumps",
     status_code=202,
-    summary="Dump the state",
+    summary="Dump the state of a job",
     openapi_extra=needs(Role.OPERATOR),
 )
 def dump_state(job_id: JobId, request: DumpRequest, service: Service, change: Change) -> Operation:
-    """Dump the state while the job goes on. The result has the dump's id."""
+    """Dump the state while the job continues, or of a job that is not running. The result has the id of the dump."""
     operation = service.dump(job_id, change.who, change.key, form=request.format, batch=request.batch)
     return change.accept(operation)
 
 
 @router.get("/dumps", summary="List dumps", openapi_extra=needs(Role.VIEWER))
 def list_dumps(service: Service, limit: Limit = 100, after: After = None) -> Page[Dump]:
-    """The dumps that can be downloaded, in the order of their ids."""
+    """List the dumps that can be downloaded, in the order of their ids."""
     wanted = [dump for dump in service.dumps() if after is None or dump.id > after]
     return Page.of(wanted, limit, lambda dump: dump.id)
 
@@ -102,7 +105,7 @@ def list_dumps(service: Service, limit: Limit = 100, after: After = None) -> Pag
     openapi_extra=needs(Role.OPERATOR),
 )
 def download_dump(dump_id: DumpId, service: Service) -> StreamingResponse:
-    """All files of a dump as one zip archive: the tables of its states, and its manifest."""
+    """Download a dump as a zip archive: the tables of its states, and its manifest."""
     name = {"Content-Disposition": f'attachment; filename="{dump_id}.zip"'}
     return StreamingResponse(service.dump_archive(dump_id), media_type=_ZIP, headers=name)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from nicegui import ui
 
+from penstock.base.sizes import counted
 from penstock.commands.command_catalog import CommandCatalog, read_command_catalog
 from penstock.commands.command_target import TARGET_FORMS
 from penstock.commands.job_receipts import plain
@@ -329,7 +330,7 @@ def _about(receipt: dict[str, Any]) -> str:
     if receipt.get("batch") is not None:
         parts.append(f"in micro-batch {receipt['batch']}")
     if receipt.get("keys"):
-        parts.append(f"{receipt['keys']} keys")
+        parts.append(counted(receipt["keys"], "keys"))
     if receipt.get("degraded"):
         parts.append(f"key groups {', '.join(map(str, receipt['degraded']))} failed")
     if receipt.get("reason"):

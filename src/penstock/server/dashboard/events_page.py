@@ -17,7 +17,7 @@ from penstock.server.service.service import Event, JobService
 
 __all__ = ["EventsTail", "event_row", "events", "job_events"]
 
-_MOST_KEPT: Final = 1000
+_MAX_KEPT: Final = 1000
 _AT_ONCE: Final = 1000
 _DETAIL_SLOT: Final = '<code class="p-detail">{{ props.row.detail }}</code>'
 
@@ -28,7 +28,7 @@ class EventsTail:
     def __init__(self, service: JobService, job_id: str | None) -> None:
         self._service: Final = service
         self._job_id: Final = job_id
-        self._kept: Final[collections.deque[Event]] = collections.deque(maxlen=_MOST_KEPT)
+        self._kept: Final[collections.deque[Event]] = collections.deque(maxlen=_MAX_KEPT)
 
     def read(self) -> list[Event]:
         """Return the events, newest first."""

@@ -17,7 +17,7 @@ from penstock.server.service.job_resources import Job, Operation
 
 __all__ = ["show"]
 
-_MOST_TASKS = 32768
+_MAX_TASKS = 32768
 
 
 def show(visit: JobVisit, job: Job) -> None:
@@ -187,7 +187,7 @@ class _Head:
             )
             components.name_target(f"{self._name} ({job})")
             tasks = ui.number(
-                "Parallelism", value=tasks_now, min=1, max=_MOST_TASKS, step=1, precision=0
+                "Parallelism", value=tasks_now, min=1, max=_MAX_TASKS, step=1, precision=0
             ).props("outlined dense autofocus")
             line = components.cli_equivalent(cli_equivalents.rescale_job(job, tasks_now))
             tasks.on_value_change(

@@ -20,7 +20,7 @@ __all__ = ["FORMATS", "WINDOWS", "MetricsTail", "show_charts"]
 WINDOWS: Final = {120: "2 min", 600: "10 min", 3600: "1 h"}
 """The time windows of charts, in seconds, and their labels."""
 
-_MOST_KEPT: Final = 7200
+_MAX_KEPT: Final = 7200
 _COLOURS: Final = ["#3b82f6", "#10b981", "#f59e0b", "#a855f7", "#ef4444", "#06b6d4", "#84cc16", "#ec4899"]
 _GREY: Final = "#8592a6"
 _GRID: Final = "rgba(133, 146, 166, 0.18)"
@@ -41,7 +41,7 @@ class MetricsTail:
     def __init__(self, checkpoint: Path) -> None:
         since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=max(WINDOWS))
         self._new: Final = BatchMetricsTail(checkpoint)
-        self._kept: Final = collections.deque(read_batch_metrics(checkpoint, since), _MOST_KEPT)
+        self._kept: Final = collections.deque(read_batch_metrics(checkpoint, since), _MAX_KEPT)
 
     def read(self) -> list[BatchMetrics]:
         """Return the metrics, oldest first."""

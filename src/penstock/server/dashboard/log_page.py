@@ -15,7 +15,7 @@ from penstock.server.service.job_resources import Run
 
 __all__ = ["log"]
 
-_MOST_BYTES: Final = 65536
+_MAX_BYTES: Final = 65536
 
 
 @job_tab("log", "Log", icon="notes", role=Role.OPERATOR)
@@ -30,7 +30,7 @@ class _LogPage:
         self._shown: str | None = None
         self._seen: int | None = None
         with (
-            components.card("Output", about=f"the last {_MOST_BYTES >> 10} KiB"),
+            components.card("Output", about=f"the last {_MAX_BYTES >> 10} KiB"),
             ui.element("div").classes("p-body"),
         ):
             with ui.element("div").classes("p-toolbar"):
@@ -62,7 +62,7 @@ class _LogPage:
         if self._shown is not None and not self._follow.value and run == self._seen:
             return None
         self._seen = run
-        found = self._visit.service.log(self._visit.job_id, run, _MOST_BYTES)
+        found = self._visit.service.log(self._visit.job_id, run, _MAX_BYTES)
         if found.run == 0:
             return "The job has not started yet."
         return found.text or "No output yet."

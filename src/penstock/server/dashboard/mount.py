@@ -46,7 +46,7 @@ _POLICY: Final = (
     "form-action 'none'"
 )
 _EVENTS: Final = ("handshake", "event", "javascript_response", "ack")
-_MOST_SAID: Final = 300
+_MAX_SAID: Final = 300
 _configured = False
 
 
@@ -229,7 +229,7 @@ def _guard_sockets() -> None:
 
     def log_message(sid: str, said: Any = None, *_: Any) -> None:
         if _is_own(sid, said):
-            _log.warning("A browser logged: %r", str(said.get("message"))[:_MOST_SAID])
+            _log.warning("A browser logged: %r", str(said.get("message"))[:_MAX_SAID])
 
     sio.on("connect", guarded_connect)
     for event in _EVENTS:

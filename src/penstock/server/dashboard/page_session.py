@@ -29,7 +29,7 @@ POLL_S: Final = 1.0
 
 _FRESH_S: Final = 0.8
 _FORGOTTEN_S: Final = 30.0
-_MOST_WAIT_S: Final = 120.0
+_MAX_WAIT_S: Final = 120.0
 
 _T = TypeVar("_T")
 _ended: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
@@ -46,7 +46,7 @@ class RoleTooLowError(PenstockError):
 def principal_of(scope: Scope) -> Principal | None:
     """Return the current user of a request or socket; None if the session has ended."""
     context: Context = scope["state"]["context"]
-    return context.door.who(headers_of(scope))
+    return context.door.authenticate(headers_of(scope))
 
 
 def end_page(client: Client) -> None:
@@ -194,7 +194,7 @@ class Visit:
     async def follow(self, operation: Operation, doing: str) -> Operation | None:
         """Show an operation until it ends or takes too long, and return it. Returns None if the page is closed."""
         shown = ui.notification(f"{doing} ...", spinner=True, timeout=None, close_button="Hide")
-        ends_s = time.monotonic() + _MOST_WAIT_S
+        ends_s = time.monotonic() + _MAX_WAIT_S
         client = ui.context.client
         while operation.state in ("PENDING", "RUNNING") and time.monotonic() < ends_s:
             await asyncio.sleep(0.3)

@@ -1,1 +1,1 @@
-"""Lifecycle: what a managed job can be, and what becomes of it. Pure decisions."""
+"""Lifecycle: the statuses of managed jobs, and pure decisions on their transitions."""

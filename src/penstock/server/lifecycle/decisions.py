@@ -1,7 +1,7 @@
-"""Decisions: the next status of a job and what to do about it, from what users want and the state of its driver.
+"""Decisions: the next status of a job and its effect, from what users want and the state of its driver.
 
-Nothing here has an effect. The manager first records a decision and then acts; what it could not do is decided again
-at the next look. So every effect must be harmless when it happens twice.
+The functions are pure. The manager first records a decision and then acts. What it could not do is decided again the
+next time, so each effect must be idempotent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.server.lifecycle.restarts import (
     NoRestart,
     RestartHistory,
     RestartStrategy,
-    after_failure,
+    decide_restart,
 )
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, Desired, JobStatus
 
@@ -31,16 +31,16 @@ __all__ = [
     "EndKind",
     "JobFacts",
     "decide",
+    "decide_outcome",
     "may_want",
-    "settled",
 ]
 
 GRACE_MS: Final = 5000
-"""How long a driver may take to terminate before it is killed."""
+"""The time that a driver may take to terminate before it is killed."""
 
 
 HINDERED_MS: Final = 10_000
-"""How long a job waits after the system has hindered it."""
+"""The delay of a job after a failure of the system, which is not a failure of the job."""
 
 
 class DriverState(enum.Enum):
@@ -48,29 +48,29 @@ class DriverState(enum.Enum):
 
     NONE = "no run yet"
     UNLAUNCHED = "its process was never started"
-    ALIVE = "its process lives"
+    ALIVE = "its process is alive"
     ENDED = "its process has ended, or will never start"
-    UNKNOWN = "it cannot be seen"
+    UNKNOWN = "it cannot be observed"
 
 
 class EndKind(enum.Enum):
     """How a run ended."""
 
-    FINISHED = "the input is done"
-    STOPPED = "in order, on request"
-    FAILED = "with an error, which may not come again"
-    REFUSED = "with an error that would come again"
-    HINDERED = "by the system beneath it, a full disk, say"
-    KILLED = "without a last word"
+    FINISHED = "at the end of its input"
+    STOPPED = "gracefully, on request"
+    FAILED = "with an error that may not recur"
+    REFUSED = "with an error that would recur"
+    HINDERED = "by a failure of the system, such as a full disk"
+    KILLED = "without a final status"
     VOIDED = "before its process was started"
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of a run: how, and why.
+    """The end of a run: how it ended, and why.
 
-    `stop_done` says that the run has answered the job's stop: with `details`, or with an error when it has stopped but
-    could not do everything requested.
+    `stop_done` says that the run has answered the stop request of the job: with `details`, or with `stop_error` if it
+    has stopped but could not do everything requested.
     """
 
     kind: EndKind
@@ -82,7 +82,7 @@ class End:
 
 @dataclass(frozen=True)
 class Driver:
-    """The observed state of a job's newest run. `working`: its query has begun; `end` is set when it has ended."""
+    """The observed state of a job's newest run. `working` says that its query has begun; `end` is set after its end."""
 
     state: DriverState
     working: bool = False
@@ -91,10 +91,11 @@ class Driver:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is recorded of a job.
+    """The recorded facts about a job.
 
-    `since_ms` is when it got its status, `delay_ms` how long it waits in RESTARTING, `signalled_ms` when its driver was
-    asked to terminate. `stop_needs_driver` says that the stop needs a running job: for a savepoint, or to drain it.
+    `since_ms` is the time of its last change of status, `delay_ms` how long it waits in RESTARTING, `signalled_ms` when
+    its driver was asked to terminate. `stop_needs_driver` says that its stop needs a running job: to take a savepoint,
+    or to drain it.
     """
 
     id: str
@@ -109,7 +110,7 @@ class JobFacts:
 
 
 class Effect(enum.Enum):
-    """What to do about a run, after the decision is recorded."""
+    """An action on a run, after the decision is recorded."""
 
     LAUNCH = "start its process, unless it was started before"
     VOID = "make sure that its process never starts"
@@ -122,8 +123,9 @@ class Effect(enum.Enum):
 class Decision:
     """What to record, and then to do.
 
-    A status of None leaves the status; STARTING begins a new run. `history` and `delay_ms` go with RESTARTING.
-    `signals` records the time as that of the signal. `wait_ms` is when to look again, if nothing else happens.
+    A status of None leaves the status unchanged; STARTING begins a new run. `history` and `delay_ms` belong to
+    RESTARTING. `signals` records the current time as that of the signal. `wait_ms` is the time after which to decide
+    again, if nothing else happens.
     """
 
     status: JobStatus | None = None
@@ -136,7 +138,7 @@ class Decision:
 
     @property
     def changes(self) -> bool:
-        """Whether it has anything to record."""
+        """Whether the decision has anything to record."""
         return self.status is not None or self.signals
 
 
@@ -144,7 +146,7 @@ _NOTHING: Final = Decision()
 
 
 def decide(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
-    """The next status of a job, and what to do about it. Defined for everything that can be recorded and observed."""
+    """Decide on the next status of a job and the effect. Defined for all facts and observations that can occur."""
     if driver.state is DriverState.UNKNOWN:
         return _NOTHING
     if job.status not in WITH_DRIVER:
@@ -152,35 +154,36 @@ def decide(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
             return Decision(effect=Effect.KILL)
         if driver.state is DriverState.UNLAUNCHED:
             return Decision(effect=Effect.VOID)
-        return _NOTHING if job.status in ENDED else _without_driver(job, now_ms)
+        return _NOTHING if job.status in ENDED else _decide_without_driver(job, now_ms)
     if driver.state is DriverState.UNLAUNCHED:
         launches = job.status is JobStatus.STARTING and _wants_driver(job)
         return Decision(effect=Effect.LAUNCH if launches else Effect.VOID)
     if driver.state is DriverState.ALIVE:
-        return _with_driver(job, driver, now_ms)
-    return _after_end(job, driver.end or End(EndKind.KILLED, "nothing is left of its driver"), now_ms)
+        return _decide_with_driver(job, driver, now_ms)
+    return _decide_after_end(job, driver.end or End(EndKind.KILLED, "its driver left no trace"), now_ms)
 
 
 def may_want(before: Desired, after: Desired) -> bool:
-    """Whether a user may change the desired status: cancel overrides stop, and neither can be undone."""
+    """Return whether a user may change the desired status. Cancel overrides stop, and neither can be undone."""
     if before in (Desired.RUNNING, Desired.PAUSED):
         return True
     return after is Desired.CANCELED and before is Desired.FINISHED
 
 
-def settled(kind: str, status: JobStatus, *, stop_done: bool) -> tuple[bool, str] | None:
-    """Whether an operation on a job has ended with the job's status: done, or failed and why; None while it lasts.
+def decide_outcome(kind: str, status: JobStatus, *, stop_done: bool) -> tuple[bool, str] | None:
+    """Decide whether the status of a job ends an operation on it. Returns None if the operation continues.
 
-    `stop_done` says that the job's stop has done everything requested.
+    Otherwise returns whether it succeeded, and if not, why. `stop_done` says that the stop of the job has done
+    everything requested.
     """
     aims = {"cancel": JobStatus.CANCELED, "stop": JobStatus.FINISHED, "pause": JobStatus.PAUSED}
     aim = aims.get(kind, JobStatus.RUNNING)
     if kind == "stop" and status is aim and not stop_done:
-        return False, "The job has FINISHED by itself, before it could be stopped as requested."
+        return False, "The job FINISHED by itself before it could be stopped as requested."
     if kind in (*aims, "resume") and status is aim:
         return True, ""
     if kind not in ("savepoint", "dump") and status in ENDED:
-        return False, f"The job has {status} before that was done."
+        return False, f"The job became {status} before the operation was done."
     return None
 
 
@@ -188,34 +191,34 @@ def _wants_driver(job: JobFacts) -> bool:
     return job.desired is Desired.RUNNING or (job.desired is Desired.FINISHED and job.stop_needs_driver)
 
 
-def _without_driver(job: JobFacts, now_ms: int) -> Decision:
+def _decide_without_driver(job: JobFacts, now_ms: int) -> Decision:
     if not _wants_driver(job):
         return (
             _NOTHING
             if job.status is job.desired.status
-            else Decision(job.desired.status, reason="as a user wants")
+            else Decision(job.desired.status, reason="a user requested it")
         )
     if job.status is JobStatus.RESTARTING:
-        waits_ms = _left_ms(job.since_ms, job.delay_ms, now_ms)
+        waits_ms = _remaining_ms(job.since_ms, job.delay_ms, now_ms)
         if waits_ms > 0:
             return Decision(wait_ms=waits_ms)
         return Decision(JobStatus.STARTING, reason="its delay is over")
-    return Decision(JobStatus.STARTING, reason="as a user wants")
+    return Decision(JobStatus.STARTING, reason="a user requested it")
 
 
-def _with_driver(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
+def _decide_with_driver(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
     if job.desired is Desired.CANCELED:
         if job.status is not JobStatus.STOPPING:
             return Decision(JobStatus.STOPPING, reason="a user cancels it")
         if job.signalled_ms is None:
             return Decision(effect=Effect.TERMINATE, signals=True, wait_ms=GRACE_MS)
-        waits_ms = _left_ms(job.signalled_ms, GRACE_MS, now_ms)
+        waits_ms = _remaining_ms(job.signalled_ms, GRACE_MS, now_ms)
         return Decision(wait_ms=waits_ms) if waits_ms > 0 else Decision(effect=Effect.KILL)
     if job.status is JobStatus.STOPPING:
-        # Also when a user has resumed the job in the meantime: then it starts again.
+        # Also if a user has resumed the job since: then it starts again afterwards.
         return Decision(effect=Effect.ASK_STOP)
     if job.status is JobStatus.STARTING:
-        # A driver takes no requests before its query runs.
+        # A driver accepts no requests before its query runs.
         return Decision(JobStatus.RUNNING, reason="its query runs") if driver.working else _NOTHING
     if job.desired is Desired.RUNNING:
         return _NOTHING
@@ -223,7 +226,7 @@ def _with_driver(job: JobFacts, driver: Driver, now_ms: int) -> Decision:
     return Decision(JobStatus.STOPPING, reason=f"a user {what} it")
 
 
-def _after_end(job: JobFacts, end: End, now_ms: int) -> Decision:
+def _decide_after_end(job: JobFacts, end: End, now_ms: int) -> Decision:
     if end.kind is EndKind.FINISHED:
         return Decision(JobStatus.FINISHED, reason=end.why)
     if job.desired in (Desired.CANCELED, Desired.PAUSED):
@@ -233,19 +236,19 @@ def _after_end(job: JobFacts, end: End, now_ms: int) -> Decision:
     if end.kind is EndKind.REFUSED:
         return Decision(JobStatus.FAILED, reason=end.why)
     if end.kind is EndKind.HINDERED and not isinstance(job.strategy, NoRestart):
-        # This is not a failure of the job, and may repeat until, say, the disk has room.
-        reason = f"{end.why} (it is tried again in {HINDERED_MS / 1000:g} s)"
+        # This is not a failure of the job, and may recur until, for example, the disk has space.
+        reason = f"{end.why} (restart in {HINDERED_MS / 1000:g} s)"
         return Decision(JobStatus.RESTARTING, reason=reason, history=job.history, delay_ms=HINDERED_MS)
     resumed = job.status is JobStatus.STOPPING and job.desired is Desired.RUNNING
     if end.kind is EndKind.VOIDED or (resumed and end.kind is EndKind.STOPPED):
         return Decision(JobStatus.RESTARTING, reason=end.why, history=job.history)
-    restart = after_failure(job.strategy, job.history, job.id, now_ms)
+    restart = decide_restart(job.strategy, job.history, job.id, now_ms)
     reason = f"{end.why} ({restart.reason})"
     if restart.delay_ms is None:
         return Decision(JobStatus.FAILED, reason=reason, history=restart.history)
     return Decision(JobStatus.RESTARTING, reason=reason, history=restart.history, delay_ms=restart.delay_ms)
 
 
-def _left_ms(since_ms: int, span_ms: int, now_ms: int) -> int:
-    """How much of a span is left. One that began in the future is over: the clock went back, by an unknown amount."""
+def _remaining_ms(since_ms: int, span_ms: int, now_ms: int) -> int:
+    """Return the rest of a span; 0 if it begins in the future, since the clock went back by an unknown amount."""
     return max(since_ms + span_ms - now_ms, 0) if now_ms >= since_ms else 0

@@ -24,7 +24,7 @@ __all__ = [
     "Restart",
     "RestartHistory",
     "RestartStrategy",
-    "after_failure",
+    "decide_restart",
     "parse_strategy",
     "strategy_text",
 ]
@@ -34,14 +34,14 @@ _LONGEST_MS: Final = 365 * 86_400_000
 
 @dataclass(frozen=True)
 class NoRestart:
-    """A failed job stays failed."""
+    """The strategy that never restarts a job."""
 
     name: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True)
 class FixedDelay:
-    """A job restarts a number of times, each time after the same delay."""
+    """The strategy that restarts a job a number of times, each time after the same delay."""
 
     name: ClassVar[str] = "fixed-delay"
     attempts: int = 1
@@ -50,11 +50,11 @@ class FixedDelay:
 
 @dataclass(frozen=True)
 class ExponentialDelay:
-    """A job restarts after a delay that grows with each failure, from `initial_ms` to `max_ms`.
+    """The strategy that restarts a job after a delay that grows with each failure, from `initial_ms` to `max_ms`.
 
-    The delay varies by the share `jitter`, so that jobs that failed together do not start together. After a job has run
-    for `stable_ms`, the delay starts over. Without `attempts` it never gives up; else it does after that many restarts
-    since it was stable.
+    The delay varies by the fraction `jitter`, so that jobs that fail together do not start together. After a job has
+    run for `stable_ms`, the delay starts over. Without `attempts`, it never gives up; otherwise it gives up after that
+    number of restarts since the job was stable.
     """
 
     name: ClassVar[str] = "exponential-delay"
@@ -69,13 +69,13 @@ class ExponentialDelay:
         if self.initial_ms > self.max_ms:
             raise JobDefinitionError(
                 f"The restart strategy {self.name} has initial={duration_text(self.initial_ms)} and "
-                f"max={duration_text(self.max_ms)}; the first delay must not be longer than the longest."
+                f"max={duration_text(self.max_ms)}; initial must not be longer than max."
             )
 
 
 @dataclass(frozen=True)
 class FailureRate:
-    """A job restarts after a delay, unless it failed more than `failures` times within an interval."""
+    """The strategy that restarts a job after a delay, unless it failed more than `failures` times in an interval."""
 
     name: ClassVar[str] = "failure-rate"
     failures: int = 1
@@ -89,10 +89,10 @@ DEFAULT_STRATEGY: Final = ExponentialDelay()
 
 
 class RestartHistory(msgspec.Struct, frozen=True):
-    """What a strategy remembers of a job: its failures.
+    """The failures of a job, as its strategy remembers them.
 
-    `total` counts all of them, `attempts` those since the job was stable, `recent_ms` are the times that may still
-    matter, and `next_ms` the time of the start after the last one.
+    `total` counts all failures, `attempts` the restarts since the job was stable. `recent_ms` are the times of failures
+    that may still matter, and `next_ms` is the time of the start after the last failure.
     """
 
     total: int = 0
@@ -105,17 +105,17 @@ NO_FAILURES: Final = RestartHistory()
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """What happens to a failed job: a restart after a delay, or none if it is None, and the reason."""
+    """The decision on a failed job: a restart after a delay, or none if the delay is None, and the reason."""
 
     history: RestartHistory
     delay_ms: int | None
     reason: str
 
 
-def after_failure(strategy: RestartStrategy, history: RestartHistory, job_id: str, now_ms: int) -> Restart:
-    """Decide on a job that has just failed. The same arguments give the same decision.
+def decide_restart(strategy: RestartStrategy, history: RestartHistory, job_id: str, now_ms: int) -> Restart:
+    """Decide whether and when to restart a job that has just failed. Deterministic.
 
-    >>> after_failure(FixedDelay(attempts=3, delay_ms=10_000), RestartHistory(), "job-1", 0).delay_ms
+    >>> decide_restart(FixedDelay(attempts=3, delay_ms=10_000), RestartHistory(), "job-1", 0).delay_ms
     10000
     """
     total = history.total + 1
@@ -125,16 +125,16 @@ def after_failure(strategy: RestartStrategy, history: RestartHistory, job_id: st
         case FixedDelay(attempts, delay_ms):
             made = history.attempts
             if made >= attempts:
-                return Restart(RestartHistory(total, made), None, f"it was started again {made} times")
+                return Restart(RestartHistory(total, made), None, f"it was restarted {made} times")
             return Restart(
                 RestartHistory(total, made + 1, (), now_ms + delay_ms),
                 delay_ms,
                 f"restart {made + 1} of {attempts}",
             )
         case ExponentialDelay():
-            return _exponential(strategy, history, job_id, now_ms)
+            return _decide_exponential(strategy, history, job_id, now_ms)
         case FailureRate(failures, interval_ms, delay_ms):
-            # When the clock goes back, no failure may lie in the future, where it would count forever.
+            # If the clock went back, a failure must not be in the future, where it would count forever.
             times = (*(min(time_ms, now_ms) for time_ms in history.recent_ms), now_ms)
             recent = tuple(time_ms for time_ms in times if now_ms - time_ms < interval_ms)
             reason = f"{len(recent)} failures within {duration_text(interval_ms)}"
@@ -142,28 +142,30 @@ def after_failure(strategy: RestartStrategy, history: RestartHistory, job_id: st
             return Restart(after, None if len(recent) > failures else delay_ms, reason)
 
 
-def _exponential(strategy: ExponentialDelay, history: RestartHistory, job_id: str, now_ms: int) -> Restart:
+def _decide_exponential(
+    strategy: ExponentialDelay, history: RestartHistory, job_id: str, now_ms: int
+) -> Restart:
     stable = history.total > 0 and now_ms - history.next_ms >= strategy.stable_ms
     made = 0 if stable else history.attempts
     total = history.total + 1
     if strategy.attempts is not None and made >= strategy.attempts:
-        return Restart(RestartHistory(total, made), None, f"it was started again {made} times")
-    delay_ms = _jittered(strategy, _grown_ms(strategy, made), f"{job_id}/{total}")
+        return Restart(RestartHistory(total, made), None, f"it was restarted {made} times")
+    delay_ms = _add_jitter(strategy, _base_delay_ms(strategy, made), f"{job_id}/{total}")
     of = "" if strategy.attempts is None else f" of {strategy.attempts}"
     return Restart(
         RestartHistory(total, made + 1, (), now_ms + delay_ms), delay_ms, f"restart {made + 1}{of}"
     )
 
 
-def _grown_ms(strategy: ExponentialDelay, times: int) -> float:
-    """The delay after a number of increases. Powers are compared first, since they overflow."""
+def _base_delay_ms(strategy: ExponentialDelay, times: int) -> float:
+    """Return the delay after a number of increases. Compares logarithms first, since powers may overflow."""
     ratio = strategy.max_ms / strategy.initial_ms
     if times * math.log(strategy.multiplier) >= math.log(ratio):
         return float(strategy.max_ms) if strategy.multiplier > 1 else float(strategy.initial_ms)
     return strategy.initial_ms * strategy.multiplier**times
 
 
-def _jittered(strategy: ExponentialDelay, delay_ms: float, seed: str) -> int:
+def _add_jitter(strategy: ExponentialDelay, delay_ms: float, seed: str) -> int:
     share = xxhash.xxh64_intdigest(seed.encode()) / (1 << 64)
     spread = delay_ms * (1 + strategy.jitter * (2 * share - 1))
     return round(min(max(spread, strategy.initial_ms), strategy.max_ms))
@@ -189,9 +191,9 @@ def _count(value: Any, what: str) -> int:
     return value
 
 
-def _duration(least_ms: int) -> Callable[[Any, str], int]:
+def _duration(min_ms: int) -> Callable[[Any, str], int]:
     def read(value: Any, what: str) -> int:
-        found = milliseconds(value, what, least_ms=least_ms)
+        found = milliseconds(value, what, min_ms=min_ms)
         if found > _LONGEST_MS:
             raise JobDefinitionError(f"{what} is {value!r}; it must be at most 365d.")
         return found
@@ -234,11 +236,11 @@ _STRATEGIES: Final[dict[type[RestartStrategy], dict[str, _Parameter]]] = {
 
 
 def parse_strategy(given: str | Mapping[str, Any]) -> RestartStrategy:
-    """A restart strategy from text, or from a JSON object with `strategy` and the parameters.
+    """Parse a restart strategy from text, or from a JSON object with `strategy` and parameters.
 
     The strategies are `none`; `fixed-delay` with attempts and delay; `exponential-delay` with initial, max, multiplier,
-    jitter, stable and attempts; `failure-rate` with failures, interval and delay. Parameters left out have
-    Flink's defaults. Raises JobDefinitionError, which names what is wrong.
+    jitter, stable and attempts; `failure-rate` with failures, interval and delay. Omitted parameters have Flink's
+    defaults. Raises JobDefinitionError, which names the error.
 
     >>> parse_strategy("fixed-delay:attempts=3,delay=10s")
     FixedDelay(attempts=3, delay_ms=10000)
@@ -264,7 +266,7 @@ def parse_strategy(given: str | Mapping[str, Any]) -> RestartStrategy:
 
 
 def strategy_text(strategy: RestartStrategy) -> str:
-    """The text of a strategy, with all parameters that are not the default.
+    """Format a strategy as text, with all parameters that differ from the default.
 
     >>> strategy_text(FixedDelay(attempts=3, delay_ms=10_000))
     'fixed-delay:attempts=3,delay=10s'
@@ -299,6 +301,6 @@ def _from_object(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = values.pop("strategy", None)
     if not isinstance(name, str):
         raise JobDefinitionError(
-            'A restart strategy is an object with its name, for example {"strategy": "fixed-delay", "attempts": 3}.'
+            'A restart strategy object needs its name, for example {"strategy": "fixed-delay", "attempts": 3}.'
         )
     return name, values

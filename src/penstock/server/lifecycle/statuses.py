@@ -1,4 +1,4 @@
-"""Job statuses: what a managed job can be, and what it may become."""
+"""Job statuses: the statuses of managed jobs, and the legal transitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class JobStatus(enum.StrEnum):
-    """What a job is."""
+    """The status of a job."""
 
     CREATED = "CREATED"
     STARTING = "STARTING"
@@ -35,7 +35,7 @@ class JobStatus(enum.StrEnum):
 
 
 class Desired(enum.StrEnum):
-    """What a user wants a job to be."""
+    """The status that users want a job to have."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
@@ -44,19 +44,19 @@ class Desired(enum.StrEnum):
 
     @property
     def status(self) -> JobStatus:
-        """The status that fulfils it."""
+        """The job status that fulfils it."""
         return JobStatus(self.value)
 
 
 class IllegalTransitionError(PenstockError):
-    """A job got a status that it cannot get: a bug in penstock."""
+    """An illegal transition of a job: a bug in penstock."""
 
 
 ENDED: Final = frozenset({JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED})
-"""The statuses of jobs that are over: they never change, and another job may take over the checkpoint."""
+"""The statuses of ended jobs. They never change, and another job may take over the checkpoint."""
 
 WITH_DRIVER: Final = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.STOPPING})
-"""The statuses of jobs whose newest run has not ended, as far as is known."""
+"""The statuses of jobs whose newest run has not ended, as far as known."""
 
 _S = JobStatus
 TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = MappingProxyType(
@@ -72,7 +72,7 @@ TRANSITIONS: Final[Mapping[JobStatus, frozenset[JobStatus]]] = MappingProxyType(
         _S.CANCELED: frozenset(),
     }
 )
-"""The legal transitions. The decisions make all of these and no others."""
+"""The legal transitions. Decisions make all of these, and no others."""
 
 
 def check_transition(before: JobStatus, after: JobStatus) -> None:

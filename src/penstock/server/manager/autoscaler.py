@@ -46,7 +46,7 @@ __all__ = ["Autoscaler"]
 _log: Final = logging.getLogger(__name__)
 # Metrics are kept for longer than a policy looks back, so that an earlier rescale is visible.
 _MARGIN_S: Final = 600.0
-_MOST_KEPT: Final = 20_000
+_MAX_KEPT: Final = 20_000
 
 
 class Autoscaler:
@@ -141,7 +141,7 @@ class _Seen:
 
     def look(self, since_s: float) -> None:
         """Read new metrics, and drop those that ended before a time."""
-        found = [*self.metrics, *self._new.read()][-_MOST_KEPT:]
+        found = [*self.metrics, *self._new.read()][-_MAX_KEPT:]
         since = dt.datetime.fromtimestamp(since_s, dt.UTC)
         self.metrics = [metrics for metrics in found if metrics.ended > since]
 

@@ -56,7 +56,7 @@ __all__ = ["Manager", "ManagerSettings"]
 _log: Final = logging.getLogger(__name__)
 _DRIVER: Final = (sys.executable, "-P", "-m", "penstock.server.runs.driver")
 # A job takes a few steps before it has to wait.
-_MOST_STEPS: Final = 8
+_MAX_STEPS: Final = 8
 _KEEP_S: Final = 10.0
 _ALL: Final = "The manager cannot finish its work"
 
@@ -248,7 +248,7 @@ class Manager:
         """Advance a job as far as possible and return the most seconds until the next poll."""
         what = f"The job {job.id} cannot be managed"
         try:
-            for _ in range(_MOST_STEPS):
+            for _ in range(_MAX_STEPS):
                 after, wait_s = self._step(job)
                 if after is None:
                     self._failures.log_success(what)

@@ -103,12 +103,12 @@ class OperationWorker:
         elif answer is not None:
             self._store.end_operation(leader, operation, result=answer.details)
         elif job.status is JobStatus.RUNNING and request.id not in self._asked:
-            self._store.operation_runs(leader, operation)
+            self._store.mark_operation_running(leader, operation)
             post(checkpoint, request)
             self._asked.add(request.id)
 
     def _start_task(self, leader: int, operation: OperationRow, job: JobRow) -> None:
-        self._store.operation_runs(leader, operation)
+        self._store.mark_operation_running(leader, operation)
         if operation.kind == "savepoint":
             command = ["savepoint", job.checkpoint, "--to", str(self._home.savepoints)]
         elif operation.kind == "dump":

@@ -1,4 +1,4 @@
-"""Archives: a zip archive of files, written while it is sent."""
+"""Archives: zip archives that are written while they are sent."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 __all__ = ["zip_files"]
 
 _CHUNK_BYTES: Final = 1 << 18
-# The earliest time in the format, so that the same files give the same archive.
+# The earliest time in the format, so that the same files produce the same archive.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
 class _Written(io.RawIOBase):
-    """Keeps written bytes until they are taken."""
+    """A file that keeps written bytes until they are taken."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -35,7 +35,7 @@ class _Written(io.RawIOBase):
 
 
 def zip_files(folder: Path, names: Iterable[str]) -> Iterator[bytes]:
-    """Zip files, given by their names in a folder, piece by piece. They must not change in the meantime."""
+    """Zip files, given by their names in a folder, chunk by chunk. The files must not change meanwhile."""
     written = _Written()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name in names:

@@ -1,4 +1,4 @@
-"""The catalog: which jobs may be run, as files in allow-listed folders define them. Clients name them by their ids."""
+"""Definitions: the jobs that can be submitted, defined by files in allow-listed folders. Clients name them by id."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 
 class JobSettings(pydantic.BaseModel):
-    """How to run a job: what a definition may contain, with the words of `penstock run`."""
+    """The settings of a job, as a definition may contain them. The names are those of `penstock run`."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -89,7 +89,7 @@ class JobSettings(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        # What can be checked before a run is checked here.
+        # Check here all that can be checked before a run.
         try:
             RunSettings(**self.run_settings(checkpoint=""))
         except JobDefinitionError as e:
@@ -97,7 +97,7 @@ class JobSettings(pydantic.BaseModel):
         return self
 
     def run_settings(self, checkpoint: str) -> dict[str, Any]:
-        """The fields of RunSettings for a run on a checkpoint."""
+        """Return the fields of RunSettings for a run on a checkpoint."""
         otherwise = {"batch_interval", "lock_timeout", "spark", "restart", "scaling"}
         plain = self.model_dump(include=set(JobSettings.model_fields) - otherwise)
         return {
@@ -109,48 +109,54 @@ class JobSettings(pydantic.BaseModel):
         }
 
 
-def _storable(text: str) -> str:
-    """Text that every store can keep: no control characters, no lone surrogates."""
+def _check_storable(text: str) -> str:
+    """Return text that every store can keep: no control characters or lone surrogates. Raises ValueError for others."""
     if not text.isprintable():
-        raise ValueError("must have printable characters only")
+        raise ValueError("must have only printable characters")
     return text
 
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_storable)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_check_storable)]
 Parallelism = Annotated[int, Field(strict=True, ge=1, le=32768)]
 
 
 class Changes(pydantic.BaseModel):
-    """What a client may change in a definition: numbers and words, but no places."""
+    """The settings that a client may change in a definition: none that name a file or address."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    parallelism: Parallelism | None = None
+    parallelism: Parallelism | None = Field(
+        default=None, description="The number of tasks that share each keyed step."
+    )
     batch_interval: Text | None = Field(
-        default=None, description="The least time between the starts of micro-batches, such as 500ms."
+        default=None, description="The minimum time between the starts of micro-batches, such as 500ms."
     )
     restart: Text | None = Field(
         default=None, description="The restart strategy, such as fixed-delay:attempts=3,delay=10s."
     )
-    keep_positions: pydantic.StrictBool | None = None
-    allow_non_restored_state: pydantic.StrictBool | None = None
+    keep_positions: pydantic.StrictBool | None = Field(
+        default=None,
+        description="Whether sources resume at the snapshot's positions. Default: for a savepoint, not for a dump.",
+    )
+    allow_non_restored_state: pydantic.StrictBool | None = Field(
+        default=None, description="Whether to drop the state of steps that the job no longer has."
+    )
     new_outputs_from: Annotated[int, Field(strict=True, ge=0)] | None = Field(
         default=None,
-        description="Restart the outputs with this micro-batch, where sinks are ahead of the checkpoint; once.",
+        description="Restart the outputs with this micro-batch, if sinks are ahead of the checkpoint. Applies once.",
     )
     replan: Annotated[int, Field(strict=True, ge=0)] | None = Field(
         default=None,
-        description="Plan this unfinished micro-batch again, with the current bounds of the sources; once.",
+        description="Plan this unfinished micro-batch again, with the current ends of the sources. Applies once.",
     )
     scaling: Literal["off", "dry-run"] | None = Field(
         default=None,
-        description="Leave the job with its tasks, whatever policy the definition has, or only report what the policy "
-        "decides.",
+        description="Ignore the scaling policy of the definition (`off`), or only report its decisions (`dry-run`).",
     )
 
 
 class _File(JobSettings):
-    """A file that defines a job: `job: FILE[:ATTR]` in the same folder or below, or `entry_point: NAME`."""
+    """The contents of a file that defines a job: `job: FILE[:ATTR]`, or `entry_point: NAME`, and settings."""
 
     job: str | None = None
     entry_point: str | None = None
@@ -158,7 +164,7 @@ class _File(JobSettings):
 
 
 class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that may be run. `file` is FILE[:ATTR], `folder` is the base of its relative paths."""
+    """A job that can be submitted. `file` is FILE[:ATTR]; `folder` is the base of its relative paths."""
 
     id: str
     name: str
@@ -170,17 +176,18 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class DefinitionProblem(Resource):
-    """A file that should define a job, and why it does not."""
+    """A file that fails to define a job, and why."""
 
     path: str
     problem: str
 
 
 class Catalog:
-    """The definitions in some folders. They are read each time, so that a new file counts at once.
+    """The definitions in some folders. They are read each time, so that a new file is available at once.
 
-    A file counts when it ends in .yaml or .yml and has `job` or `entry_point`. The id of its definition is its path in
-    the folder, with dots, without its suffix. `built_in` adds definitions. No code of a job runs here.
+    A file is a definition if it ends in .yaml or .yml and has `job` or `entry_point`. The id of the definition is the
+    path of the file in the folder, with dots, without the suffix. `built_in` adds definitions. No code of a job runs
+    here.
     """
 
     def __init__(self, folders: Sequence[Path], built_in: Sequence[JobDefinition] = ()) -> None:
@@ -191,7 +198,7 @@ class Catalog:
                 raise JobDefinitionError(f"The folder {folder} with definitions of jobs does not exist.")
 
     def definitions(self) -> tuple[dict[str, JobDefinition], list[DefinitionProblem]]:
-        """The definitions by their ids, and what is wrong with others."""
+        """Return the definitions by id, and the problems of files that fail to define a job."""
         found: dict[str, JobDefinition] = dict(self._built_in)
         twice: set[str] = set()
         problems = []
@@ -208,24 +215,28 @@ class Catalog:
                     twice.add(definition.id)
                     problems.append(
                         DefinitionProblem(
-                            str(path), f"Another file has the id {definition.id!r} too. Rename one."
+                            str(path), f"Another file has the same id {definition.id!r}. Rename one of them."
                         )
                     )
                 found[definition.id] = definition
         return {name: value for name, value in sorted(found.items()) if name not in twice}, problems
 
     def definition(self, definition_id: str) -> JobDefinition:
-        """The definition with an id. Raises UnknownIdError, with the reason if a file is broken."""
+        """Return the definition with an id. Raises UnknownIdError, with the reason if its file is broken."""
         found, problems = self.definitions()
         if definition_id not in found:
             broken = [problem for problem in problems if _id_of(problem.path, self._folders) == definition_id]
-            why = f" {broken[0].problem}" if broken else f" There are: {', '.join(found) or 'none'}."
+            why = (
+                f" {broken[0].problem}"
+                if broken
+                else f" Available definitions: {', '.join(found) or 'none'}."
+            )
             raise UnknownIdError(f"There is no definition {definition_id!r}.{why}")
         return found[definition_id]
 
 
 def apply_changes(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
-    """Settings of a definition with the changes of a client. Raises JobDefinitionError when they do not fit."""
+    """Return the settings of a definition with the changes of a client. Raises JobDefinitionError if invalid."""
     given = changes.model_dump(include=set(Changes.model_fields), exclude_none=True)
     scaling = given.pop("scaling", None)
     if scaling == "off":
@@ -237,7 +248,7 @@ def apply_changes(settings: Mapping[str, Any], changes: Changes) -> JobSettings:
 
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
-        # Kubernetes mounts the files of a ConfigMap as links into hidden folders, which hold them a second time.
+        # Kubernetes mounts files of a ConfigMap as links into hidden folders, which would have them a second time.
         is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
         if path.suffix in _SUFFIXES and path.is_file() and not is_hidden:
             yield path
@@ -281,7 +292,7 @@ def _read_definition(root: Path, path: Path) -> JobDefinition | None:
 
 
 def _job_file(root: Path, path: Path, named: str) -> str:
-    """The job file that a definition names, which must be in the same allow-listed folder."""
+    """Return the job file that a definition names. Raises JobDefinitionError unless it is in the folder `root`."""
     name, _, attribute = named.partition(":")
     file = path.parent / name
     _check_inside(root, file)
@@ -292,14 +303,14 @@ def _job_file(root: Path, path: Path, named: str) -> str:
 
 def _check_inside(root: Path, path: Path) -> None:
     if not path.resolve().is_relative_to(root):
-        raise JobDefinitionError(f"{path.name} is outside of the folder {root}, which is not allowed.")
+        raise JobDefinitionError(f"{path.name} is outside the folder {root}, which is not allowed.")
 
 
 def _validate(model: type[_Model], content: Mapping[str, Any], what: str) -> _Model:
     try:
         return model.model_validate(dict(content))
     except pydantic.ValidationError as e:
-        # Without the input, which may hold a secret.
+        # Leave out the input, which may contain a secret.
         errors = [
             _describe_error(model, error["type"], ".".join(map(str, error["loc"])), error["msg"])
             for error in e.errors(include_input=False, include_url=False)
@@ -308,7 +319,7 @@ def _validate(model: type[_Model], content: Mapping[str, Any], what: str) -> _Mo
 
 
 def _describe_error(model: type[pydantic.BaseModel], kind: str, field: str, message: str) -> str:
-    """What is wrong with a field, for the author of the file."""
+    """Describe an error of a field for the author of the file."""
     if kind != "extra_forbidden":
         return f"{field}: {message}".removeprefix(": ")
     near = difflib.get_close_matches(field, model.model_fields, 1)

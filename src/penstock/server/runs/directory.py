@@ -1,4 +1,4 @@
-"""The manager's folder: where jobs, runs and savepoints are. Only this module makes paths, from known ids."""
+"""Directory: the manager's folder, with jobs, runs and savepoints. Only this module builds paths, from known ids."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.errors import PenstockError
 __all__ = ["ADDRESS_FILE", "HomeError", "ServerDirectory", "make_private"]
 
 ADDRESS_FILE: Final = "server.json"
-"""The file in the manager's folder, for its owner alone, with the server's URL and a token for the command line."""
+"""The file in the manager's folder with the server's URL and a token for the command line, private to its owner."""
 
 
 class HomeError(PenstockError):
-    """The manager's folder cannot be created, or others could enter it."""
+    """A manager's folder that cannot be created, or that other users could enter."""
 
     fault = "user"
 
@@ -25,7 +25,7 @@ class HomeError(PenstockError):
 class ServerDirectory:
     """The folder of a manager.
 
-    `shared` is the folder of checkpoints and savepoints, for managers on other machines too.
+    `shared` is the folder of checkpoints and savepoints, if managers on several machines share one.
     """
 
     root: Path
@@ -33,47 +33,47 @@ class ServerDirectory:
 
     @property
     def store(self) -> Path:
-        """The store, by default."""
+        """The file of the default store."""
         return self.root / "store.db"
 
     @property
     def savepoints(self) -> Path:
-        """The savepoints of all jobs, each in a folder by its id."""
+        """The folder of all savepoints, each in a folder named by its id."""
         return (self.shared or self.root) / "savepoints"
 
     @property
     def dumps(self) -> Path:
-        """The dumps of all jobs, each in a folder by the id of its operation."""
+        """The folder of all dumps, each in a folder named by the id of its operation."""
         return self.root / "dumps"
 
     def checkpoint(self, job_id: str) -> Path:
-        """The checkpoint of a job, unless it has taken over another's."""
+        """Return the checkpoint folder of a job, unless the job has taken over the checkpoint of another one."""
         return (self.shared or self.root) / "jobs" / job_id / "checkpoint"
 
     def run(self, job_id: str, epoch: int) -> Path:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return self.root / "jobs" / job_id / "runs" / str(epoch)
 
     def scaling(self, job_id: str) -> Path:
-        """The last decision on the scaling of a job."""
+        """Return the file with the last scaling decision on a job."""
         return self.root / "jobs" / job_id / "scaling.json"
 
     def operation(self, operation_id: str) -> Path:
-        """The folder of an operation with its own process."""
+        """Return the folder of an operation with its own process."""
         return self.root / "operations" / operation_id
 
 
 def make_private(root: Path) -> None:
-    """Create a folder that only its owner may enter, or restrict an existing one.
+    """Create a folder that only its owner can enter, or restrict an existing one.
 
-    Raises HomeError when it belongs to somebody else and others may enter it.
+    Raises HomeError if it cannot be created, or belongs to another user and others can enter it.
     """
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         mode = stat.S_IMODE(root.stat().st_mode)
     except OSError as e:
         raise HomeError(
-            f"The home {root} cannot be created ({e.strerror}). Name another folder with --home."
+            f"The home {root} cannot be created ({e.strerror}). Choose another folder with --home."
         ) from None
     try:
         if mode & 0o077:
@@ -82,6 +82,6 @@ def make_private(root: Path) -> None:
         # The volume of a container belongs to root and the group of the container.
         if mode & 0o007:
             raise HomeError(
-                f"The home {root} belongs to another user, and others may enter it; it holds bindings and the state of "
-                f"jobs. Name a folder that the server can create, such as --home {root / 'server'}."
+                f"The home {root} belongs to another user, and others can enter it, but it has the bindings and state "
+                f"of jobs. Choose a folder that the server can create, such as --home {root / 'server'}."
             ) from None

@@ -1,4 +1,4 @@
-"""The driver: the program of one run of a job. It follows its launch file, and leaves a last word.
+"""Driver: the program of one run of a job. It follows its launch file, and writes its final status.
 
 The manager starts it as `python -m penstock.server.runs.driver FOLDER`.
 """
@@ -40,7 +40,7 @@ from penstock.server.runs.processes import (
     process_of,
 )
 
-__all__ = ["ENTRY_POINTS", "Launch", "main", "with_variables"]
+__all__ = ["ENTRY_POINTS", "Launch", "expand_variables", "main"]
 
 ENTRY_POINTS: Final = "penstock.jobs"
 """The entry point group under which installed packages offer jobs."""
@@ -50,7 +50,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver does: run the job of a file, `FILE[:ATTR]`, or of an entry point, with settings.
+    """The launch of a driver: the job to run, of a file (`FILE[:ATTR]`) or an entry point, and its settings.
 
     `settings` are the fields of RunSettings. `${NAME}` in a binding is an environment variable. `lease` is the
     number of the run's lease on its checkpoint.
@@ -79,12 +79,12 @@ def main() -> None:
 
 
 def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]:
-    """Run the job to its end; returns the exit code and the last word."""
+    """Run the job to its end, and return the exit code and the final status."""
     try:
         summary = _run_job(folder, launch, keeper)
     except PenstockError as e:
-        # The manager's events have it too, but readers of the output look here.
-        _tell(f"Error: {e}")
+        # The manager's events have the error too, but readers of the output expect it here.
+        _print_line(f"Error: {e}")
         return e.exit_code, Ended(_kind_of(e), str(e))
     except Exception as e:
         with contextlib.suppress(OSError):
@@ -92,20 +92,20 @@ def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]
         kind: EndedKind = "failed" if system_error_of(e) is None else "hindered"
         return 1, Ended(kind, f"{type(e).__name__}: {e}. See the output of the run.")
     if summary.status == "finished":
-        return 0, Ended("finished", f"Its input is done; micro-batches of the run: {summary.batches}.")
-    return 0, Ended("stopped", f"Its driver stopped in order; micro-batches of the run: {summary.batches}.")
+        return 0, Ended("finished", f"Its input is finished; micro-batches of the run: {summary.batches}.")
+    return 0, Ended("stopped", f"Its driver stopped gracefully; micro-batches of the run: {summary.batches}.")
 
 
 def _kind_of(error: PenstockError) -> EndedKind:
     if system_error_of(error) is not None:
         return "hindered"
-    # It was fenced by a run that should not exist: the newest one may go on.
+    # A run that should not exist fenced this one off. The newest run may continue, so the job is not refused.
     refused = fault_of(error) == "user" and not is_retryable(error) and not isinstance(error, FencedError)
     return "refused" if refused else "failed"
 
 
-def _tell(text: str) -> None:
-    """Write into the output of the run. On a full disk the job goes on without."""
+def _print_line(text: str) -> None:
+    """Write a line to the output of the run. On a full disk, the job continues without it."""
     with contextlib.suppress(OSError):
         print(text, flush=True)  # noqa: T201
 
@@ -114,16 +114,16 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     from penstock.jobs.settings import RunSettings
     from penstock.jobs.worker_output import output_log
 
-    # The output of functions reaches people together with that of the run.
+    # The output of functions appears in the output of the run.
     printed = logging.StreamHandler(sys.stdout)
     printed.setFormatter(logging.Formatter("output: %(message)s"))
     output_log.addHandler(printed)
     output_log.setLevel(logging.INFO)
     settings = dict(launch.settings)
-    settings["bindings"] = with_variables(settings.get("bindings", {}), os.environ)
+    settings["bindings"] = expand_variables(settings.get("bindings", {}), os.environ)
     checked = RunSettings(**settings)
     job, code = _job(launch)
-    # Spark is loaded only now, so that errors show at once.
+    # Imports Spark, and only now, so that earlier errors appear at once.
     from penstock.jobs.runner import JobRunner, Progress, RunHooks
 
     written_s = -_PROGRESS_S
@@ -135,14 +135,14 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
         if now_s - written_s >= _PROGRESS_S:
             written_s = now_s
             content = {"at_ms": time.time_ns() // 1_000_000, **vars(progress)}
-            # Readers see that it is old.
+            # If this fails, readers see that the progress is old.
             with contextlib.suppress(OSError):
                 write_atomically(folder / PROGRESS_FILE, msgspec.json.encode(content), durable=False)
 
     runner = JobRunner(job, checked, code, launch.run)
     for note in runner.notes:
-        _tell(f"Note: {note}")
-    return runner.run(hooks=RunHooks(on_progress=on_progress, on_note=_tell))
+        _print_line(f"Note: {note}")
+    return runner.run(hooks=RunHooks(on_progress=on_progress, on_note=_print_line))
 
 
 def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
@@ -163,10 +163,10 @@ def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
     return job, ()
 
 
-def with_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Bindings with the values of `${NAME}`. Raises BindingError, with its name, when a variable is not set.
+def expand_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return bindings with `${NAME}` replaced by its value. Raises BindingError if a variable is not set.
 
-    >>> with_variables({"hits": "kafka://${BROKER}/hits"}, {"BROKER": "127.0.0.1:9092"})
+    >>> expand_variables({"hits": "kafka://${BROKER}/hits"}, {"BROKER": "127.0.0.1:9092"})
     {'hits': 'kafka://127.0.0.1:9092/hits'}
     """
 

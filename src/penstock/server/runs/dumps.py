@@ -1,4 +1,4 @@
-"""Dumps that the server has taken. They stay in its folder, by the ids of their operations, until they are deleted."""
+"""Dumps: those taken by the server. They stay in its folder, by the ids of their operations, until deleted."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ __all__ = ["Dump", "archive_of_dump", "delete_dump", "list_dumps", "note_dump", 
 
 @dataclass(frozen=True, kw_only=True)
 class Dump(Resource):
-    """A dump of the state of a job, which may be deleted. Its id is that of the operation that made it."""
+    """A dump of the state of a job, which may since have been deleted. Its id is that of its operation."""
 
     id: str
     job: str
     """The id of the job."""
     job_name: str
     batch: int
+    """The micro-batch after which the state was dumped."""
     format: str
     created_ms: int
     created_by: str
     rows: int
+    """The number of rows of all tables."""
     bytes: int
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What the files of a dump do not say: its job, and who requested it when."""
+    """The facts that are not in the files of a dump: its job, who requested it, and when."""
 
     job: str
     created_ms: int
@@ -48,23 +50,23 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 def note_dump(home: ServerDirectory, operation: OperationRow) -> None:
-    """Note that the dump of an operation is done. It outlives the operation, and the job."""
+    """Record that the dump of an operation is done. The record outlives the operation and the job."""
     note = _Note(operation.job_id, operation.created_ms, operation.created_by)
     write_atomically(home.dumps / f"{operation.id}.json", msgspec.json.encode(note))
 
 
 def list_dumps(home: ServerDirectory) -> list[Dump]:
-    """The dumps, in the order of their ids."""
+    """Return the dumps, in the order of their ids."""
     found = []
     for dump_id in _ids(home):
-        # A damaged dump cannot be downloaded.
+        # A damaged dump cannot be downloaded, so it is not listed.
         with contextlib.suppress(PenstockError):
             found.append(read_dump(home, dump_id))
     return found
 
 
 def read_dump(home: ServerDirectory, dump_id: str) -> Dump:
-    """A dump. Raises UnknownIdError."""
+    """Read a dump. Raises UnknownIdError."""
     manifest = _manifest(home, dump_id)
     note = msgspec.json.decode((home.dumps / f"{dump_id}.json").read_bytes(), type=_Note)
     return Dump(
@@ -81,14 +83,14 @@ def read_dump(home: ServerDirectory, dump_id: str) -> Dump:
 
 
 def archive_of_dump(home: ServerDirectory, dump_id: str) -> Iterator[bytes]:
-    """The files of a dump as a zip archive, in pieces."""
+    """Return the files of a dump as a zip archive, in chunks. Raises UnknownIdError."""
     manifest = _manifest(home, dump_id)
     tables = [file.path for table in manifest.tables for file in (table.schema_file, *table.files)]
     return zip_files(home.dumps / dump_id, [MANIFEST, *tables])
 
 
 def delete_dump(home: ServerDirectory, dump_id: str) -> None:
-    """Delete a dump, the manifest first."""
+    """Delete a dump, its manifest first. Raises UnknownIdError."""
     _manifest(home, dump_id)
     dispose(str(home.dumps / dump_id))
     shutil.rmtree(home.dumps / dump_id, ignore_errors=True)
@@ -102,7 +104,7 @@ def _ids(home: ServerDirectory) -> list[str]:
 
 
 def _manifest(home: ServerDirectory, dump_id: str) -> Manifest:
-    # Ids are looked up, so that no path is made of anything else.
+    # Ids are looked up, so that no path is built from anything else.
     if dump_id not in _ids(home) or not (home.dumps / dump_id / MANIFEST).exists():
         raise UnknownIdError(f"There is no dump {dump_id!r}.")
     return read_manifest(open_store(str(home.dumps / dump_id)))

@@ -1,8 +1,8 @@
-"""Leases: a run shows beside its checkpoint that it is alive, so that managers on other machines can judge it.
+"""Leases: a run shows next to its checkpoint that it is alive, so that managers on other machines can observe it.
 
-Each run on a checkpoint has a lease, a numbered file in the folder beside it. Numbers only grow: a run whose lease is
-not the newest has lost the checkpoint, and ends. Clocks of different machines are never compared: a manager waits by
-its own clock for the lease to change.
+Each run on a checkpoint has a lease, a numbered file in a folder next to the checkpoint. Numbers only grow: a run whose
+lease is not the newest has lost the checkpoint, and ends. Clocks of different machines are never compared: a manager
+waits by its own clock for the lease to change.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["Lease", "LeaseKeeper", "LeaseWatch", "lease_of", "offer", "revoke"]
 _log: Final = logging.getLogger(__name__)
 _SUFFIX: Final = ".lease"
 _BEAT_S: Final = 1.0
-# Far more than can be requested at once: a number must not become free while a run is about to take it.
+# Far more than can be offered at once: a number must not become free while a run is about to take it.
 _KEPT: Final = 100
 _TERMINATE: Final = "terminate"
 _KILL: Final = "kill"
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What a run says about itself: `beats` counts how often it did, `ended` is its last word.
+    """The state of a run, as it reports it: `beats` counts its reports, `ended` is its final status.
 
-    It belongs to the managers of one folder, `home`, on one host.
+    The run belongs to the managers of one folder, `home`, on one host.
     """
 
     job: str
@@ -74,12 +74,12 @@ def _read(checkpoint: Path, number: int) -> Lease | None:
     try:
         return msgspec.json.decode(_path(checkpoint, number).read_bytes(), type=Lease)
     except (FileNotFoundError, msgspec.MsgspecError):
-        # It was deleted since, or the disk was full when it was written.
+        # It has been deleted, or the disk was full when it was written.
         return None
 
 
 def _find(checkpoint: Path, job: str, run: int) -> tuple[int, Lease, bool] | None:
-    """The newest lease of a run, with its number, and whether it is the newest of all."""
+    """Return the newest lease of a run, with its number, and whether it is the newest of all; None without one."""
     numbers = _numbers(checkpoint)
     for number in reversed(numbers):
         lease = _read(checkpoint, number)
@@ -89,24 +89,25 @@ def _find(checkpoint: Path, job: str, run: int) -> tuple[int, Lease, bool] | Non
 
 
 def lease_of(checkpoint: Path, job: str, run: int) -> Lease | None:
-    """The lease of a run; None when it has none that is visible here."""
+    """Return the lease of a run; None if this machine sees none."""
     found = _find(checkpoint, job, run)
     return None if found is None else found[1]
 
 
 def offer(checkpoint: Path, lease: Lease) -> int:
-    """Make the lease of a run, the newest one, and return its number. A run that has one keeps it.
+    """Create the lease of a run as the newest one, and return its number. A run that has a lease keeps it.
 
-    From then on, runs with older leases have lost the checkpoint. Raises OSError when it cannot be written. Only the
-    first run of a job makes the folder; a later one would count from 1 without it, and raises CheckpointMissingError.
+    From then on, runs with older leases have lost the checkpoint. Raises OSError if the lease cannot be written. Only
+    the first run of a job creates the folder. For a later run without the folder, numbers would start from 1 again:
+    raises CheckpointMissingError.
     """
     folder = _folder(checkpoint)
     if lease.run <= 1:
         folder.mkdir(parents=True, exist_ok=True)
     elif not folder.is_dir():
         raise CheckpointMissingError(
-            f"The job has run with the checkpoint {checkpoint}, and {folder.name} beside it is missing. Mount the "
-            "disk or share that holds them."
+            f"The job has run with the checkpoint {checkpoint}, but {folder.name} next to it is missing. Mount the "
+            "disk or share that has them."
         )
     while True:
         found = _find(checkpoint, lease.job, lease.run)
@@ -117,27 +118,28 @@ def offer(checkpoint: Path, lease: Lease) -> int:
         hidden = _folder(checkpoint) / f".{number}-{os.getpid()}-{threading.get_ident()}"
         try:
             hidden.write_bytes(msgspec.json.encode(lease))
-            # Only one run gets the number.
+            # A link fails if the number is taken: only one run gets it.
             os.link(hidden, _path(checkpoint, number))
         except FileExistsError:
             continue
         finally:
             hidden.unlink(missing_ok=True)
         for old in numbers[:-_KEPT]:
-            for path in (_path(checkpoint, old), *_words(checkpoint, old)):
+            for path in (_path(checkpoint, old), *_requests(checkpoint, old)):
                 path.unlink(missing_ok=True)
         return number
 
 
 def revoke(checkpoint: Path, job: str, run: int, *, kill: bool) -> None:
-    """Ask a run on another machine to end: in order, or at once. It checks for that with each beat."""
+    """Ask a run on another machine to end: gracefully, or at once with `kill`. The run checks for this at each beat."""
     found = _find(checkpoint, job, run)
     if found is not None:
-        terminate, at_once = _words(checkpoint, found[0])
+        terminate, at_once = _requests(checkpoint, found[0])
         (at_once if kill else terminate).touch()
 
 
-def _words(checkpoint: Path, number: int) -> tuple[Path, Path]:
+def _requests(checkpoint: Path, number: int) -> tuple[Path, Path]:
+    """Return the files that ask the run of a lease to terminate, and to be killed."""
     return (_folder(checkpoint) / f"{number}.{_TERMINATE}", _folder(checkpoint) / f"{number}.{_KILL}")
 
 
@@ -149,14 +151,14 @@ def _terminate_self() -> None:
 
 
 class LeaseKeeper:
-    """Keeps the lease of the run in this process, and ends the process when the lease is lost; a context manager.
+    """A context manager that renews the lease of the run in this process, and ends the process if the lease is lost.
 
     Args:
         checkpoint: the checkpoint of the run.
-        number: that of its lease.
-        terminate: makes this process end in order.
+        number: the number of its lease.
+        terminate: makes this process end gracefully.
         kill: ends this process and all others in its session.
-        beat_s: how often it shows that it is alive.
+        beat_s: the interval at which the lease is renewed, in seconds.
 
     """
 
@@ -174,10 +176,10 @@ class LeaseKeeper:
         self._kill: Final = kill
         self._beat_s: Final = beat_s
         self._lease: Lease | None = None
-        self._told_s: float | None = None
+        self._terminated_s: float | None = None
         self._stop: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._keep, name="penstock-lease", daemon=True)
-        # Set once the query of the run has begun.
+        # True once the query of the run has begun.
         self.working = False
 
     def __enter__(self) -> Self:
@@ -190,23 +192,25 @@ class LeaseKeeper:
         self._thread.join()
 
     def end(self, ended: Ended) -> None:
-        """Write the last word of the run."""
+        """Write the final status of the run."""
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            # Without it, managers wait for the lease to run out.
+            # If this fails, managers wait for the lease to expire.
             self._write(ended)
 
     def beat(self) -> None:
-        """Show once that the run is alive, or end it when its lease is lost or revoked."""
+        """Renew the lease once, or end the run if its lease is lost or revoked."""
         newest = _numbers(self._checkpoint)[-1:]
-        terminate, kill = _words(self._checkpoint, self._number)
+        terminate, kill = _requests(self._checkpoint, self._number)
         lost = newest != [self._number]
-        if kill.exists() or (self._told_s is not None and time.monotonic() - self._told_s > GRACE_MS / 1000):
+        if kill.exists() or (
+            self._terminated_s is not None and time.monotonic() - self._terminated_s > GRACE_MS / 1000
+        ):
             self._write(Ended("failed", "It was killed, since it did not end when asked to."))
             self._kill()
-        elif (lost or terminate.exists()) and self._told_s is None:
-            self._told_s = time.monotonic()
+        elif (lost or terminate.exists()) and self._terminated_s is None:
+            self._terminated_s = time.monotonic()
             self._terminate()
         if not lost:
             self._write(None)
@@ -216,8 +220,8 @@ class LeaseKeeper:
             try:
                 self.beat()
             except OSError as e:
-                # Managers wait for many beats before they judge the run.
-                _log.warning("The lease of the run cannot be kept now: %s", e)
+                # Managers wait for many beats before they consider the run dead.
+                _log.warning("The lease of the run could not be renewed; it is tried again: %s", e)
 
     def _write(self, ended: Ended | None) -> None:
         lease = self._lease or _read(self._checkpoint, self._number)
@@ -233,9 +237,9 @@ class LeaseKeeper:
 
 
 class LeaseWatch:
-    """Judges runs on other machines by their leases.
+    """An observer of runs on other machines, by their leases.
 
-    A run is dead when its lease has not changed for `patience_s` by this machine's clock.
+    A run is dead if its lease has not changed for `patience_s` by this machine's clock.
     """
 
     def __init__(self, patience_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -244,7 +248,7 @@ class LeaseWatch:
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}
 
     def look(self, checkpoint: Path, job: str, run: int) -> Driver:
-        """Observe a run. Without a lease nothing is known: this machine does not share the checkpoint."""
+        """Observe a run. Without a lease its state is unknown, since this machine does not share the checkpoint."""
         found = _find(checkpoint, job, run)
         if found is None:
             return Driver(DriverState.UNKNOWN)

@@ -1,7 +1,7 @@
-"""Processes of runs: start them once, find them again after a restart of the manager, and end them.
+"""Processes: those of runs. Starts each only once, finds it again after a restart of the manager, and ends it.
 
-A run lives while its lock is held. The manager locks a file in the run's folder, and the process inherits the open
-file: the kernel holds the lock for as long as the process lives, whatever happens to the manager.
+A run is alive while its lock is held. The manager locks a file in the folder of the run, and the process inherits the
+open file: the kernel holds the lock for as long as the process lives, whatever happens to the manager.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
     "Ended",
     "EndedKind",
     "Processes",
+    "can_launch",
     "cancel_launch",
     "end_session",
     "fail_unstarted",
     "is_alive",
     "job_environment",
     "kill_all",
-    "launchable",
     "observe",
     "process_of",
     "refuse",
@@ -46,21 +46,21 @@ __all__ = [
 ]
 
 LAUNCH_FILE: Final = "launch.json"
-"""What the process should do."""
+"""The launch of the process: what it should do."""
 BEGUN_FILE: Final = "driver.json"
-"""The first thing that the process writes."""
+"""The identity of the process, which it writes first."""
 PROGRESS_FILE: Final = "progress.json"
 """The progress of the job; written once its query has begun."""
 ENDED_FILE: Final = "ended.json"
-"""The last thing that the process writes."""
+"""The final status of the run, which the process writes last."""
 OUTPUT_FILE: Final = "output.log"
-"""What the process prints."""
+"""The output of the process."""
 
 ALIVE_VARIABLE: Final = "PENSTOCK_ALIVE_FILE"
-"""The environment variable with the number of the open file whose lock shows that a process lives."""
+"""The environment variable with the descriptor of the file whose lock shows that the process is alive."""
 
 _LOCK_FILE: Final = "alive.lock"
-_VOID_FILE: Final = "cancel_launch"
+_CANCELED_FILE: Final = "canceled"
 _OWN_VARIABLES: Final = "PENSTOCK_SERVER_"
 _EXITS_WITHIN_S: Final = 1.0
 _SESSION_FIELD: Final = 3
@@ -68,7 +68,7 @@ _START_FIELD: Final = 19
 
 
 class DriverStarted(msgspec.Struct, frozen=True):
-    """A process without ambiguity: its id, its start in ticks since the boot with that id, and its host."""
+    """The unambiguous identity of a process: its id, its start in ticks since the boot `boot`, and its host."""
 
     pid: int
     started_ticks: int
@@ -80,7 +80,7 @@ EndedKind: TypeAlias = Literal["finished", "stopped", "failed", "refused", "hind
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The last word of a process: how its run ended, and why."""
+    """The final status of a process: how its run ended, and why."""
 
     kind: EndedKind
     why: str
@@ -91,7 +91,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def _lock(folder: Path, how: int) -> Iterator[int | None]:
-    """The open file of a run's lock while it is held; None when another process holds it."""
+    """Hold the lock of a run, and yield its open file; None if another process holds the lock."""
     file = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -107,38 +107,38 @@ def _lock(folder: Path, how: int) -> Iterator[int | None]:
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether the process of a run is alive."""
+    """Return whether the process of a run is alive."""
     if not (folder / _LOCK_FILE).exists():
         return False
-    # Shared, so that two observers do not take each other for the process.
+    # Shared, so that two observers do not mistake each other for the process.
     with _lock(folder, fcntl.LOCK_SH) as file:
         return file is None
 
 
-def launchable(folder: Path) -> bool:
-    """Whether the process of a run has never started, and may start."""
-    return not any((folder / name).exists() for name in (BEGUN_FILE, ENDED_FILE, _VOID_FILE))
+def can_launch(folder: Path) -> bool:
+    """Return whether the process of a run has never started, and may still start."""
+    return not any((folder / name).exists() for name in (BEGUN_FILE, ENDED_FILE, _CANCELED_FILE))
 
 
 def cancel_launch(folder: Path) -> None:
-    """Make sure that the process of a run never starts, unless it has."""
-    _instead_of_launch(folder, _VOID_FILE, b"")
+    """Make sure that the process of a run never starts, unless it has started already."""
+    _write_unless_launched(folder, _CANCELED_FILE, b"")
 
 
 def refuse(folder: Path, why: str) -> None:
-    """End a run whose process cannot be started."""
-    _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("refused", why)))
+    """End a run whose process cannot be started. Does nothing if the process has started."""
+    _write_unless_launched(folder, ENDED_FILE, msgspec.json.encode(Ended("refused", why)))
 
 
 def fail_unstarted(folder: Path, why: str) -> None:
-    """End a run whose process ended before it made itself known; leave others alone."""
-    _instead_of_launch(folder, ENDED_FILE, msgspec.json.encode(Ended("failed", why)))
+    """End a run whose process ended before it wrote its identity. Does nothing to other runs."""
+    _write_unless_launched(folder, ENDED_FILE, msgspec.json.encode(Ended("failed", why)))
 
 
-def _instead_of_launch(folder: Path, name: str, content: bytes) -> None:
+def _write_unless_launched(folder: Path, name: str, content: bytes) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _lock(folder, fcntl.LOCK_EX) as file:
-        if file is not None and launchable(folder):
+        if file is not None and can_launch(folder):
             write_atomically(folder / name, content)
 
 
@@ -146,9 +146,9 @@ def _instead_of_launch(folder: Path, name: str, content: bytes) -> None:
 
 
 class Processes:
-    """The processes that this one has started, and must await.
+    """The processes that this process has started, and must reap.
 
-    `umask` is theirs; -1 means that of this process.
+    `umask` is the umask of these processes; -1 means that of this one.
     """
 
     def __init__(self, umask: int = -1) -> None:
@@ -156,16 +156,16 @@ class Processes:
         self._started: dict[Path, subprocess.Popen[bytes]] = {}
 
     def launch(self, folder: Path, command: Sequence[str], launch: bytes, cwd: Path | None = None) -> bool:
-        """Start the process of a run in its own session, unless it was started before; returns whether it did.
+        """Start the process of a run in its own session, unless it was started before. Returns whether it was started.
 
-        The number of the inherited file is in the environment. `launch` becomes a file in the folder that says what to
-        do. Raises OSError when it cannot be started.
+        The descriptor of the inherited lock file is in the environment. `launch` becomes the launch file in the folder.
+        Raises OSError if the process cannot be started.
         """
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _lock(folder, fcntl.LOCK_EX) as file:
-            if file is None or not launchable(folder):
+            if file is None or not can_launch(folder):
                 return False
-            # Bindings may hold secrets, and so may the job's output.
+            # Bindings may contain secrets, and so may the output of the job.
             with _private(folder / LAUNCH_FILE) as given:
                 given.write(launch)
             with _private(folder / OUTPUT_FILE) as output:
@@ -183,16 +183,16 @@ class Processes:
         return True
 
     def await_exit(self, folder: Path) -> None:
-        """Wait until the ended process of a run can be reaped; leave others alone.
+        """Wait until the ended process of a run can be reaped, if this process started it.
 
-        The kernel releases its lock a moment before.
+        The kernel releases its lock a moment earlier.
         """
         if folder in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._started[folder].wait(_EXITS_WITHIN_S)
 
     def reap(self) -> dict[Path, int]:
-        """The exit codes of processes that have ended since the last call, by the folders of their runs."""
+        """Reap the processes that have ended since the last call. Returns exit codes by the folders of runs."""
         found = {
             folder: code for folder, started in self._started.items() if (code := started.poll()) is not None
         }
@@ -202,12 +202,12 @@ class Processes:
 
 
 def _environment(file: int) -> dict[str, str]:
-    """The environment of a process: the manager's, without the manager's own variables."""
+    """Return the environment of a run's process: that for jobs, and the descriptor of the lock file."""
     return {**job_environment(), ALIVE_VARIABLE: str(file)}
 
 
 def job_environment() -> dict[str, str]:
-    """The part of the manager's environment that jobs may see."""
+    """Return the environment of the manager, without its own variables, which jobs must not see."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OWN_VARIABLES)}
 
 
@@ -229,9 +229,9 @@ def observe(folder: Path) -> Driver:
         ended = msgspec.json.decode((folder / ENDED_FILE).read_bytes(), type=Ended)
         return Driver(DriverState.ENDED, end=End(EndKind[ended.kind.upper()], ended.why))
     if (folder / BEGUN_FILE).exists():
-        why = "Its process ended without a last word; it was killed, or the machine was restarted."
+        why = "Its process ended without a final status; it was killed, or the machine was restarted."
         return Driver(DriverState.ENDED, end=End(EndKind.KILLED, why))
-    if (folder / _VOID_FILE).exists():
+    if (folder / _CANCELED_FILE).exists():
         return Driver(
             DriverState.ENDED, end=End(EndKind.VOIDED, "Its process was canceled before it started.")
         )
@@ -239,7 +239,7 @@ def observe(folder: Path) -> Driver:
 
 
 def started_process(folder: Path) -> DriverStarted | None:
-    """The process of a run, once it has made itself known."""
+    """Return the process of a run; None until it has written its identity."""
     try:
         return msgspec.json.decode((folder / BEGUN_FILE).read_bytes(), type=DriverStarted)
     except FileNotFoundError:
@@ -247,7 +247,7 @@ def started_process(folder: Path) -> DriverStarted | None:
 
 
 def process_of(pid: int) -> DriverStarted | None:
-    """The living process with an id, if any."""
+    """Return the living process with an id, or None."""
     fields = _stat(pid)
     if fields is None:
         return None
@@ -256,7 +256,7 @@ def process_of(pid: int) -> DriverStarted | None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of the kernel's record of a process after its name, which may hold anything. None for an ended one."""
+    """Return the fields of /proc/PID/stat after the name, which may contain anything; None if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -268,7 +268,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def terminate(begun: DriverStarted) -> None:
-    """Ask a process to end, if it is still the same one."""
+    """Ask a process to end, if its id still belongs to the same process."""
     _signal(begun, signal.SIGTERM)
 
 
@@ -277,13 +277,13 @@ def kill_all(begun: DriverStarted) -> None:
     _signal(begun, signal.SIGKILL)
     leader = process_of(begun.pid)
     if leader is not None and leader.started_ticks != begun.started_ticks:
-        # The id is in use again, which is impossible while any process of the session lives.
+        # The id was reused, which is impossible while any process of the session lives: the session is gone.
         return
     _kill_session(begun)
 
 
 def end_session() -> None:
-    """Kill all other processes in this session, and then this one."""
+    """Kill all other processes in this session, if this one leads it, and then this one."""
     begun = process_of(os.getpid())
     assert begun is not None
     if os.getsid(0) == begun.pid:
@@ -305,7 +305,7 @@ def _is_of_session(leader: DriverStarted, fields: list[str]) -> bool:
 
 
 def _signal(begun: DriverStarted, number: signal.Signals) -> None:
-    """Send a signal. The handle is opened first, so that the id cannot change its process after the comparison."""
+    """Send a signal to a process. A handle is opened first, so that its id cannot be reused after the comparison."""
     try:
         handle = os.pidfd_open(begun.pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Retention: bounds for what runs and operations leave on disk, so that no job fills it."""
+"""Retention: limits for what runs and operations leave on disk, so that no job fills it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PUNCH_HOLE: Final = 0x01 | 0x02
 
 @dataclass(frozen=True)
 class Kept:
-    """How much is kept.
+    """The limits of what is kept.
 
     Args:
-        runs: the newest ones of each job.
-        operations: the newest ones with their own process, of all jobs.
-        output_bytes: of the output of each run; beyond that, half of it is deleted.
+        runs: the number of newest runs of each job.
+        operations: the number of newest operations with their own process, of all jobs.
+        output_bytes: the size of the output of each run; beyond it, only the newest half is kept.
 
     """
 
@@ -41,29 +41,31 @@ class Kept:
 def keep_within(
     home: ServerDirectory, kept: Kept, runs: Iterable[tuple[str, int]], unfinished: Collection[str]
 ) -> None:
-    """Delete what exceeds the bounds: of jobs, given with their newest runs, and of finished operations."""
+    """Delete what exceeds the limits. `runs` has each job with its newest run; `unfinished` are operations to keep."""
     for job_id, newest in runs:
         limit_output(home.run(job_id, newest) / OUTPUT_FILE, kept.output_bytes)
         prune_runs(home, job_id, newest, kept.runs)
     prune_operations(home, unfinished, kept.operations)
 
 
-def limit_output(path: Path, most_bytes: int) -> None:
-    """Free the disk space of the beginning of a file that is being written, when it exceeds its limit.
+def limit_output(path: Path, max_bytes: int) -> None:
+    """Free the disk space of the beginning of a file that is being written, if it exceeds a limit.
 
-    The file keeps its length, with a hole, so that its writer and its readers are not disturbed.
+    The file keeps its length, with a hole, so that its writer and readers are not disturbed.
     """
     try:
         found = path.stat()
-        if found.st_blocks * 512 <= most_bytes:
+        if found.st_blocks * 512 <= max_bytes:
             return
-        end = max(found.st_size - most_bytes // 2, 0) // _BLOCK_BYTES * _BLOCK_BYTES
+        end = max(found.st_size - max_bytes // 2, 0) // _BLOCK_BYTES * _BLOCK_BYTES
         with path.open("r+b") as file:
             _punch_hole(file.fileno(), end)
     except FileNotFoundError:
         return
     except OSError as e:
-        _log.warning("The output %s takes %s bytes and cannot be cut: %s", path, found.st_size, e.strerror)
+        _log.warning(
+            "The output %s takes %s bytes and cannot be truncated: %s", path, found.st_size, e.strerror
+        )
 
 
 def _punch_hole(file: int, end: int) -> None:
@@ -74,14 +76,14 @@ def _punch_hole(file: int, end: int) -> None:
 
 
 def prune_runs(home: ServerDirectory, job_id: str, newest: int, kept: int) -> None:
-    """Delete the folders of old runs of a job, except those whose process is still alive."""
+    """Delete the folders of old runs of a job, except runs whose process is still alive."""
     for folder in _folders(home.run(job_id, newest).parent):
         if folder.name.isdigit() and int(folder.name) <= newest - kept and not is_alive(folder):
             shutil.rmtree(folder)
 
 
 def prune_operations(home: ServerDirectory, unfinished: Collection[str], kept: int) -> None:
-    """Delete the folders of old finished operations."""
+    """Delete the folders of the oldest finished operations."""
     folders = sorted(_folders(home.operation("any").parent), key=lambda folder: folder.stat().st_mtime_ns)
     for folder in folders[: max(len(folders) - kept, 0)]:
         if folder.name not in unfinished and not is_alive(folder):
@@ -89,9 +91,9 @@ def prune_operations(home: ServerDirectory, unfinished: Collection[str], kept: i
 
 
 def delete_job_files(home: ServerDirectory, job_id: str, newest: int, checkpoint: Path | None) -> None:
-    """Delete the files of a job that is over, and its checkpoint if one is given. Raises OSError."""
+    """Delete the files of an ended job, and its checkpoint if given. Raises OSError."""
     runs = home.run(job_id, newest).parent
-    # The checkpoint may come from an earlier job, so its folder stays when it is not given.
+    # The checkpoint may be that of an earlier job. If it is not given, its folder stays.
     found = (
         [runs]
         if checkpoint is None

@@ -1,1 +1,1 @@
-"""Service: what REST, the dashboard and the command line use of the server."""
+"""Service: the interface of the server for REST, the dashboard and the command line."""

@@ -1,4 +1,4 @@
-"""Job resources: definitions, jobs, runs, operations and savepoints as the service returns them, and submissions."""
+"""Job resources: definitions, jobs, runs, operations and savepoints, as the service returns them, and submissions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
     "Scaling",
     "SnapshotTable",
     "Submission",
+    "add_last_decision",
     "job_of",
     "mask_bindings",
     "mask_settings",
     "operation_of",
     "run_of",
-    "with_last_decision",
 ]
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"
@@ -50,11 +50,12 @@ DefinitionId = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Definition(Resource):
-    """A job that may be submitted. Secrets in bindings are masked."""
+    """A job that can be submitted. Secrets are masked."""
 
     id: str
     name: str
     bindings: dict[str, str]
+    """The URI of each stream and sink, by name."""
     settings: dict[str, Any]
 
 
@@ -64,18 +65,22 @@ class Definitions(Resource):
 
     items: tuple[Definition, ...]
     problems: tuple[DefinitionProblem, ...]
+    """The files that fail to define a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Resource):
-    """How a job is scaled automatically."""
+    """The automatic scaling of a job."""
 
     policy: dict[str, Any]
-    """The scaling policy of its definition."""
+    """The scaling policy in the settings of the job."""
     at_ms: int | None
-    """When the last decision was made; only in the answer for one job."""
+    """The time of the last decision; only in the response for a single job."""
     decision: dict[str, Any] | None
-    """The last decision: action, cause, before, tasks, reason, dry_run, load, rate, capacity."""
+    """The last decision: action, cause, before, tasks, reason, dry_run, load, rate, capacity.
+
+    Only in the response for a single job.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,56 +90,65 @@ class Job(Resource):
     id: str
     name: str
     definition: str
+    """The id of its definition."""
     status: JobStatus
     desired: Desired
-    """What a user wants the job to be."""
+    """The status that users want the job to have."""
     reason: str
-    """Why it has its status."""
+    """The reason for its status."""
     since_ms: int
-    """Since when it has its status."""
+    """The time of its last change of status."""
     created_ms: int
     created_by: str
     run: int
-    """The number of its newest run; 0 before the first."""
+    """The number of its newest run; 0 before the first run."""
     restarts: int
-    """How often it failed and was restarted."""
+    """The number of failures counted by its restart strategy."""
     next_start_ms: int | None
-    """When a RESTARTING job starts."""
+    """The time at which a RESTARTING job starts again; null for other jobs."""
     restart: str
     """Its restart strategy."""
     bindings: dict[str, str]
     settings: dict[str, Any]
     progress: dict[str, Any] | None
-    """How it is doing; only in the answer for one job."""
+    """The progress of its newest run; only in the response for a single job."""
     scaling: Scaling | None
-    """How it is scaled automatically; null without a policy."""
+    """Its automatic scaling; null without a policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Resource):
-    """One run of a job, and how it ended."""
+    """A run of a job, and how it ended."""
 
     run: int
+    """Its number, from 1."""
     host: str
+    """The host of the manager that started it."""
     created_ms: int
     pid: int | None
+    """The id of its driver process, once known."""
     ended_ms: int | None
     end_kind: str | None
+    """How it ended: FINISHED, STOPPED, FAILED, REFUSED, HINDERED, KILLED or VOIDED; null until then."""
     exit_code: int | None
     why: str | None
+    """Why it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(Resource):
-    """What was requested, and the outcome. Poll it while it is PENDING or RUNNING."""
+    """A request and its outcome. Poll it while its state is PENDING or RUNNING."""
 
     id: str
     kind: str
     job: str
+    """The id of the job."""
     state: OperationState
     arguments: dict[str, Any]
     result: dict[str, Any] | None
+    """The outcome of a DONE operation."""
     error: str | None
+    """Why a FAILED operation failed."""
     created_ms: int
     created_by: str
     ended_ms: int | None
@@ -142,28 +156,31 @@ class Operation(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class Log(Resource):
-    """What a run has printed."""
+    """A part of the output of a run."""
 
     run: int
+    """The number of the run; 0 if there is none."""
     text: str
     end: int
-    """Where it ends, in bytes: `begin` for what the run prints next."""
+    """The offset of its end, in bytes. Pass it as `begin` to get the output after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Savepoint(Resource):
-    """A savepoint that a job may begin with."""
+    """A savepoint that jobs can start from."""
 
     id: str
     job_name: str
+    """The name of the job that it was taken of."""
     batch: int
+    """The last micro-batch that it includes."""
     created_at: str | None
     uri: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotTable(Resource):
-    """A table of a snapshot: a state of a step, its timers, or what is kept once for the step."""
+    """A table of a snapshot: a keyed state of a step, its timers, or state that the step has only once."""
 
     name: str
     step: str
@@ -174,36 +191,38 @@ class SnapshotTable(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class SavepointDetails(Savepoint):
-    """A savepoint with what it holds."""
+    """A savepoint with its contents."""
 
     key_groups: int
     rows: int
     bytes: int
     tables: tuple[SnapshotTable, ...]
     positions: dict[str, Any]
-    """Where each stream continues."""
+    """The position at which each stream continues."""
     used_by: tuple[str, ...]
-    """The jobs that have not ended and began with it."""
+    """The ids of unfinished jobs that started from it."""
 
 
 class Submission(Changes):
-    """A job to run: the id of a definition, with changes."""
+    """A job to run: the id of a definition, and changes to its settings."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"definition": "rooms", "parallelism": 4, "restart": "none"}]}
     )
 
     definition: DefinitionId
-    name: Text | None = None
-    from_savepoint: Id | None = Field(default=None, description="The id of a savepoint to begin with.")
+    name: Text | None = Field(
+        default=None, description="The name of the job. Default: the name in the definition."
+    )
+    from_savepoint: Id | None = Field(default=None, description="The id of a savepoint to start from.")
     continues: Id | None = Field(
         default=None,
-        description="The id of a job that has ended, whose checkpoint this one takes over; not with from_savepoint.",
+        description="The id of an ended job whose checkpoint the new job takes over; not with from_savepoint.",
     )
 
 
 def job_of(row: JobRow) -> Job:
-    """A job, without its progress and the last decision on its scaling."""
+    """Return the resource of a job, without its progress and last scaling decision."""
     policy = row.settings.get("scaling")
     waits = row.status is JobStatus.RESTARTING
     return Job(
@@ -227,8 +246,8 @@ def job_of(row: JobRow) -> Job:
     )
 
 
-def with_last_decision(scaling: Scaling, path: Path) -> Scaling:
-    """The scaling with the decision that the autoscaler has written to a file, if any."""
+def add_last_decision(scaling: Scaling, path: Path) -> Scaling:
+    """Return a scaling with the last decision, which the autoscaler writes to a file, if there is one."""
     try:
         made = msgspec.json.decode(path.read_bytes(), type=ScalingDecision)
     except FileNotFoundError:
@@ -237,22 +256,22 @@ def with_last_decision(scaling: Scaling, path: Path) -> Scaling:
 
 
 def run_of(row: RunRow) -> Run:
-    """A run."""
+    """Return the resource of a run."""
     return msgspec.convert(msgspec.structs.asdict(row) | {"run": row.epoch}, Run)
 
 
 def operation_of(row: OperationRow) -> Operation:
-    """An operation."""
+    """Return the resource of an operation."""
     return msgspec.convert(msgspec.structs.asdict(row) | {"job": row.job_id}, Operation)
 
 
 def mask_bindings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The bindings of a job's settings, with secrets masked."""
+    """Return the bindings in a job's settings, with secrets masked."""
     return {name: redacted(uri) for name, uri in settings.get("bindings", {}).items()}
 
 
 def mask_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The other settings, with secrets masked. Values of Spark's may be keys of object stores: only names are shown."""
+    """Return the other settings, with secrets masked, and all values of Spark settings, which may be credentials."""
     masked = {
         name: redacted(value) if isinstance(value, str) else value
         for name, value in settings.items()

@@ -1,4 +1,4 @@
-"""Job views: the inside of a job, read from its checkpoint and from the places it writes to."""
+"""Job views: the internals of a job, read from its checkpoint and the places it writes to."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from penstock.metrics.batch_metrics import BatchMetrics, last_batch_metrics, new
 from penstock.metrics.job_metrics import measure_job
 from penstock.metrics.rates import WINDOW_S
 from penstock.runtime.cuts import batch_numbers
-from penstock.savepoints.state_pages import KeyPage, KeysWanted, described_step, key_of_text
+from penstock.savepoints.state_pages import KeyPage, KeysWanted, find_step, key_of_text
 from penstock.scaling.checkpoint_advice import advice_on
 from penstock.scaling.policy import policy_of
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.definitions import JobSettings
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.driver import with_variables
+from penstock.server.runs.driver import expand_variables
 from penstock.server.runs.processes import job_environment
 from penstock.server.service.job_resources import mask_bindings, mask_settings
 from penstock.server.service.metrics_resources import Batch, Metrics, batch_of, metrics_of
@@ -47,16 +47,16 @@ from penstock.server.store.row_types import JobRow
 from penstock.server.store.store import Store
 from penstock.streams.graph import DEAD_LETTERS
 
-__all__ = ["JobViews", "bound_place"]
+__all__ = ["JobViews", "resolve_place"]
 
-_MOST_KEY_BYTES: Final = 1 << 20
+_MAX_KEY_BYTES: Final = 1 << 20
 _AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
 
 
 class JobViews:
-    """Reads the inside of jobs. Changes nothing, needs no Spark, and opens only what a job is known to have.
+    """A reader of the internals of jobs. Changes nothing, needs no Spark, and opens only what a job is known to have.
 
-    Raises UnknownIdError for an unknown job, and CheckpointError for what does not exist yet or cannot be read.
+    Raises UnknownIdError for an unknown job, and CheckpointError if something does not exist yet or cannot be read.
     """
 
     def __init__(self, store: Store, home: ServerDirectory) -> None:
@@ -64,7 +64,7 @@ class JobViews:
         self._state: Final = StateReader(home.root)
 
     def plan(self, job_id: str) -> Plan:
-        """What a job is made of, as its newest run has described it."""
+        """Return the graph of a job, as its newest run described it."""
         return read_plan(Path(self._store.job(job_id).checkpoint))
 
     def metrics(
@@ -76,9 +76,10 @@ class JobViews:
         since_ms: int | None = None,
         window_s: float = WINDOW_S,
     ) -> Metrics:
-        """How a job is doing, and at most `limit` of its newest micro-batches, oldest first.
+        """Return the rates and totals of a job, and at most `limit` of its newest micro-batches, oldest first.
 
-        `after` selects those after a micro-batch, `since_ms` those that ended after a time. Rates cover `window_s`.
+        `after` selects micro-batches after another one, `since_ms` those that ended after a time. Rates cover the last
+        `window_s` seconds.
         """
         job = self._store.job(job_id)
         checkpoint = Path(job.checkpoint)
@@ -87,12 +88,12 @@ class JobViews:
         return metrics_of(measure_job(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
 
     def batches(self, job_id: str, limit: int, *, after: int | None = None) -> list[Batch]:
-        """At most `limit` of the newest micro-batches after another one, oldest first."""
+        """Return at most `limit` of the newest micro-batches, oldest first; with `after`, only those after that one."""
         checkpoint = Path(self._store.job(job_id).checkpoint)
         return [batch_of(found) for found in last_batch_metrics(checkpoint, limit, after=after)]
 
     def advice(self, job_id: str, window_s: float, cores: int | None = None) -> Advice:
-        """Which parallelism, batch interval and cores a job wants, by the policy of its definition, if it has one."""
+        """Return which parallelism, batch interval and cores a job needs, by the policy of its definition, if any."""
         job = self._store.job(job_id)
         given = job.settings.get("scaling")
         policy = None if given is None else policy_of(given)
@@ -104,8 +105,8 @@ class JobViews:
         )
 
     def exposition(self) -> bytes:
-        """The metrics of all jobs that are not over, in Prometheus' text format, labelled with the jobs' ids."""
-        # Prometheus' client is loaded when it is needed.
+        """Return the metrics of all unfinished jobs in Prometheus' text format, labelled with the jobs' ids."""
+        # Prometheus' client is imported only when needed.
         from penstock.metrics.exposition import ExposedJob, exposition
 
         found = []
@@ -117,7 +118,7 @@ class JobViews:
         return exposition(found)
 
     def checkpoints(self, job_id: str, limit: int, before: int | None = None) -> Checkpoints:
-        """The committed micro-batches to which the checkpoint of a job can go back, newest first."""
+        """Return the committed micro-batches to which a job can go back, newest first, or only those `before` one."""
         job = self._store.job(job_id)
         checkpoint = CheckpointFolder(Path(job.checkpoint))
         lineage = checkpoint.known_lineage()
@@ -145,43 +146,43 @@ class JobViews:
         )
 
     def dead_letters(self, job_id: str, limit: int) -> DeadLetters:
-        """The newest dead letters of a job, from where its binding writes them."""
+        """Return the newest dead letters of a job, from where its binding writes them."""
         job = self._store.job(job_id)
         place = read_described_graph(Path(job.checkpoint)).dead_letters.uri
-        binding = parse_binding(DEAD_LETTERS, bound_place(job, DEAD_LETTERS, place), "sink")
+        binding = parse_binding(DEAD_LETTERS, resolve_place(job, DEAD_LETTERS, place), "sink")
         return dead_letters_of(newest_letters(binding, limit))
 
     def states(self, job_id: str) -> list[StateStep]:
-        """The steps of a job with their states, and how many keys they hold."""
-        # It imports PySpark, for which the start of the server should not wait.
+        """Return the steps of a job with their states and numbers of keys."""
+        # Imports PySpark, which would delay the start of the server.
         from penstock.savepoints.state_listing import list_steps
 
         checkpoint = Path(self._store.job(job_id).checkpoint)
         return msgspec.convert(list_steps(checkpoint, read_described(checkpoint)), list[StateStep])
 
     def keys(self, job_id: str, wanted: KeysWanted) -> KeyPage:
-        """What a step of a job holds, key by key. Raises UnknownIdError for an unknown step, too.
+        """Return keys of a step with their values. Also raises UnknownIdError for an unknown step.
 
-        Raises ExternalSystemError while a process is still reading; then try again.
+        Raises ExternalSystemError while the state reader is still working; then retry.
         """
         checkpoint = CheckpointFolder(Path(self._store.job(job_id).checkpoint))
         checkpoint.known_lineage()
-        # A wrong request fails here, without Spark.
-        step = described_step(read_described(checkpoint.folder), wanted.step)
+        # An invalid request fails here, without Spark.
+        step = find_step(read_described(checkpoint.folder), wanted.step)
         if wanted.key is not None:
             key_of_text(wanted.key, step)
-            wanted = msgspec.structs.replace(wanted, most_bytes=_MOST_KEY_BYTES)
+            wanted = msgspec.structs.replace(wanted, max_bytes=_MAX_KEY_BYTES)
         if not batch_numbers(checkpoint.spark_folder / "commits") and not checkpoint.seed.exists():
-            # Nothing is committed, and the job began empty.
+            # Nothing is committed, and the job began without state.
             return KeyPage(batch=-1, items=(), next=None)
         return self._state.ask(Question(str(checkpoint.folder), wanted))
 
     def close(self) -> None:
-        """End the process that reads state, if any."""
+        """End the state reader, if one runs."""
         self._state.close()
 
     def config(self, job_id: str) -> JobConfig:
-        """The settings of a job, each with its default. Possible secrets are masked."""
+        """Return the settings of a job, each with its default. Possible secrets are masked."""
         job = self._store.job(job_id)
         given = {**job.settings, "restart": job.restart}
         defaults = JobSettings().model_dump()
@@ -198,22 +199,22 @@ class JobViews:
         )
 
 
-def bound_place(job: JobRow, name: str, described: str) -> str:
-    """Where a stream of a job is: as its checkpoint says, or, where that masks a secret, as its binding says.
+def resolve_place(job: JobRow, name: str, described: str) -> str:
+    """Return the URI of a stream of a job: `described` by its checkpoint or, if that masks a secret, its binding.
 
-    Raises BindingError when the binding has a variable that is not set here.
+    Raises BindingError if the binding has a variable that is not set here.
     """
     given = job.settings.get("bindings", {})
     if MASK not in described or name not in given:
         return described
-    return with_variables({name: given[name]}, job_environment())[name]
+    return expand_variables({name: given[name]}, job_environment())[name]
 
 
 def _checkpoint(commit: Path, metrics: BatchMetrics | None, batch: int) -> Checkpoint | None:
     try:
         at_ms = commit.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:
-        # The job has deleted it in the meantime.
+        # The job has deleted it since the listing.
         return None
     return Checkpoint(
         batch=batch,
@@ -225,7 +226,7 @@ def _checkpoint(commit: Path, metrics: BatchMetrics | None, batch: int) -> Check
 
 
 def _limits(checkpoint: Path) -> dict[str, dict[str, int]]:
-    """How much of each stream goes into a micro-batch at most; empty before the first start."""
+    """Return the limits of each stream per micro-batch; empty before the first start."""
     try:
         graph = read_described_graph(checkpoint)
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""Metrics resources: the metrics of a job as the service returns them."""
+"""Metrics resources: the metrics of a job, as the service returns them."""
 
 from __future__ import annotations
 
@@ -30,136 +30,168 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class JobLag(Resource):
-    """What waits in the source of a stream, in the units that the source knows."""
+    """The data that waits in the source of a stream, in the units that the source knows."""
 
     records: int | None
     files: int | None
     bytes: int | None
     seconds: float | None
-    """How long the oldest has waited since the run first saw it."""
+    """How long the oldest waiting data has waited since the run first saw it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamMetrics(Resource):
-    """A stream."""
+    """The metrics of a stream."""
 
     name: str
     records: int | None
-    """Records that were read since the run began; null for commands."""
+    """Records read since the start of the run; null for commands."""
     per_second: float | None
+    """The current rate; null for commands."""
     lag: JobLag | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepMetrics(Resource):
-    """A step."""
+    """The metrics of a step."""
 
     name: str
     records: int
-    """Data records that were processed since the run began."""
+    """Data records processed since the start of the run."""
     per_second: float
+    """The current rate."""
     late: int
+    """Records that came too late for its windows, since the start of the run."""
     without_window: int
+    """Records for which there was no window, since the start of the run."""
     keys: int
+    """Keys with state."""
     state_bytes: int
+    """The size of its stored state."""
     held_bytes: int
-    """Data that waits while the step is paused."""
+    """The size of the data that waits while the step is paused."""
     skew: float | None
-    """Records of the task with the most, divided by the mean over tasks."""
+    """Records of the task with the most, divided by the mean over tasks; 1 is even."""
     key_skew: float | None
+    """Keys of the task with the most, divided by the mean over tasks; 1 is even."""
     watermark_ms: int | None
+    """The watermark in event time; null until the run has seen it advance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkMetrics(Resource):
-    """A sink."""
+    """The metrics of a sink."""
 
     name: str
     records: int
-    """Records that were written since the run began."""
+    """Records written since the start of the run."""
     per_second: float
+    """The current rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory(Resource):
-    """The memory of a run at one moment."""
+    """The memory of a run at one moment, on the machine of the driver."""
 
     driver_bytes: int
+    """The resident set of the driver."""
     jvm_bytes: int
+    """The resident set of the driver's JVM."""
     workers_bytes: int
+    """The resident sets of the Python workers. Pages that they share count in each."""
     heap_used_bytes: int
     heap_max_bytes: int
     gc_seconds: float
+    """Time that the JVM has spent on garbage collection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStep(Resource):
-    """A step in one micro-batch."""
+    """The metrics of a step in one micro-batch. The state is that after the micro-batch."""
 
     records: int
+    """Data records processed."""
     skew: float | None
+    """Records of the task with the most, divided by the mean over tasks; null without records."""
     keys: int
     key_skew: float | None
+    """Keys of the task with the most, divided by the mean over tasks."""
     state_bytes: int
     held_bytes: int
+    """The size of the data that waits while the step is paused."""
     late: int
+    """Records that came too late for its windows."""
     without_window: int
+    """Records for which there was no window."""
     watermark_ms: int | None
+    """The watermark in event time; null until the run has seen it advance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(Resource):
-    """What happened in one micro-batch."""
+    """The metrics of one micro-batch."""
 
     batch: int
+    """Its number."""
     run: str
-    """The id that the run has in its events and metrics."""
+    """The id of the run in events and metrics of the checkpoint."""
     started_ms: int
     ended_ms: int
     duration_s: float
     busy_s: float
-    """How long the job was at work in it."""
+    """The time for which the job was at work in it."""
     idle_s: float | None
-    """How long the job had waited before it."""
+    """The time for which the job waited before it; null for the first one of a run."""
     phases: dict[str, float]
-    """Seconds of the parts of its duration."""
+    """The seconds spent in each of its phases."""
     state_commit_s: float
-    """Time that tasks took to commit state, added up over tasks."""
+    """The time for committing state, summed over tasks."""
     parallelism: int
+    """The number of tasks that share each keyed step."""
     cores: int
+    """The number of tasks that Spark runs at a time."""
     records_in: dict[str, int]
+    """Records read, by stream."""
     records_out: dict[str, int]
+    """Records written, by sink."""
     dead_letters: int
+    """Records that could not be processed."""
     commands: dict[str, int]
+    """Finished commands, by outcome: applied, degraded or rejected."""
     lag: dict[str, JobLag]
+    """The data that waits in sources, by stream."""
     steps: dict[str, BatchStep]
+    """The metrics of steps, by name."""
     memory: Memory | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics(Resource):
-    """How a job is doing. Rates cover the last `seconds`; those of a stopped job, its last ones."""
+    """The metrics of a job. Rates cover the last `seconds`, or those before the end of a job that is not running."""
 
     running: bool
     seconds: float
+    """The time that rates cover."""
     batches_per_second: float
     utilisation: float
-    """The part of the time in which the job was at work, from 0 to 1."""
+    """The fraction of the time in which the job was at work, from 0 to 1."""
     mean_busy_s: float
+    """The mean time for which the job was at work in a micro-batch."""
     dead_letters: int
+    """Records that could not be processed, since the start of the run."""
     dead_letters_per_second: float
     commands: dict[str, int]
-    """Commands that have ended, by what became of them."""
+    """Finished commands since the start of the run, by outcome: applied, degraded or rejected."""
     commands_per_second: float
     streams: tuple[StreamMetrics, ...]
     steps: tuple[StepMetrics, ...]
     sinks: tuple[SinkMetrics, ...]
     batches: tuple[Batch, ...]
-    """The newest requested micro-batches, oldest first."""
+    """The newest micro-batches that match the request, oldest first."""
 
 
 def metrics_of(found: JobMetrics, batches: Sequence[BatchMetrics]) -> Metrics:
-    """The metrics of a job, with these micro-batches one by one."""
+    """Return the metrics resource of a job, with the metrics of individual micro-batches."""
     newest, rates = found.newest, found.rates
     return Metrics(
         running=found.is_running,
@@ -179,7 +211,7 @@ def metrics_of(found: JobMetrics, batches: Sequence[BatchMetrics]) -> Metrics:
 
 
 def batch_of(metrics: BatchMetrics) -> Batch:
-    """One micro-batch."""
+    """Return the resource of a micro-batch."""
     values = msgspec.structs.asdict(metrics) | {
         "run": metrics.job_id,
         "started_ms": milliseconds_of(metrics.started),

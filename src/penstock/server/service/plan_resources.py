@@ -1,4 +1,4 @@
-"""Plan resources: what a job consists of, from the description that its newest run has written."""
+"""Plan resources: the graph of a job, from the description that its newest run wrote."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPlace(Resource):
-    """Where a stream or sink is. Secrets are masked."""
+    """The location of a stream or sink. Secrets are masked."""
 
     uri: str
     format: str | None
+    """The format of its records."""
     limits: dict[str, int]
-    """How much of a stream goes into one micro-batch at most, in records, files and bytes."""
+    """The largest part of a stream that one micro-batch reads, in records, files and bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanWatermarks(Resource):
-    """How the watermark of a stream follows from the event times of its records."""
+    """How the watermark of a stream is generated from the event times of its records."""
 
     by: Literal["event time", "ingestion time"]
     generator: str | None
+    """The name of a custom watermark generator."""
     bound_ms: int | None
-    """How far records may be behind the newest one of their partition."""
+    """How much older records may be than the newest one of their partition."""
     idle_ms: int | None
-    """After how long a partition without records no longer holds back the watermark."""
+    """The time after which a partition without records no longer holds back the watermark."""
     max_ahead_ms: int | None
-    """A record further ahead of the clock becomes a dead letter."""
+    """How far ahead of the clock records may be; others become dead letters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ class PlanWindows(Resource):
     contents: str
     evictor: str | None
     parameters: dict[str, Any]
-    """What commands may change, as the job declares it."""
+    """The parameters that commands may change, as the job declares them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,77 +73,84 @@ class PlanState(Resource):
     kind: str
     type: str
     keyed: bool
-    """Whether there is one for each key, or one for the step."""
+    """Whether it exists once for each key, not once for the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanNode(Resource):
-    """A part of a job: a stream, a stateless function, a step, or a sink."""
+    """A node of the graph: a stream, a stateless function, a step, or a sink."""
 
     id: str
     kind: NodeKind
     name: str
     records: dict[str, dict[str, str]]
-    """The fields of what leaves it, by output; the main output has an empty name."""
+    """The fields of its output records and their types, by output; the main output has an empty name."""
     binding: PlanPlace | None
     time: str | None
-    """The field with the event time."""
+    """Of a stream: the field with the event time."""
     watermarks: PlanWatermarks | None
     function: str | None
     level: int | None
-    """Of a step: how many shuffles there are up to it."""
+    """Of a step: the number of shuffles up to it, from 1."""
     key: tuple[str, ...]
-    """The fields of its key, or the function that makes it."""
+    """Of a step: the fields of its key, or the function that computes it."""
     key_type: str | None
+    """Of a step: the type of its key."""
     windows: PlanWindows | None
     has_timers: bool
-    """Whether it may have processing-time timers."""
+    """Whether it can have processing-time timers."""
     by_event_time: bool
     """Whether it has a watermark."""
     states: tuple[PlanState, ...]
     commands: dict[str, tuple[str, ...]]
     """The kinds of commands that it takes, with their scopes."""
     settings: dict[str, Any]
-    """The settings of a step that are in force, and those that apply from an event time on."""
+    """Of a step: the settings in force, and those that take effect from a later event time on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanEdge(Resource):
-    """What leaves an output of a part and goes into another."""
+    """An edge of the graph, from an output of a node to another node."""
 
     source: str
+    """The id of the node whose records it carries."""
     target: str
+    """The id of the node that reads them."""
     output: str
-    """Empty for the main output."""
+    """The output of the source; empty for the main output."""
     kind: Literal["forward", "keyed", "broadcast"]
+    """How records reach the target: unchanged, shuffled by key, or copied to all key groups."""
     is_control: bool
+    """Whether it carries a control stream."""
     key: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Resource):
-    """What a job consists of. Each part comes after what it reads."""
+    """The graph of a job. Nodes are in topological order: each comes after those that it reads."""
 
     job: str
+    """The name of the job."""
     key_groups: int
     parallelism: int
+    """The number of tasks that share each keyed step."""
     nodes: tuple[PlanNode, ...]
     edges: tuple[PlanEdge, ...]
     commands: PlanPlace | None
-    """Where commands come from."""
+    """The location of commands; null if the job takes none."""
     receipts: PlanPlace | None
-    """Where receipts go beside the checkpoint."""
+    """The location of receipts; null if only the checkpoint has them."""
     dead_letters: PlanPlace
 
 
 def read_plan(checkpoint: Path) -> Plan:
-    """What the job of a checkpoint consists of. Raises CheckpointError when no run has described it yet."""
+    """Read the graph of the job of a checkpoint. Raises CheckpointError if no run has described it yet."""
     graph = read_described_graph(checkpoint)
     states = read_described(checkpoint).steps
     takes = read_command_catalog(checkpoint).steps
     settings = settings_in_force(checkpoint)
 
-    def with_step(node: DescribedNode) -> dict[str, Any]:
+    def add_step(node: DescribedNode) -> dict[str, Any]:
         is_step = node.kind == "step"
         return {
             **msgspec.structs.asdict(node),
@@ -150,14 +159,14 @@ def read_plan(checkpoint: Path) -> Plan:
             "settings": settings.get(node.name, {}) if is_step else {},
         }
 
-    described = msgspec.structs.asdict(graph) | {"nodes": [with_step(node) for node in graph.nodes]}
+    described = msgspec.structs.asdict(graph) | {"nodes": [add_step(node) for node in graph.nodes]}
     return msgspec.convert(described, Plan, from_attributes=True)
 
 
 def _states(step: DescribedStep) -> Iterator[PlanState]:
     for keyed, group in ((True, step.states), (False, step.shared)):
         for name, found in group.items():
-            # What a step keeps for itself, its windows and timers, is shown with them.
+            # Internal states, of windows and timers, are not listed: other fields describe them.
             if not name.startswith(("__", "@")):
                 kind = str(found.schema.field("value").type)
                 yield PlanState(name=name, kind=found.kind, type=kind, keyed=keyed)

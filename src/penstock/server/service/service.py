@@ -1,4 +1,4 @@
-"""The service: the interface of the job manager for REST, dashboard and command line. Clients send ids, no paths."""
+"""Service: the interface of the job manager for REST, dashboard and command line. Clients send ids, never paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.commands.command_catalog import CommandCatalog
 from penstock.commands.command_sender import command_binding, send_command
 from penstock.control.commands import Command
 from penstock.errors import JobDefinitionError, JobStateError, StoreError, UnknownIdError
-from penstock.savepoints.savepoints import dispose, new_id, savepoints
+from penstock.savepoints.savepoints import dispose, list_savepoints, new_id
 from penstock.server.lifecycle.restarts import parse_strategy, strategy_text
 from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus
 from penstock.server.runs.definitions import Catalog, apply_changes
@@ -37,14 +37,14 @@ from penstock.server.service.job_resources import (
     SavepointDetails,
     SnapshotTable,
     Submission,
+    add_last_decision,
     job_of,
     mask_bindings,
     mask_settings,
     operation_of,
     run_of,
-    with_last_decision,
 )
-from penstock.server.service.job_views import JobViews, bound_place
+from penstock.server.service.job_views import JobViews, resolve_place
 from penstock.server.store.requests import Asked, new_operation_id
 from penstock.server.store.row_types import Event, NewJob, Stop
 from penstock.server.store.store import Store
@@ -56,17 +56,17 @@ from penstock.streams.graph import COMMANDS
 __all__ = ["Dump", "Event", "JobService"]
 
 
-_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_MOST_OUTPUT_BYTES: Final = 1 << 20
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_MAX_OUTPUT_BYTES: Final = 1 << 20
 _LONGEST_TARGET: Final = 1000
 
 
 class JobService:
-    """What users can do with jobs. `reader` reads the inside of jobs.
+    """The operations of users on jobs. `reader` reads the internals of jobs.
 
-    `who` is the user, for the audit log. With a `key`, a repeated request is done once. Raises UnknownIdError for an
-    unknown id, JobStateError for what the status of the job does not allow, IdempotencyError, JobDefinitionError for
-    invalid settings, StoreError.
+    `who` is the user, for the audit log. A request repeated with the same `key` is executed once. Raises UnknownIdError
+    for an unknown id, JobStateError if the status of the job does not allow the operation, IdempotencyError if the key
+    was used for another request, JobDefinitionError for invalid settings, StoreError if the store cannot be used.
     """
 
     def __init__(self, store: Store, catalog: Catalog, home: ServerDirectory) -> None:
@@ -78,7 +78,7 @@ class JobService:
     # Reading
 
     def definitions(self) -> Definitions:
-        """The jobs that may be submitted, and files that fail to define one."""
+        """Return the jobs that can be submitted, and the files that fail to define one."""
         found, problems = self._catalog.definitions()
         items = (
             Definition(
@@ -94,14 +94,14 @@ class JobService:
         limit: int = 1000,
         after: tuple[int, str] | None = None,
     ) -> list[Job]:
-        """The jobs with one of the statuses, newest first, without their progress.
+        """Return the jobs with one of the statuses, newest first, without their progress.
 
-        `after` is the creation time and the id of a job: only those that follow it.
+        `after` is the creation time and id of a job; only jobs after it in the list are returned.
         """
         return [job_of(job) for job in self._store.jobs(statuses, limit, after)]
 
     def get(self, job_id: str) -> Job:
-        """A job, with its progress."""
+        """Return a job, with its progress and last scaling decision."""
         job = self._store.job(job_id)
         path = self._home.run(job.id, job.epoch) / PROGRESS_FILE
         try:
@@ -109,22 +109,22 @@ class JobService:
         except FileNotFoundError:
             progress = None
         found = job_of(job)
-        scaling = found.scaling and with_last_decision(found.scaling, self._home.scaling(job.id))
+        scaling = found.scaling and add_last_decision(found.scaling, self._home.scaling(job.id))
         return dataclasses.replace(found, progress=progress, scaling=scaling)
 
     def checkpoint(self, job_id: str) -> Path:
-        """The checkpoint of a job, for the parts of penstock that read it."""
+        """Return the checkpoint folder of a job, for the parts of penstock that read it."""
         return Path(self._store.job(job_id).checkpoint)
 
     def runs(self, job_id: str) -> list[Run]:
-        """The runs of a job, newest first."""
+        """Return the runs of a job, newest first."""
         self._store.job(job_id)
         return [run_of(row) for row in self._store.runs(job_id)]
 
     def log(
-        self, job_id: str, run: int | None = None, most_bytes: int = 65536, begin: int | None = None
+        self, job_id: str, run: int | None = None, max_bytes: int = 65536, begin: int | None = None
     ) -> Log:
-        """What a run, by default the newest one, has printed: from byte `begin` on, else the end."""
+        """Return output of a run, by default the newest: from byte `begin` on, or else its end."""
         job = self._store.job(job_id)
         if run is None and job.epoch == 0:
             return Log(run=0, text="", end=0)
@@ -132,40 +132,40 @@ class JobService:
         try:
             with (self._home.run(job.id, number) / OUTPUT_FILE).open("rb") as file:
                 size = file.seek(0, 2)
-                most = min(most_bytes, _MOST_OUTPUT_BYTES)
+                most = min(max_bytes, _MAX_OUTPUT_BYTES)
                 place = file.seek(max(0, size - most) if begin is None else min(begin, size))
                 if place < size:
-                    # The beginning of long output is not kept.
+                    # The beginning of long output is a hole: skip it.
                     place = file.seek(place, os.SEEK_DATA)
                 content = file.read(most)
         except FileNotFoundError:
             return Log(run=number, text="", end=0)
-        # An incomplete character is left for the next call.
+        # An incomplete character at the end is left for the next call.
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         text = decoder.decode(content)
         return Log(run=number, text=text, end=place + len(content) - len(decoder.getstate()[0]))
 
     def operation(self, operation_id: str) -> Operation:
-        """An operation."""
+        """Return an operation."""
         return operation_of(self._store.operation(operation_id))
 
     def events(self, job_id: str | None = None, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The events after one, of one job or all, oldest first."""
+        """Return the events after another one, of one job or of all, oldest first."""
         if job_id is not None:
             self._store.job(job_id)
         return self._store.events(job_id, after, limit)
 
     def savepoints(self) -> list[Savepoint]:
-        """The savepoints that jobs may begin with, oldest first."""
+        """Return the savepoints that jobs can start from, oldest first."""
         if not self._home.savepoints.exists():
             return []
         return [
             Savepoint(id=m.id or "", job_name=m.job, batch=m.batch, created_at=m.created_at, uri=place)
-            for place, m in savepoints(str(self._home.savepoints))
+            for place, m in list_savepoints(str(self._home.savepoints))
         ]
 
     def savepoint_details(self, savepoint_id: str) -> SavepointDetails:
-        """A savepoint, with what it holds."""
+        """Return a savepoint with its tables, source positions, and the unfinished jobs that started from it."""
         found = self._savepoint(savepoint_id)
         manifest = read_manifest(open_store(found.uri))
         tables = tuple(
@@ -191,21 +191,21 @@ class JobService:
         )
 
     def dumps(self) -> list[Dump]:
-        """The dumps, in the order of their ids."""
+        """Return the dumps, in the order of their ids."""
         return list_dumps(self._home)
 
     def dump_archive(self, dump_id: str) -> Iterator[bytes]:
-        """The files of a dump as a zip archive, in pieces."""
+        """Return the files of a dump as a zip archive, in chunks."""
         return archive_of_dump(self._home, dump_id)
 
     # Changing
 
     def submit(self, submission: Submission, who: str, key: str | None = None) -> Operation:
-        """Run a job. The operation is done at once; its result has the id of the job."""
+        """Submit a job. The returned operation is DONE; its result has the id of the job."""
         if submission.continues is not None and submission.from_savepoint is not None:
             raise JobDefinitionError(
-                f"A job that continues {submission.continues} begins with its checkpoint, and cannot begin with a "
-                "savepoint too. Leave one of them out."
+                f"A job that continues {submission.continues} starts from its checkpoint, so it cannot also start from "
+                "a savepoint. Leave out continues or from_savepoint."
             )
         definition = self._catalog.definition(submission.definition)
         settings = apply_changes(definition.settings, submission)
@@ -213,7 +213,7 @@ class JobService:
             place = self._savepoint(submission.from_savepoint).uri
             settings = settings.model_copy(update={"from_savepoint": place, "from_dump": None})
         name = submission.name or definition.name
-        job_id = f"{_NO_NAME.sub('-', name)[:40].strip('-.')}-{uuid.uuid4().hex[:8]}"
+        job_id = f"{_NOT_IN_NAMES.sub('-', name)[:40].strip('-.')}-{uuid.uuid4().hex[:8]}"
         job = NewJob(
             id=job_id,
             name=name,
@@ -226,15 +226,16 @@ class JobService:
         return operation_of(self._store.submit(job, asked))
 
     def cancel(self, job_id: str, who: str, key: str | None = None) -> Operation:
-        """End a job now, even within a micro-batch; a later start processes that one again."""
+        """Cancel a job at once, even within a micro-batch. A job that continues it processes that micro-batch again."""
         return operation_of(self._store.set_desired(job_id, Desired.CANCELED, Asked(who, "cancel", {}, key)))
 
     def stop(
         self, job_id: str, who: str, key: str | None = None, *, savepoint: bool = False, drain: bool = False
     ) -> Operation:
-        """End a job between two micro-batches, optionally with a savepoint, or after everything that has arrived.
+        """Stop a job between two micro-batches, optionally with a savepoint.
 
-        The result has the micro-batch, and the id and place of the savepoint, if any.
+        With `drain`, the job first processes all records that have arrived. The result has the micro-batch, and the id
+        and URI of the savepoint, if any.
         """
         operation_id = new_operation_id()
         stop = Stop(operation_id, drain=drain)
@@ -245,17 +246,18 @@ class JobService:
         return operation_of(self._store.set_desired(job_id, Desired.FINISHED, asked, stop))
 
     def pause(self, job_id: str, who: str, key: str | None = None) -> Operation:
-        """End the driver of a job until it is resumed."""
+        """Pause a job: its driver ends until the job is resumed."""
         return operation_of(self._store.set_desired(job_id, Desired.PAUSED, Asked(who, "pause", {}, key)))
 
     def resume(self, job_id: str, who: str, key: str | None = None) -> Operation:
-        """Continue a paused job from its checkpoint."""
+        """Resume a paused job from its checkpoint."""
         return operation_of(self._store.set_desired(job_id, Desired.RUNNING, Asked(who, "resume", {}, key)))
 
     def delete(self, job_id: str, who: str, *, checkpoint: bool = False) -> None:
-        """Delete a job that is over, optionally with its checkpoint; its events and savepoints stay.
+        """Delete a job that has ended, optionally with its checkpoint. Its events and savepoints stay.
 
-        Raises JobStateError when it is not over, its driver is still alive, or another job has the checkpoint.
+        Raises JobStateError if it has not ended, its driver is still alive, or another job uses the checkpoint to be
+        deleted. Raises StoreError if some files cannot be deleted.
         """
         found = self._store.job(job_id)
         if is_alive(self._home.run(job_id, found.epoch)):
@@ -270,23 +272,23 @@ class JobService:
             ) from e
 
     def savepoint(self, job_id: str, who: str, key: str | None = None) -> Operation:
-        """Take a savepoint while the job goes on, or of the checkpoint that it has left.
+        """Take a savepoint of a running job, which continues, or of the checkpoint of a job that is not running.
 
-        The result has the savepoint's id and place.
+        The result has the id and URI of the savepoint. Raises JobStateError if the job was never started.
         """
         if self._store.job(job_id).epoch == 0:
-            raise JobStateError(f"The job {job_id} was never started, and has no state.")
+            raise JobStateError(f"The job {job_id} was never started, so it has no state.")
         return operation_of(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
 
     def dump(
         self, job_id: str, who: str, key: str | None = None, *, form: SnapshotFormat, batch: int | None = None
     ) -> Operation:
-        """Dump the state while the job goes on, or of the checkpoint that it has left.
+        """Dump the state of a running job, which continues, or of the checkpoint of a job that is not running.
 
-        The result has the dump's id.
+        The result has the id of the dump. Raises JobStateError if the job was never started.
         """
         if self._store.job(job_id).epoch == 0:
-            raise JobStateError(f"The job {job_id} was never started, and has no state.")
+            raise JobStateError(f"The job {job_id} was never started, so it has no state.")
         asked = Asked(who, "dump", {"format": form, "batch": batch}, key)
         return operation_of(self._store.begin_operation(job_id, asked))
 
@@ -297,25 +299,25 @@ class JobService:
         delete_dump(self._home, found.id)
 
     def delete_savepoint(self, savepoint_id: str, who: str) -> None:
-        """Delete a savepoint permanently. Raises JobStateError while a job that began with it is not over."""
+        """Delete a savepoint permanently. Raises JobStateError while a job that started from it has not ended."""
         found = self._savepoint(savepoint_id)
         users = self._jobs_from(found)
         if users:
             raise JobStateError(
-                f"The job {users[0]} began with the savepoint {found.id}, and is not over. Stop or cancel "
+                f"The job {users[0]} started from the savepoint {found.id}, and has not ended. Stop or cancel "
                 "the job first."
             )
         self._store.add_event(None, "asked for: delete savepoint", {"savepoint": found.id}, who)
         dispose(found.uri)
 
     def send_command(self, job_id: str, command: Command, entry: CommandCatalog) -> None:
-        """Send a command to a job on behalf of its issuer; `entry` is the catalog of what the job takes.
+        """Send a command to a job on behalf of its issuer. `entry` is the command catalog of the job.
 
-        The audit log gets the command without its payload, which may hold a secret. Raises BindingError and
-        ExternalSystemError when it cannot be sent.
+        The audit log gets the command without its payload, which may contain a secret. Raises BindingError or
+        ExternalSystemError if the command cannot be sent.
         """
         job = self._store.job(job_id)
-        place = bound_place(job, COMMANDS, entry.commands)
+        place = resolve_place(job, COMMANDS, entry.commands)
         binding = command_binding(entry, None if place == entry.commands else place)
         detail = {
             "command": command.id,
@@ -327,12 +329,14 @@ class JobService:
         send_command(command, binding)
 
     def rescale(self, job_id: str, parallelism: int, who: str, key: str | None = None) -> Operation:
-        """Change the number of tasks of a job. The result says how long the job was interrupted."""
+        """Change the parallelism of a job. The result states how long the job was interrupted."""
         if not 1 <= parallelism <= 32768:
             raise JobDefinitionError(f"The parallelism is {parallelism}; it must be from 1 to 32768.")
         job = self._store.job(job_id)
         if job.status in ENDED:
-            raise JobStateError(f"The job {job_id} is {job.status}. Rescale one that is not over.")
+            raise JobStateError(
+                f"The job {job_id} is {job.status}. Only a job that has not ended can be rescaled."
+            )
         asked = Asked(who, "rescale", {"parallelism": parallelism}, key)
         return operation_of(self._store.begin_operation(job_id, asked))
 
@@ -340,12 +344,12 @@ class JobService:
         found = {savepoint.id: savepoint for savepoint in self.savepoints()}
         if savepoint_id not in found:
             raise UnknownIdError(
-                f"There is no savepoint {savepoint_id!r}. There are: {', '.join(found) or 'none'}."
+                f"There is no savepoint {savepoint_id!r}. Available savepoints: {', '.join(found) or 'none'}."
             )
         return found[savepoint_id]
 
     def _jobs_from(self, savepoint: Savepoint) -> tuple[str, ...]:
-        """The jobs that are not over and began with a savepoint."""
+        """Return the unfinished jobs that started from a savepoint."""
         live = self._store.live_jobs()
         return tuple(job.id for job in live if job.settings.get("from_savepoint") == savepoint.uri)
 
@@ -355,6 +359,6 @@ class JobService:
         before = self._store.job(submission.continues)
         if before.status not in ENDED:
             raise JobStateError(
-                f"The job {before.id} is {before.status}. Only a job that is over can be continued."
+                f"The job {before.id} is {before.status}. Only a job that has ended can be continued."
             )
         return Path(before.checkpoint)

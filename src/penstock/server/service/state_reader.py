@@ -1,8 +1,8 @@
-"""The state reader: a program that reads keys of jobs with its own Spark, and answers in lines of JSON.
+"""State reader: a program that reads keys of jobs with its own Spark, and answers in lines of JSON.
 
 The server starts it as `python -m penstock.server.service.state_reader` when a user looks at the state of a job, and
-keeps it for a while, since its start takes some seconds. It ends when its input ends, as with the server, and after
-a long time without a question.
+keeps it running, since its start takes some seconds. It ends when its input ends, for example with the server, and
+after a long time without a question.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from penstock.savepoints.state_pages import KeyPage, KeysWanted, key_page
 __all__ = ["READY", "Answer", "Question", "main"]
 
 READY: Final = b"ready\n"
-"""The first line: from now on questions are answered without delay."""
+"""The first line of output: from now on, questions are answered without delay."""
 
 _IDLE_S: Final = 300.0
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Which keys of the job with this checkpoint are wanted."""
+    """A request for keys of the job with this checkpoint."""
 
     checkpoint: str
     wanted: KeysWanted
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The keys, or an error; `unknown` says that it is about an unknown id."""
+    """The keys, or an error. `unknown` marks an error about an unknown id."""
 
     page: KeyPage | None = None
     error: str = ""
@@ -45,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Answer questions until the input ends."""
-    # Spark's own output must not be taken for an answer.
+    # Spark's own output goes to stderr, so that it is not mistaken for an answer.
     with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
         os.dup2(2, 1)
         _answer_all(answers)
@@ -68,7 +68,7 @@ def _answer_all(answers: BinaryIO) -> None:
 
 
 def _next_line() -> bytes:
-    """The next question; empty when the input has ended, or after a long time without one."""
+    """Return the next question; empty at the end of the input, or after a long time without a question."""
     ready, _, _ = select.select([sys.stdin.buffer], [], [], _IDLE_S)
     return sys.stdin.buffer.readline() if ready else b""
 

@@ -1,4 +1,4 @@
-"""State reader client: asks the state reader, a process with its own Spark, so that the server needs none."""
+"""State reader client: queries the state reader, a process with its own Spark, so that the server needs no Spark."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _PATIENCE_FOR_THE_SAME: Final = 30
 
 
 class StateReader:
-    """Starts a state reader when it is needed, and asks it one question at a time.
+    """A client that starts a state reader on demand, and asks it one question at a time.
 
     Args:
         home: the folder of the manager, for the log of the reader's output.
-        program: the command that starts it.
-        patience_s: how long to wait for an answer before asking the caller to try again.
-        longest_s: how long a reader may take before another question kills it; for the same question it may take much
-            longer, as a large state does.
+        program: the command that starts the reader.
+        patience_s: how long to wait for an answer before telling the caller to retry.
+        longest_s: how long a reader may work before a different question kills it. While the same question is
+            repeated, it may take much longer, as a large state needs.
 
     """
 
@@ -56,24 +56,27 @@ class StateReader:
         self._reader: _Reader | None = None
 
     def ask(self, question: Question) -> KeyPage:
-        """The answer to a question. Raises UnknownIdError, CheckpointError, or ExternalSystemError to try again."""
+        """Return the answer to a question.
+
+        Raises UnknownIdError, CheckpointError, or ExternalSystemError if the caller should retry.
+        """
         deadline_s = time.monotonic() + self._patience_s
         if not self._turn.acquire(timeout=self._patience_s):
-            raise _busy("others are reading state")
+            raise _busy("other users are reading state")
         try:
             return self._answer(msgspec.json.encode(question) + b"\n", deadline_s)
         finally:
             self._turn.release()
 
     def close(self) -> None:
-        """End the reader."""
+        """End the reader, if one runs."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.end()
 
     def _answer(self, line: bytes, deadline_s: float) -> KeyPage:
         reader = self._reader
-        if reader is None or reader.is_overdue(line) or not reader.lives():
+        if reader is None or reader.is_overdue(line) or not reader.is_alive():
             self.close()
             reader = self._reader = _Reader(self._program, self._output, self._longest_s)
         reply = reader.ask(line, deadline_s)
@@ -85,12 +88,12 @@ class StateReader:
         raise (UnknownIdError if answer.unknown else CheckpointError)(answer.error)
 
     def _no_answer(self, reader: _Reader) -> CheckpointError | ExternalSystemError:
-        if reader.lives():
+        if reader.is_alive():
             return _busy(
-                "the state is being read" if reader.has_started else "the process that reads it starts"
+                "the state is being read" if reader.has_started else "the process that reads it is starting"
             )
         if reader.has_started:
-            return CheckpointError(f"The process that reads state has died; see {self._output}.")
+            return CheckpointError(f"The process that reads state died; see {self._output}.")
         return CheckpointError(
             f"The process that reads state cannot start; see {self._output}, or run penstock doctor."
         )
@@ -103,7 +106,7 @@ def _busy(why: str) -> ExternalSystemError:
 
 
 class _Reader:
-    """A process that reads state."""
+    """A state reader process."""
 
     def __init__(self, program: Sequence[str], output: Path, longest_s: float) -> None:
         output.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -120,7 +123,7 @@ class _Reader:
         self._begun: Final = process_of(self._process.pid)
         self._lines: Final[queue.Queue[bytes]] = queue.Queue()
         self._longest_s: Final = longest_s
-        # What it waits for, and since when: a question, or the start before the first one.
+        # The pending question, and since when. None before the first one, while the process starts.
         self._line: bytes | None = None
         self._since_s: float | None = time.monotonic()
         assert self._process.stdout is not None
@@ -128,26 +131,26 @@ class _Reader:
             target=self._read, args=(self._process.stdout,), name="state-reader", daemon=True
         ).start()
 
-    def lives(self) -> bool:
-        """Whether it can still answer."""
+    def is_alive(self) -> bool:
+        """Return whether the process is alive, so that it can still answer."""
         return self._process.poll() is None
 
     def is_overdue(self, line: bytes) -> bool:
-        """Whether it has been silent for too long. Repeating the same question is no reason for a restart."""
+        """Return whether the answer to the pending question is overdue. Repeating the question allows much more."""
         if self._since_s is None:
             return False
-        most_s = self._longest_s * (_PATIENCE_FOR_THE_SAME if line == self._line else 1)
-        return time.monotonic() - self._since_s > most_s
+        max_s = self._longest_s * (_PATIENCE_FOR_THE_SAME if line == self._line else 1)
+        return time.monotonic() - self._since_s > max_s
 
     @property
     def has_started(self) -> bool:
-        """Whether it answers questions."""
+        """Whether the process has started, so that it answers questions."""
         return self._line is not None
 
     def ask(self, line: bytes, deadline_s: float) -> bytes | None:
-        """The answer; None when it did not arrive in time, or never will.
+        """Return the answer; None if it does not arrive in time, or the process has ended.
 
-        Repeating the question returns an answer that arrived too late before.
+        Repeating a question returns its answer if that arrived too late the first time.
         """
         if self._since_s is not None:
             late = self._next(deadline_s)
@@ -164,7 +167,7 @@ class _Reader:
         return self._next(deadline_s)
 
     def end(self) -> None:
-        """Kill it, with its JVM and workers."""
+        """Kill the process, with its JVM and workers."""
         if self._begun is not None:
             kill_all(self._begun)
         self._process.kill()
@@ -175,13 +178,13 @@ class _Reader:
                     pipe.close()
 
     def _next(self, deadline_s: float) -> bytes | None:
-        """The next line."""
+        """Return the next line; None if it does not arrive in time, or the process has ended."""
         try:
             line = self._lines.get(timeout=max(0.0, deadline_s - time.monotonic()))
         except queue.Empty:
             return None
         if not line:
-            # It has ended, which the next caller must learn too.
+            # The process has ended. The next caller must learn this too.
             self._lines.put(line)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)

@@ -1,4 +1,4 @@
-"""View resources: checkpoints, dead letters, settings, states and advice as the service returns them."""
+"""View resources: checkpoints, dead letters, settings, states and advice, as the service returns them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from penstock.jobs.dead_letters import FoundLetter, readable
+from penstock.jobs.dead_letters import FoundLetter, format_record
 from penstock.server.resource import Resource
 
 __all__ = [
@@ -23,49 +23,52 @@ __all__ = [
     "dead_letters_of",
 ]
 
-_MOST_RAW_BYTES: Final = 4096
+_MAX_RAW_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice(Resource):
-    """What a job wants, as `penstock advise -o json` prints it."""
+    """Scaling advice for a job, as `penstock advise -o json` prints it."""
 
     has_policy: bool
     """Whether its definition has a scaling policy, which the advice follows."""
     advice: dict[str, Any]
     decision: dict[str, Any] | None
-    """What the policy would decide now."""
+    """The decision that the policy would make now; null without a policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Resource):
-    """A committed micro-batch that is kept. What its metrics would say is null when they are gone."""
+    """A retained committed micro-batch. The last three fields are null if its metrics are no longer kept."""
 
     batch: int
     committed_ms: int
     duration_s: float | None
     state_bytes: int | None
+    """The size of the stored state of all steps."""
     keys: int | None
+    """The number of keys of all steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints(Resource):
-    """The checkpoint of a job, and the micro-batches to which it can go back, newest first."""
+    """The checkpoint of a job, and the micro-batches to which the job can go back, newest first."""
 
     lineage: str
-    """Identifies the checkpoint for its whole life."""
+    """The id of the checkpoint, the same for its whole life."""
     epoch: int
-    """How often a job was started on it."""
+    """The number of times that a job was started on it."""
     parallelism: int
     key_groups: int
     retained_batches: int
-    """To how many micro-batches it can go back."""
+    """The number of micro-batches that it can go back."""
     origin: Literal["empty", "savepoint", "dump", "rescale"]
-    """What the job began with."""
+    """What its state began with."""
     origin_id: str
+    """The id of the snapshot that its state began with; empty without one."""
     items: tuple[Checkpoint, ...]
     next: str | None
-    """The value of `after` for the next part."""
+    """The value of `after` for the next page; null at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +76,25 @@ class DeadLetter(Resource):
     """A record that could not be processed."""
 
     at_ms: int
-    """When it was written."""
+    """The time at which it was written."""
     batch: int | None
-    """By which micro-batch; null for one in a topic."""
+    """The micro-batch that wrote it; null for one in a topic."""
     reason: str
     stream: str
     step: str
     partition: str
     offset: int
     raw: str
-    """What the source had, cut where it is long."""
+    """The record as the source had it, truncated if long."""
     encoding: Literal["text", "base64"]
-    """How `raw` shows it."""
+    """The encoding of `raw`."""
     raw_bytes: int
-    """How long it is."""
+    """The size of the whole record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reason(Resource):
-    """Why records could not be processed, and how many of those that are listed."""
+    """A reason why records could not be processed, with the number of listed dead letters that have it."""
 
     reason: str
     step: str
@@ -101,7 +104,7 @@ class Reason(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetters(Resource):
-    """The newest dead letters, oldest first, and their reasons, the most frequent first."""
+    """The newest dead letters, oldest first, and their reasons, most frequent first."""
 
     items: tuple[DeadLetter, ...]
     reasons: tuple[Reason, ...]
@@ -122,9 +125,10 @@ class JobConfig(Resource):
     """The settings with which a job runs."""
 
     definition: str
+    """The id of its definition."""
     bindings: dict[str, str]
     limits: dict[str, dict[str, int]]
-    """How much of each stream goes into one micro-batch at most, in records, files and bytes.
+    """The largest part of each stream that one micro-batch reads, in records, files and bytes.
 
     Empty before the first start.
     """
@@ -133,17 +137,19 @@ class JobConfig(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class StateStep(Resource):
-    """A step with its states, and how many keys it holds."""
+    """A step with its states and number of keys."""
 
     step: str
     keys: int
+    """The number of its keys with state."""
     key: str
     """The type of its keys."""
     states: list[dict[str, str]]
+    """The name, kind and type of each state."""
 
 
 def dead_letters_of(found: Sequence[FoundLetter]) -> DeadLetters:
-    """Dead letters with their reasons."""
+    """Return the resource of dead letters, with their reasons counted."""
     items = tuple(_dead_letter(one) for one in found)
     counts = Counter((one.reason, one.step, one.stream) for one in items)
     return DeadLetters(
@@ -157,7 +163,7 @@ def dead_letters_of(found: Sequence[FoundLetter]) -> DeadLetters:
 
 def _dead_letter(found: FoundLetter) -> DeadLetter:
     letter = found.letter
-    encoding, raw = readable(letter.raw, _MOST_RAW_BYTES)
+    encoding, raw = format_record(letter.raw, _MAX_RAW_BYTES)
     return DeadLetter(
         at_ms=found.at_ms,
         batch=found.batch,

@@ -1,1 +1,1 @@
-"""Store: what users want of jobs, what the manager has decided and seen, and who did what. SQLite or PostgreSQL."""
+"""Store: desired and actual status of jobs, their runs, operations and audit log, in SQLite or PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Tables of the store. Times are milliseconds since 1970, in UTC."""
+"""Database: the tables of the store. Times are milliseconds since 1970, in UTC."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ jobs: Final = sa.Table(
     sa.Column("restart", sa.Text, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
     sa.Column("created_by", sa.Text, nullable=False),
-    # What users want. `stop` says how a job is to be stopped.
+    # What users want. `stop` says how to stop the job.
     sa.Column("desired", sa.Text, nullable=False),
     sa.Column("stop", sa.JSON(none_as_null=True)),
     # What the leader has decided.
@@ -45,7 +45,7 @@ jobs: Final = sa.Table(
     # The number of the newest run, and the number of changes to the row.
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
-    # Two jobs that are not over never share a checkpoint.
+    # Two unfinished jobs never share a checkpoint.
     sa.Index(
         "ix_jobs_live_checkpoint", "checkpoint", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
     ),
@@ -59,7 +59,7 @@ runs: Final = sa.Table(
     sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
-    # The process, once it is known: its id, and its start in ticks since the boot with that id.
+    # The process, once known: its id, and its start in ticks since the boot with the id `boot`.
     sa.Column("pid", sa.BigInteger),
     sa.Column("started_ticks", sa.BigInteger),
     sa.Column("boot", sa.Text),
@@ -79,7 +79,7 @@ operations: Final = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("result", sa.JSON(none_as_null=True)),
     sa.Column("error", sa.Text),
-    # Repeating a request with its key returns the same operation; another request with that key is an error.
+    # A request repeated with its key returns the same operation; another request with that key is an error.
     sa.Column("idempotency_key", sa.Text),
     sa.Column("request_digest", sa.Text, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
@@ -92,10 +92,10 @@ operations: Final = sa.Table(
 events: Final = sa.Table(
     "events",
     METADATA,
-    # SQLite numbers rows only in a column of this type.
+    # SQLite assigns row numbers only to an INTEGER column.
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("at_ms", sa.BigInteger, nullable=False),
-    # Not a reference: an event outlives its job.
+    # Not a foreign key: an event outlives its job.
     sa.Column("job_id", sa.Text),
     sa.Column("who", sa.Text, nullable=False),
     sa.Column("what", sa.Text, nullable=False),
@@ -106,7 +106,7 @@ events: Final = sa.Table(
 leadership: Final = sa.Table(
     "leadership",
     METADATA,
-    # There is one row.
+    # The table has only one row.
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),

@@ -1,4 +1,4 @@
-"""Engine: opens a store by its URL, and migrates its tables to this version."""
+"""Engine: opens a store by its URL, and migrates its tables to this version of penstock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUSY_MS: Final = 10_000
 _CONNECT_S: Final = 10
 # A suspended manager, or one whose machine is gone, must not hold locks forever.
 _POSTGRESQL_SETTINGS: Final = {"idle_in_transaction_session_timeout": "4s", "lock_timeout": "10s"}
-# A database that vanishes silently is noticed.
+# Detect a database that vanishes silently.
 _CONNECTION_OPTIONS: Final = {
     "connect_timeout": _CONNECT_S,
     "keepalives_idle": 5,
@@ -36,15 +36,15 @@ _WRITES: Final = "penstock_writes"
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of a store in a file."""
+    """Return the URL of a store in a file."""
     return f"sqlite:///{path}"
 
 
 def connect(url: str) -> sa.Engine:
-    """An engine for a store, after its tables are created or migrated. Safe for several processes at once.
+    """Create or migrate the tables of a store, and return an engine for it. Several processes may do so at once.
 
     The URL is `sqlite:///PATH`, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`. Raises JobDefinitionError for any
-    other URL, StoreError when the store cannot be used.
+    other URL, StoreError if the store cannot be used.
     """
     engine = _engine(url)
     try:
@@ -57,7 +57,7 @@ def connect(url: str) -> sa.Engine:
             command.upgrade(config, "head")
     except CommandError as e:
         raise StoreError(
-            f"The store {_masked_url(engine)} was made by another version of penstock ({e}). Use the newest version "
+            f"The store {_masked_url(engine)} was created by another version of penstock ({e}). Use the newest version "
             "that has used it, or another store."
         ) from e
     except BaseException:
@@ -68,7 +68,7 @@ def connect(url: str) -> sa.Engine:
 
 @contextlib.contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that may write; on SQLite it waits for other writers. Raises StoreError."""
+    """Open a transaction that may write. On SQLite, it waits for other writers. Raises StoreError."""
     with (
         _raise_as_store_errors(engine),
         engine.connect().execution_options(**{_WRITES: True}) as connection,
@@ -79,7 +79,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextlib.contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that only reads. Raises StoreError."""
+    """Open a transaction that only reads. Raises StoreError."""
     with _raise_as_store_errors(engine), engine.begin() as connection:
         yield connection
 
@@ -102,7 +102,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     path = Path(str(url.database))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The store holds bindings, which may have secrets; SQLite gives its other files the same mode.
+        # The store has bindings, which may contain secrets. SQLite gives its other files the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as e:
         raise StoreError(
@@ -113,7 +113,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
     )
 
     def prepare(connection: Any, _: Any) -> None:
-        # Transactions begin below, since Python's module would begin them late.
+        # Transactions begin in `begin` below; Python's module would begin them too late.
         connection.isolation_level = None
         for pragma in (
             f"busy_timeout = {_BUSY_MS}",
@@ -125,7 +125,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
             connection.execute(f"PRAGMA {pragma}")
 
     def begin(connection: sa.Connection) -> None:
-        # A transaction that reads first and then writes could fail when another one has written in between.
+        # A deferred transaction that reads before it writes would fail if another one wrote in between.
         writes = connection.get_execution_options().get(_WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -159,7 +159,7 @@ def _masked_url(engine: sa.Engine) -> str:
 
 @contextlib.contextmanager
 def _raise_as_store_errors(engine: sa.Engine) -> Iterator[None]:
-    """Raise errors of the database as StoreError. A violated constraint is for the caller, who knows what it means."""
+    """Raise database errors as StoreError, except violated constraints, which only the caller can interpret."""
     try:
         yield
     except sa.exc.IntegrityError:

@@ -1,4 +1,4 @@
-"""Leadership: one manager at a time, by a lease whose epoch fences off all earlier leaders."""
+"""Leadership: one manager leads at a time, by a lease. The epoch of the lease fences off all earlier leaders."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _ROW = 1
 
 
 def try_to_lead(connection: sa.Connection, holder: str, lease_ms: int, now_ms: int) -> int | None:
-    """The epoch with which a manager leads until the lease ends, or None while another one leads.
+    """Take or renew the lease. Returns the epoch with which the manager leads, or None while another manager leads.
 
-    PostgreSQL's own clock counts, so that managers on several machines agree.
+    On PostgreSQL, the clock of the database counts, so that managers on several machines agree.
     """
     row = connection.execute(sa.select(leadership).with_for_update()).one_or_none()
-    # After the lock: another manager may have taken or renewed the lease while this one waited.
+    # Read the clock after locking: another manager may have renewed the lease while this one waited.
     now_ms = _database_now_ms(connection, now_ms)
     if row is None:
         connection.execute(
             leadership.insert().values(id=_ROW, holder=holder, epoch=1, expires_ms=now_ms + lease_ms)
         )
         return 1
-    # A lease that ends too late dates from before the clock went back.
+    # A lease that ends too late was taken before the clock went back.
     holds = now_ms < row.expires_ms <= now_ms + lease_ms
     if row.holder != holder and holds:
         return None
@@ -35,12 +35,12 @@ def try_to_lead(connection: sa.Connection, holder: str, lease_ms: int, now_ms: i
 
 
 def resign(connection: sa.Connection, holder: str) -> None:
-    """End the lease of a manager, if it holds it, so that another one need not wait."""
+    """End the lease if the manager holds it, so that another manager does not have to wait."""
     connection.execute(leadership.update().where(leadership.c.holder == holder).values(expires_ms=0))
 
 
 def check_leader(connection: sa.Connection, epoch: int) -> None:
-    """Raise LeadershipLostError unless the epoch leads; no other manager can take over within the transaction."""
+    """Raise LeadershipLostError unless the epoch leads. Until the transaction ends, no other manager can take over."""
     query = sa.select(leadership.c.epoch).with_for_update(read=True)
     found = connection.execute(query).scalar_one_or_none()
     if found != epoch:

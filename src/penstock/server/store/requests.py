@@ -1,4 +1,4 @@
-"""Requests: what users request becomes operations and events, within the transactions of the store."""
+"""Requests: the requests of users become operations and events, within transactions of the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from penstock.errors import IdempotencyError
-from penstock.server.lifecycle.decisions import End, settled
+from penstock.server.lifecycle.decisions import End, decide_outcome
 from penstock.server.store.database import events, operations
 from penstock.server.store.row_types import JobRow, OperationKind, OperationRow
 
@@ -25,25 +25,25 @@ __all__ = [
     "as_id",
     "end_operation",
     "find_operations",
+    "find_same_request",
     "new_operation_id",
     "rows_of",
-    "same_request",
     "settle",
 ]
 
 MANAGER: Final = "manager"
-"""Who did what no user did."""
+"""The name in events for what the manager did without a request by a user."""
 
 UNFINISHED: Final = ("PENDING", "RUNNING")
 
-_TOLD_OF_RESCALES: Final = ("before", "after", "downtime_s")
+_RESCALE_DETAILS: Final = ("before", "after", "downtime_s")
 
 _Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user requests: who, what, and the key that identifies a repeated request."""
+    """A request: the user, the kind of operation, and the key that identifies a repeated request."""
 
     who: str
     kind: OperationKind
@@ -51,24 +51,24 @@ class Asked:
     key: str | None = None
 
     def digest(self, job_id: str | None) -> str:
-        """What requests with the same key must share."""
+        """Return a digest of the request. Requests with the same key must have the same digest."""
         return hashlib.sha256(
             msgspec.json.encode((self.kind, job_id, self.arguments), order="deterministic")
         ).hexdigest()
 
 
 def new_operation_id() -> str:
-    """An id for an operation."""
+    """Return an id for a new operation."""
     return f"op-{uuid.uuid4().hex[:16]}"
 
 
 def as_id(text: str) -> str:
-    """A text as an id to look for. PostgreSQL refuses NUL, which no id has but a client may send."""
+    """Return text as an id for a query. PostgreSQL refuses NUL, which no id contains, but which a client may send."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def same_request(connection: sa.Connection, asked: Asked, job_id: str | None) -> OperationRow | None:
-    """The operation of an earlier request with the same key. Raises IdempotencyError if that one was different."""
+def find_same_request(connection: sa.Connection, asked: Asked, job_id: str | None) -> OperationRow | None:
+    """Return the operation of an earlier request with the same key. Raises IdempotencyError if that request differs."""
     if asked.key is None:
         return None
     mine = (operations.c.created_by == asked.who, operations.c.idempotency_key == asked.key)
@@ -91,7 +91,7 @@ def add_operation(
     operation_id: str | None = None,
     result: dict[str, Any] | None = None,
 ) -> OperationRow:
-    """An operation, which is done when it has a result."""
+    """Add an operation and its event. It is PENDING, or DONE if it has a result."""
     added = OperationRow(
         id=operation_id or new_operation_id(),
         kind=asked.kind,
@@ -101,7 +101,7 @@ def add_operation(
         result=result,
         error=None,
         idempotency_key=asked.key,
-        # A job gets its id when it is submitted.
+        # The id of a submitted job is new, and not part of the request.
         request_digest=asked.digest(None if asked.kind == "submit" else job_id),
         created_ms=now_ms,
         created_by=asked.who,
@@ -121,15 +121,15 @@ def end_operation(
     result: dict[str, Any] | None = None,
     error: str | None = None,
 ) -> OperationRow:
-    """End an operation with a result or an error. An ended one stays as it is."""
+    """End an operation with a result or an error, and return it. An operation that has ended stays unchanged."""
     state = "DONE" if error is None else "FAILED"
     values = {"state": state, "result": result, "error": error, "ended_ms": now_ms}
     mine = (operations.c.id == operation.id, operations.c.state.in_(UNFINISHED))
     if connection.execute(operations.update().where(*mine).values(values)).rowcount == 1:
         detail = {"operation": operation.id} | ({"error": error} if error else {})
         if operation.kind == "rescale":
-            # How long the job was interrupted is needed long after the operation is forgotten.
-            detail |= {name: (result or {})[name] for name in _TOLD_OF_RESCALES if name in (result or {})}
+            # The downtime is needed long after the operation is deleted.
+            detail |= {name: (result or {})[name] for name in _RESCALE_DETAILS if name in (result or {})}
         add_event(
             connection, now_ms, operation.job_id, MANAGER, f"{operation.kind} is {state.lower()}", detail
         )
@@ -137,12 +137,12 @@ def end_operation(
 
 
 def settle(connection: sa.Connection, now_ms: int, job: JobRow, end: End | None) -> None:
-    """End the operations that the job's new status completes; `end` is how its run has ended."""
+    """End the operations that are decided by the new status of a job. `end` is the end of its run, if it has ended."""
     needs_driver = job.stop is not None and job.stop.needs_driver
     done = not needs_driver or (end is not None and end.stop_done)
     mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
     for operation in find_operations(connection, *mine):
-        outcome = settled(operation.kind, job.status, stop_done=done)
+        outcome = decide_outcome(operation.kind, job.status, stop_done=done)
         if outcome is None:
             continue
         answer = end if operation.kind == "stop" else None
@@ -156,20 +156,20 @@ def settle(connection: sa.Connection, now_ms: int, job: JobRow, end: End | None)
 def add_event(
     connection: sa.Connection, now_ms: int, job_id: str | None, who: str, what: str, detail: dict[str, Any]
 ) -> None:
-    """Record who did what."""
+    """Record an event: who did what."""
     row = {"at_ms": now_ms, "job_id": job_id, "who": who, "what": what, "detail": detail}
     connection.execute(events.insert().values(row))
 
 
 def find_operations(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[OperationRow]:
-    """The operations for which all conditions hold, oldest first."""
+    """Return the operations that meet all conditions, oldest first."""
     query = sa.select(operations).where(*conditions).order_by(operations.c.created_ms, operations.c.id)
     return rows_of(connection.execute(query), OperationRow)
 
 
 def rows_of(result: sa.CursorResult[Any], kind: type[_Row]) -> list[_Row]:
-    """Rows as a type whose fields are the columns."""
-    # SQLAlchemy has its own type for names, which msgspec does not accept.
+    """Convert rows to a type whose fields are the columns."""
+    # SQLAlchemy has its own string type for names, which msgspec does not accept.
     return [
         msgspec.convert({str(name): value for name, value in row.items()}, kind) for row in result.mappings()
     ]

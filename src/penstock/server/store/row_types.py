@@ -1,4 +1,4 @@
-"""Rows of the store as typed values. Times are milliseconds since 1970, in UTC."""
+"""Row types: rows of the store as typed values. Times are milliseconds since 1970, in UTC."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OperationState: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "FAILED"]
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """How to stop a job: for which operation, with which savepoint at which place, and whether drained."""
+    """How to stop a job: for which operation, with which savepoint (id and `uri`), if any, and whether to drain it."""
 
     operation: str
     savepoint: str | None = None
@@ -44,7 +44,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is submitted."""
+    """A job to submit."""
 
     id: str
     name: str
@@ -55,7 +55,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRow(NewJob, frozen=True, kw_only=True):
-    """A job."""
+    """A job in the store."""
 
     created_ms: int
     created_by: str
@@ -72,7 +72,7 @@ class JobRow(NewJob, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> JobFacts:
-        """What a decision needs of the job."""
+        """The facts about the job on which a decision is based."""
         return JobFacts(
             id=self.id,
             status=self.status,
@@ -87,7 +87,7 @@ class JobRow(NewJob, frozen=True, kw_only=True):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a job: its process, by its id and its start in ticks since a boot, and its end."""
+    """A run of a job: its process, identified by its id and its start in ticks since a boot, and its end."""
 
     job_id: str
     epoch: int
@@ -103,7 +103,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user requested, and the outcome."""
+    """A request of a user, and its outcome."""
 
     id: str
     kind: OperationKind
@@ -121,11 +121,14 @@ class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Event(Resource):
-    """Who did what, when, to which job."""
+    """An event of the audit log: who did what to which job, and when."""
 
     id: int
     at_ms: int
     job_id: str | None
+    """The id of the job; null for an event of no job."""
     who: str
+    """The user, or `manager` or `autoscaler`."""
     what: str
+    """The kind of event, such as `status` or `asked for: pause`."""
     detail: dict[str, Any]

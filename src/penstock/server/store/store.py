@@ -1,4 +1,4 @@
-"""The store: every change of a job is one transaction that compares before it sets, and leaves an event."""
+"""Store: each change of a job is one transaction that compares before it sets, and records an event."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from penstock.server.store.requests import (
     as_id,
     end_operation,
     find_operations,
+    find_same_request,
     rows_of,
-    same_request,
     settle,
 )
 from penstock.server.store.row_types import (
@@ -41,7 +41,7 @@ from penstock.server.store.row_types import (
 
 __all__ = ["Store"]
 
-_WISHES: Final = ("cancel", "stop", "pause", "resume")
+_DESIRED_KINDS: Final = ("cancel", "stop", "pause", "resume")
 
 
 class Store:
@@ -49,7 +49,7 @@ class Store:
 
     Args:
         engine: from `connect`.
-        now_ms: the clock.
+        now_ms: the clock, in milliseconds since 1970.
 
     """
 
@@ -59,7 +59,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """The store at a URL, created or migrated if necessary. Raises StoreError when it cannot be used."""
+        """Open the store at a URL, and create or migrate it if necessary. Raises StoreError if it cannot be used."""
         return cls(connect(url))
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Store:
     # Reading
 
     def job(self, job_id: str) -> JobRow:
-        """A job. Raises UnknownIdError."""
+        """Return a job. Raises UnknownIdError."""
         with reading(self._engine) as connection:
             return _job(connection, job_id)
 
@@ -79,7 +79,7 @@ class Store:
         limit: int = 1000,
         after: tuple[int, str] | None = None,
     ) -> list[JobRow]:
-        """The jobs with one of the statuses, newest first; only those after a creation time and an id, if given."""
+        """Return the jobs with one of the statuses, newest first; with `after`, those after a creation time and id."""
         query = (
             sa.select(jobs)
             .where(jobs.c.status.in_(sorted(statuses)))
@@ -94,11 +94,11 @@ class Store:
             return rows_of(connection.execute(query), JobRow)
 
     def live_jobs(self) -> list[JobRow]:
-        """The jobs that are not over."""
+        """Return the unfinished jobs."""
         return self.jobs(set(JobStatus) - ENDED, limit=100_000)
 
     def run(self, job_id: str, epoch: int) -> RunRow:
-        """A run of a job. Raises UnknownIdError."""
+        """Return a run of a job. Raises UnknownIdError."""
         query = sa.select(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
         with reading(self._engine) as connection:
             found = rows_of(connection.execute(query), RunRow)
@@ -107,13 +107,13 @@ class Store:
         return found[0]
 
     def runs(self, job_id: str) -> list[RunRow]:
-        """The runs of a job, newest first."""
+        """Return the runs of a job, newest first."""
         query = sa.select(runs).where(runs.c.job_id == job_id).order_by(runs.c.epoch.desc())
         with reading(self._engine) as connection:
             return rows_of(connection.execute(query), RunRow)
 
     def operation(self, operation_id: str) -> OperationRow:
-        """An operation. Raises UnknownIdError."""
+        """Return an operation. Raises UnknownIdError."""
         with reading(self._engine) as connection:
             found = find_operations(connection, operations.c.id == as_id(operation_id))
         if not found:
@@ -121,21 +121,21 @@ class Store:
         return found[0]
 
     def unfinished_operations(self, kinds: Collection[OperationKind]) -> list[OperationRow]:
-        """The unfinished operations of some kinds, oldest first."""
+        """Return the unfinished operations of some kinds, oldest first."""
         with reading(self._engine) as connection:
             return find_operations(
                 connection, operations.c.kind.in_(kinds), operations.c.state.in_(UNFINISHED)
             )
 
     def unfinished_of(self, job_id: str) -> list[OperationRow]:
-        """The unfinished operations on a job, oldest first."""
+        """Return the unfinished operations on a job, oldest first."""
         with reading(self._engine) as connection:
             return find_operations(
                 connection, operations.c.job_id == job_id, operations.c.state.in_(UNFINISHED)
             )
 
     def has_run(self, checkpoint: str) -> bool:
-        """Whether a job with a checkpoint has ever been RUNNING, so that the checkpoint must exist."""
+        """Return whether a job with a checkpoint was ever RUNNING, so that the checkpoint must exist."""
         query = (
             sa.select(events.c.id)
             .join(jobs, jobs.c.id == events.c.job_id)
@@ -150,7 +150,7 @@ class Store:
             return connection.execute(query).first() is not None
 
     def rescales(self, job_id: str, limit: int = 100) -> list[OperationRow]:
-        """The newest operations that rescale a job, oldest first."""
+        """Return the newest rescale operations on a job, oldest first."""
         query = (
             sa.select(operations)
             .where(operations.c.job_id == job_id, operations.c.kind == "rescale")
@@ -161,7 +161,7 @@ class Store:
             return rows_of(connection.execute(query), OperationRow)[::-1]
 
     def events_by(self, job_id: str, who: str, limit: int = 100) -> list[Event]:
-        """The newest events by one user on a job, oldest first."""
+        """Return the newest events by a user on a job, oldest first."""
         query = (
             sa.select(events)
             .where(events.c.job_id == job_id, events.c.who == who)
@@ -172,17 +172,17 @@ class Store:
             return rows_of(connection.execute(query), Event)[::-1]
 
     def events(self, job_id: str | None = None, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The events after one, of one job or all, oldest first."""
+        """Return the events after another one, of one job or of all, oldest first."""
         query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
         if job_id is not None:
             query = query.where(events.c.job_id == job_id)
         with reading(self._engine) as connection:
             return rows_of(connection.execute(query), Event)
 
-    # What users do
+    # Requests of users
 
     def submit(self, job: NewJob, asked: Asked) -> OperationRow:
-        """Add a job to run. Raises JobStateError when a job that is not over has its checkpoint."""
+        """Add a job to run. Raises JobStateError if an unfinished job uses its checkpoint."""
         now_ms = self._now_ms()
         row = {
             **msgspec.to_builtins(job),
@@ -200,7 +200,7 @@ class Store:
 
         def add(connection: sa.Connection) -> OperationRow:
             try:
-                # In its own savepoint: after an error, PostgreSQL continues a transaction only from one.
+                # In its own savepoint: after an error, PostgreSQL can continue a transaction only from a savepoint.
                 with connection.begin_nested():
                     connection.execute(jobs.insert().values(row))
             except sa.exc.IntegrityError:
@@ -209,16 +209,16 @@ class Store:
                 )
                 other = connection.execute(live).scalar_one_or_none()
                 raise JobStateError(
-                    f"The job {other} has this checkpoint, and is not over. Stop or cancel it first."
+                    f"The job {other} uses this checkpoint, and has not ended. Stop or cancel it first."
                 ) from None
             return add_operation(connection, self._now_ms(), job.id, asked, result={"job": job.id})
 
-        return self._asked(asked, None, add)
+        return self._do_once(asked, None, add)
 
     def set_desired(
         self, job_id: str, desired: Desired, asked: Asked, stop: Stop | None = None
     ) -> OperationRow:
-        """Set the desired status of a job. Raises JobStateError when it is over, or its end was already requested."""
+        """Set the desired status of a job. Raises JobStateError if it has ended, or its end was already requested."""
 
         def change(connection: sa.Connection) -> OperationRow:
             job = _job(connection, job_id, lock=True)
@@ -240,7 +240,7 @@ class Store:
             for before in find_operations(
                 connection,
                 operations.c.job_id == job_id,
-                operations.c.kind.in_(_WISHES),
+                operations.c.kind.in_(_DESIRED_KINDS),
                 operations.c.state.in_(UNFINISHED),
             ):
                 end_operation(
@@ -252,7 +252,7 @@ class Store:
                 added = end_operation(connection, self._now_ms(), added, result={})
             return added
 
-        return self._asked(asked, job_id, change)
+        return self._do_once(asked, job_id, change)
 
     def begin_operation(self, job_id: str, asked: Asked, operation_id: str | None = None) -> OperationRow:
         """Request an operation that does not change the desired status. Raises UnknownIdError."""
@@ -261,26 +261,26 @@ class Store:
             _job(connection, job_id)
             return add_operation(connection, self._now_ms(), job_id, asked, operation_id=operation_id)
 
-        return self._asked(asked, job_id, add)
+        return self._do_once(asked, job_id, add)
 
     def delete(self, job_id: str, who: str, *, checkpoint: bool) -> JobRow:
-        """Delete a job that is over, and return it. Its events stay.
+        """Delete a job that has ended, and return it. Its events stay.
 
-        `checkpoint` says that its checkpoint will be deleted too. Raises JobStateError when the job is not over, or
-        another job has the checkpoint.
+        `checkpoint` says that its checkpoint will be deleted too. Raises JobStateError if the job has not ended, or if
+        another job uses a checkpoint to be deleted.
         """
         with writing(self._engine) as connection:
             job = _job(connection, job_id, lock=True)
             if job.status not in ENDED:
                 raise JobStateError(
-                    f"The job {job_id} is {job.status}. Cancel it first; only a job that is over can be deleted."
+                    f"The job {job_id} is {job.status}. Cancel it first; only a job that has ended can be deleted."
                 )
             if checkpoint:
                 others = sa.select(jobs.c.id).where(jobs.c.checkpoint == job.checkpoint, jobs.c.id != job_id)
                 for other in connection.execute(others).scalars():
                     raise JobStateError(
-                        f"The job {other} has the checkpoint too. Delete {job_id} without its checkpoint, "
-                        f"or {other} first."
+                        f"The job {other} uses the checkpoint too. Delete {job_id} without its checkpoint, "
+                        f"or delete {other} first."
                     )
             for table in (operations, runs):
                 connection.execute(table.delete().where(table.c.job_id == job_id))
@@ -289,34 +289,34 @@ class Store:
             add_event(connection, self._now_ms(), job_id, who, "deleted", detail)
         return job
 
-    def _asked(
+    def _do_once(
         self, asked: Asked, job_id: str | None, act: Callable[[sa.Connection], OperationRow]
     ) -> OperationRow:
-        """Do what is requested, unless the same request with the same key was done before."""
+        """Execute a request, unless it was executed before with the same key; then return that operation."""
         try:
             with writing(self._engine) as connection:
-                return same_request(connection, asked, job_id) or act(connection)
+                return find_same_request(connection, asked, job_id) or act(connection)
         except sa.exc.IntegrityError:
-            # The key was used after the look-up.
+            # The key was used since the look-up.
             with reading(self._engine) as connection:
-                found = same_request(connection, asked, job_id)
+                found = find_same_request(connection, asked, job_id)
             if found is None:
                 raise
             return found
 
-    # What the manager does
+    # Changes by the manager
 
     def lead(self, holder: str, lease_ms: int) -> int | None:
-        """The epoch with which a manager leads from now until the lease ends; None while another one leads."""
+        """Take or renew the lease. Returns the epoch with which the manager leads; None while another manager leads."""
         try:
             with writing(self._engine) as connection:
                 return try_to_lead(connection, holder, lease_ms, self._now_ms())
         except sa.exc.IntegrityError:
-            # Another manager was the very first at the same moment.
+            # Another manager took the very first lease at the same moment.
             return None
 
     def resign(self, holder: str) -> None:
-        """Lead no more."""
+        """Give up the lease of a manager, if it has it."""
         with writing(self._engine) as connection:
             resign(connection, holder)
 
@@ -328,10 +328,10 @@ class Store:
     def record(
         self, leader: int, job: JobRow, decision: Decision, *, host: str = "", end: End | None = None
     ) -> JobRow:
-        """Record a decision on a job as observed, before it is carried out.
+        """Record a decision on a job as observed, before it is carried out. Returns the changed job.
 
-        `end` is how its run has ended. Raises JobChangedError when the job has changed since, LeadershipLostError when
-        another manager leads.
+        `end` is the end of its run, if it has ended. Raises JobChangedError if the job has changed since it was
+        observed, LeadershipLostError if another manager leads.
         """
         now_ms = self._now_ms()
         changes: dict[str, Any] = {"version": job.version + 1}
@@ -354,7 +354,7 @@ class Store:
             check_leader(connection, leader)
             as_it_was = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.version == job.version)
             if connection.execute(jobs.update().where(*as_it_was).values(changes)).rowcount != 1:
-                raise JobChangedError(f"The job {job.id} has changed in the meantime. Look at it again.")
+                raise JobChangedError(f"The job {job.id} has changed since it was read. Read it again.")
             after = _job(connection, job.id)
             if starts:
                 connection.execute(
@@ -373,11 +373,11 @@ class Store:
         return after
 
     def note_process(self, leader: int, run: RunRow, pid: int, started_ticks: int, boot: str) -> None:
-        """Note the process of a run."""
+        """Record the process of a run."""
         self._note(leader, run, {"pid": pid, "started_ticks": started_ticks, "boot": boot})
 
     def note_end(self, leader: int, run: RunRow, end: End, exit_code: int | None) -> None:
-        """Note how a run ended, the first time that this is observed."""
+        """Record how a run ended, the first time that this is observed."""
         if run.ended_ms is None:
             ended = {
                 "ended_ms": self._now_ms(),
@@ -409,7 +409,8 @@ class Store:
     def begin_if_unchanged(self, leader: int, job: JobRow, asked: Asked) -> OperationRow:
         """Request an operation as the leader, on a job as observed.
 
-        Raises JobChangedError when the job has another status or run since, or a user has requested anything.
+        Raises JobChangedError if the status, desired status or run of the job has changed, or an operation is
+        unfinished.
         """
         with writing(self._engine) as connection:
             check_leader(connection, leader)
@@ -417,19 +418,19 @@ class Store:
             mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
             as_it_was = (now.status, now.desired, now.epoch) == (job.status, job.desired, job.epoch)
             if not as_it_was or find_operations(connection, *mine):
-                raise JobChangedError(f"The job {job.id} has changed in the meantime. Look at it again.")
+                raise JobChangedError(f"The job {job.id} has changed since it was read. Read it again.")
             return add_operation(connection, self._now_ms(), job.id, asked)
 
     def add_event_of_leader(
         self, leader: int, job_id: str, who: str, what: str, detail: dict[str, Any]
     ) -> None:
-        """Record that something has happened, unless another manager leads."""
+        """Record an event. Raises LeadershipLostError if another manager leads."""
         with writing(self._engine) as connection:
             check_leader(connection, leader)
             add_event(connection, self._now_ms(), job_id, who, what, detail)
 
-    def operation_runs(self, leader: int, operation: OperationRow) -> None:
-        """Note that an operation has begun."""
+    def mark_operation_running(self, leader: int, operation: OperationRow) -> None:
+        """Set a PENDING operation to RUNNING."""
         with writing(self._engine) as connection:
             check_leader(connection, leader)
             mine = (operations.c.id == operation.id, operations.c.state == "PENDING")
@@ -438,7 +439,7 @@ class Store:
     def add_event(
         self, job_id: str | None, what: str, detail: dict[str, Any] | None = None, who: str = MANAGER
     ) -> None:
-        """Record that something has happened."""
+        """Record an event."""
         with writing(self._engine) as connection:
             add_event(connection, self._now_ms(), job_id, who, what, detail or {})
 

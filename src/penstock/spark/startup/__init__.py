@@ -1,1 +1,1 @@
-"""Start-up: Spark's Python processes as forks of one that has imported what tasks need."""
+"""Start-up: run Spark's Python processes as forks of one that has already imported what tasks need."""

@@ -1,6 +1,6 @@
-"""The program that stands for a Python process of Spark while the fork server runs it, in the eyes of who started it.
+"""The fork client: the program that Spark starts as a Python process, while the fork server runs the real one.
 
-It is run by its path, without penstock and without site-packages, so that it costs next to nothing:
+It runs by its path, without penstock and without site-packages, so that it costs almost nothing:
 `fork_client.py -m MODULE [ARGUMENT...]`.
 """
 
@@ -13,12 +13,12 @@ import sys
 
 
 def main() -> None:
-    """Have the fork server run the module with this process's files and environment, and end as it ends."""
+    """Make the fork server run the module with this process's files and environment, and exit with its exit code."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(os.environ["PENSTOCK_FORK_SERVER"])
     except OSError:
-        # It has ended, so this process loads what it needs itself.
+        # The server has ended, so this process runs the module itself.
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606  # it is the shell's child itself
     environment = [name + b"=" + value for name, value in os.environb.items()]
     arguments = [os.fsencode(argument) for argument in sys.argv[2:]]
@@ -26,7 +26,7 @@ def main() -> None:
     request = b"\0".join([folder, str(len(arguments)).encode(), *arguments, *environment])
     socket.send_fds(connection, [struct.pack("!I", len(request))], [0, 1, 2])
     connection.sendall(request)
-    # Whoever reads what the other process writes must see the end of it.
+    # Readers of the other process's output must see its end.
     for descriptor in (0, 1, 2):
         os.close(descriptor)
     answer = connection.recv(4)

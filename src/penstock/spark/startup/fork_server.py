@@ -1,9 +1,9 @@
-"""The fork server: Spark's Python processes on this machine are forks of one that has imported what they need.
+"""The fork server: run Spark's Python processes on this machine as forks of one that has imported what they need.
 
-To start a query Spark starts a Python process for each thing that it wants to know: which sources there are, what a
-source is, where it stands, how a step begins; and one that it forks workers from. Each would import PySpark and
-penstock for itself, one behind the other. The driver starts this one beside the JVM instead; the programs that the JVM
-starts (`fork_client.py`) ask it for forks.
+To start a query, Spark starts a Python process for each question: which sources exist, what a source is, what its
+offset is, how a step begins. It starts one more to fork workers from. Each would import PySpark and penstock by itself,
+one after another. The driver starts this server next to the JVM instead, and the programs that the JVM starts
+(`fork_client.py`) ask it for forks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.spark.startup.worker_daemon import import_for_tasks
 __all__ = ["ADDRESS", "CLIENT", "fork_server_processes", "start_fork_server"]
 
 ADDRESS: Final = "PENSTOCK_FORK_SERVER"
-"""The environment variable that tells the JVM's processes where the server listens."""
+"""The environment variable with the address of the server, for the JVM's processes."""
 
 CLIENT: Final = Path(__file__).with_name("fork_client.py")
 
@@ -48,7 +48,7 @@ _FOR_PLANNING: Final = (
 )
 
 _servers: Final[list[subprocess.Popen[bytes]]] = []
-"""The one of this process. It ends when its standard input is closed, with this process at the latest."""
+"""The server of this process. It ends when its standard input is closed, with this process at the latest."""
 
 
 def start_fork_server() -> None:
@@ -57,7 +57,7 @@ def start_fork_server() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="penstock-fork-"))
     address = folder / "socket"
-    # Who asks before the server has imported everything waits for it.
+    # Clients that connect before the server has imported everything wait for it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(address))
         listener.listen(64)
@@ -68,7 +68,7 @@ def start_fork_server() -> None:
             pass_fds=[listener.fileno()],
             # Ctrl-C is for the driver.
             process_group=0,
-            # As Spark sets it for all of its Python processes.
+            # Spark sets this for all of its Python processes.
             env={"PYTHONHASHSEED": "0", **os.environ},
         )
     _servers.append(server)
@@ -76,13 +76,13 @@ def start_fork_server() -> None:
 
 
 def fork_server_processes() -> list[int]:
-    """The server of this process and all that was forked from it, when there is one."""
+    """Return the process ids of this process's server, if it has one, and of all its forks."""
     return [pid for server in _servers for pid in (server.pid, *family_of(server.pid))]
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What a process was started with."""
+    """The arguments, environment and files that a process was started with."""
 
     folder: bytes
     arguments: Sequence[bytes]
@@ -91,7 +91,7 @@ class _Request:
 
 
 def _receive(client: socket.socket) -> _Request:
-    """Read a request. Raises OSError or ValueError when the client goes away over it."""
+    """Read a request. Raises OSError or ValueError when the client disconnects before its end."""
     header, files, _, _ = socket.recv_fds(client, 4, 3)
     (size,) = struct.unpack("!I", header) if len(header) == 4 else (0,)
     body = bytearray()
@@ -103,13 +103,13 @@ def _receive(client: socket.socket) -> _Request:
     if not size or len(body) < size or len(files) != 3:
         for file in files:
             os.close(file)
-        raise ValueError("the request has no end")
+        raise ValueError("the request is incomplete")
     folder, count, *rest = bytes(body).split(b"\0")
     return _Request(folder, rest[: int(count)], rest[int(count) :], files)
 
 
 class _Server:
-    """Forks on request, tells each client how its process ended, and ends the processes of clients that are gone."""
+    """A server that forks on request, sends each client its process's exit code, and ends processes of lost clients."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -119,7 +119,7 @@ class _Server:
         os.set_blocking(self._wakes, False)
 
     def serve(self) -> _Request | None:
-        """Serve until standard input is closed, which gives None. In a forked process: what it is to run."""
+        """Serve until standard input is closed, then return None. In a forked process, return the request to run."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         for file in (0, self._woken, self._listener.fileno()):
@@ -130,7 +130,7 @@ class _Server:
                     return None
                 if key.fd == self._woken:
                     os.read(self._woken, 4096)
-                    self._tell_ended()
+                    self._send_exit_codes()
                 elif key.fd == self._listener.fileno():
                     request = self._fork()
                     if request is not None:
@@ -139,7 +139,7 @@ class _Server:
                     self._end_process(key.data)
 
     def _fork(self) -> _Request | None:
-        """Start a process for a client; gives the request in that process, and None in this one."""
+        """Start a process for a client. Return the request in that process, and None in this one."""
         client, _ = self._listener.accept()
         try:
             request = _receive(client)
@@ -154,12 +154,12 @@ class _Server:
         for file in request.files:
             os.close(file)
         self._clients[pid] = client
-        # By its process, for a descriptor may belong to another client before its event is looked at.
+        # Registered by process: a descriptor may belong to another client by the time its event is handled.
         self._selector.register(client, selectors.EVENT_READ, pid)
         return None
 
     def _close(self) -> None:
-        """In a forked process: leave what is the server's."""
+        """Close the server's files and signal handlers, in a forked process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
@@ -169,15 +169,15 @@ class _Server:
         os.close(self._woken)
         os.close(self._wakes)
 
-    def _tell_ended(self) -> None:
-        """Tell the clients of processes that have ended how they did."""
+    def _send_exit_codes(self) -> None:
+        """Send the exit codes of processes that have ended to their clients."""
         for pid in list(self._clients):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
                 continue
             client = self._clients.pop(pid)
             with contextlib.suppress(KeyError):
-                # It is not there when the client was gone before.
+                # The client was unregistered when it disconnected before.
                 self._selector.unregister(client)
             code = os.waitstatus_to_exitcode(status)
             with contextlib.suppress(OSError):
@@ -185,15 +185,15 @@ class _Server:
             client.close()
 
     def _end_process(self, pid: int) -> None:
-        """End a process whose client was ended."""
-        # Both may have ended at once, and a process that was awaited is no longer the one of that id.
+        """End a process whose client has ended."""
+        # Both may have ended at once, and the id of a process that was waited for may belong to another one.
         if pid in self._clients:
             self._selector.unregister(self._clients[pid])
             os.kill(pid, signal.SIGTERM)
 
 
 def _run(request: _Request) -> None:
-    """Be what the client was started as."""
+    """Become the process that the client was started as."""
     for target, file in enumerate(request.files):
         os.dup2(file, target)
         os.close(file)
@@ -207,20 +207,20 @@ def _run(request: _Request) -> None:
     module, *arguments = map(os.fsdecode, request.arguments)
     sys.argv[1:] = arguments
     with contextlib.suppress(OSError):
-        # Linux's name of the process; its command line stays that of the server.
+        # Set Linux's process name. The command line remains that of the server.
         Path("/proc/self/comm").write_text([module, *arguments][-1].rpartition(".")[2])
-    # That it is imported already is the point.
+    # runpy warns that the module is imported already, which is intended.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:
-    """Import, then serve until the driver goes away."""
+    """Import, then serve until the driver ends."""
     listener, folder = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     for name in _FOR_PLANNING:
         importlib.import_module(name)
     import_for_tasks()
-    # What is there stays, so no process need look through it, and have pages of its own for that.
+    # These objects stay, so no process needs to scan them, which would copy their memory pages.
     gc.collect()
     gc.freeze()
     request = _Server(listener).serve()

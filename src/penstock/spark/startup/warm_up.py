@@ -1,8 +1,8 @@
-"""Warming up: let Spark load classes and start Python workers while the query is still being described.
+"""Warming up: make Spark load classes and start Python workers while the query is still being built.
 
-Starting a query is a chain of short-lived helper processes that the JVM waits for, with the cores idle. A small job
-beside it runs through the parts that the first micro-batch needs; it takes nothing from the query, and its result is
-of no interest.
+Starting a query is a chain of short-lived helper processes. The JVM waits for them, and the cores are idle. Meanwhile a
+small job runs the code paths that the first micro-batch needs. It takes nothing from the query, and its result is
+ignored.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ROWS: Final = "id LONG"
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Start the small job, in the background. It may fail unseen: what keeps it from running, the query will report."""
+    """Start the small job in the background. Its errors are ignored: the query would report the same ones."""
     threading.Thread(target=_run, args=(spark,), name="penstock-warm-up", daemon=True).start()
 
 
 def _run(spark: SparkSession) -> None:
-    # A session that is stopped meanwhile has no JVM to ask any more, and no context.
+    # A session that is stopped meanwhile has no JVM and no context.
     with contextlib.suppress(Py4JError, PySparkException, OSError, AttributeError):
         # Extracts and loads a native library of some 50 MB.
         spark.sparkContext._jvm.org.rocksdb.RocksDB.loadLibrary()  # type: ignore[union-attr]  # noqa: SLF001
@@ -40,6 +40,6 @@ def _run(spark: SparkSession) -> None:
 
 
 def _touch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: import what the query's tasks will import, where their parent has not done so."""
+    """Import what the query's tasks need, in a worker, unless its parent process has done so."""
     import_for_tasks()
     yield from batches

@@ -1,4 +1,4 @@
-"""The process that Spark forks its Python workers from, with what tasks need imported beforehand, once for all of them.
+"""The process that Spark forks its Python workers from. It imports what tasks need once, for all of them.
 
 Spark starts it as `python -m penstock.spark.startup.worker_daemon pyspark.worker`, where penstock is installed.
 """
@@ -23,15 +23,15 @@ _FOR_TASKS: Final = (
 
 
 def import_for_tasks() -> None:
-    """Import what the tasks of a query will import."""
+    """Import the modules that the tasks of a query need."""
     for name in _FOR_TASKS:
         importlib.import_module(name)
 
 
 def main() -> None:
-    """Import, then fork a worker for each connection until Spark goes away."""
+    """Import, then fork a worker for each connection until Spark ends."""
     import_for_tasks()
-    # What is there stays, so no worker need look through it, and have pages of its own for that.
+    # These objects stay, so no worker needs to scan them, which would copy their memory pages.
     gc.collect()
     gc.freeze()
     daemon.manager()

@@ -378,7 +378,7 @@ def test_what_the_system_hinders_is_tried_again_as_often_as_needed() -> None:
         decision = decide(job, ended(EndKind.HINDERED), 1000)
         assert (decision.status, decision.delay_ms) == (JobStatus.RESTARTING, HINDERED_MS)
         assert decision.history == job.history == RestartHistory()
-        assert decision.reason == "why (it is tried again in 10 s)"
+        assert decision.reason == "why (restart in 10 s)"
     never = facts(JobStatus.RUNNING, strategy=NoRestart())
     assert decide(never, ended(EndKind.HINDERED), 1000).status is JobStatus.FAILED
     canceled = facts(JobStatus.RUNNING, Desired.CANCELED)

@@ -20,7 +20,7 @@ from penstock.server.lifecycle.restarts import (
     NoRestart,
     RestartHistory,
     RestartStrategy,
-    after_failure,
+    decide_restart,
     parse_strategy,
     strategy_text,
 )
@@ -108,7 +108,7 @@ def delays(strategy: RestartStrategy, runs: list[int], job_id: str = "job") -> l
         now_ms += run_ms
         # What is stored between two failures is the same afterwards.
         history = msgspec.json.decode(msgspec.json.encode(history), type=RestartHistory)
-        decided = after_failure(strategy, history, job_id, now_ms)
+        decided = decide_restart(strategy, history, job_id, now_ms)
         found.append(decided.delay_ms)
         if decided.delay_ms is None:
             break
@@ -192,7 +192,7 @@ def test_a_clock_that_jumps_leaves_every_decision_in_bounds(
     """Whatever the clock says, a delay is one of the strategy's, and what is kept stays small."""
     history = RestartHistory()
     for now_ms in times:
-        decided = after_failure(strategy, history, "job", now_ms)
+        decided = decide_restart(strategy, history, "job", now_ms)
         history = decided.history
         assert decided.delay_ms is None or 0 <= decided.delay_ms <= 10_000_000
         assert len(history.recent_ms) <= 21
@@ -202,20 +202,19 @@ def test_a_clock_that_jumps_leaves_every_decision_in_bounds(
 def test_a_clock_that_went_back_does_not_hold_failures_for_ever() -> None:
     """A failure from the future counts as one of now, and is over with its interval."""
     strategy = FailureRate(failures=1, interval_ms=1000)
-    first = after_failure(strategy, RestartHistory(), "job", 10**12)
-    second = after_failure(strategy, first.history, "job", 0)
+    first = decide_restart(strategy, RestartHistory(), "job", 10**12)
+    second = decide_restart(strategy, first.history, "job", 0)
     assert second.delay_ms is None
-    assert after_failure(strategy, second.history, "job", 5000).delay_ms == 1000
+    assert decide_restart(strategy, second.history, "job", 5000).delay_ms == 1000
 
 
 def test_reasons_are_told() -> None:
     """What a user reads in the events."""
-    assert after_failure(FixedDelay(3), RestartHistory(attempts=1), "j", 0).reason == "restart 2 of 3"
+    assert decide_restart(FixedDelay(3), RestartHistory(attempts=1), "j", 0).reason == "restart 2 of 3"
     assert (
-        after_failure(FixedDelay(3), RestartHistory(attempts=3), "j", 0).reason
-        == "it was started again 3 times"
+        decide_restart(FixedDelay(3), RestartHistory(attempts=3), "j", 0).reason == "it was restarted 3 times"
     )
-    assert "2 failures within 1m" in after_failure(FailureRate(), RestartHistory(1, 0, (5,)), "j", 9).reason
+    assert "2 failures within 1m" in decide_restart(FailureRate(), RestartHistory(1, 0, (5,)), "j", 9).reason
 
 
 @pytest.mark.parametrize("module", [restarts, durations])

@@ -139,7 +139,7 @@ def busy(rate: float = 1500.0, **nature: Any) -> SimulatedJob:
 
 def test_a_rescale_is_asked_for_by_the_autoscaler(worlds: Any) -> None:
     """With what was decided, why, and at which rate; the job shows policy and decision, events the downtime."""
-    world = worlds(busy(), "{most_tasks: 4}")
+    world = worlds(busy(), "{max_tasks: 4}")
     world.run(60, look_s=40)
     (operation,) = world.rescales()
     assert operation.created_by == AUTOSCALER
@@ -159,7 +159,7 @@ def test_a_rescale_is_asked_for_by_the_autoscaler(worlds: Any) -> None:
     world.run(60)
     info = world.service.get(world.id)
     assert info.scaling is not None
-    assert info.scaling.policy == {"most_tasks": 4}
+    assert info.scaling.policy == {"max_tasks": 4}
     assert info.scaling.decision is not None
     assert info.scaling.decision["cause"] == "cool-down"
     assert info.scaling.at_ms is not None
@@ -170,12 +170,12 @@ def test_a_rescale_is_asked_for_by_the_autoscaler(worlds: Any) -> None:
 
 def test_advice_and_autoscaling_say_the_same(worlds: Any, tmp_path: Path) -> None:
     """`penstock advise` with the same policy gives the same decision for the same reason."""
-    world = worlds(busy(), "{most_tasks: 4}")
+    world = worlds(busy(), "{max_tasks: 4}")
     world.job.run(60)
     assert world.look()
     (operation,) = world.rescales()
     policy = tmp_path / "policy.yaml"
-    policy.write_text("most_tasks: 4")
+    policy.write_text("max_tasks: 4")
     checkpoint = str(world.service.checkpoint(world.id))
     result = CliRunner().invoke(app, ["advise", checkpoint, "--policy", str(policy), "-o", "json"])
     told = json.loads(result.stdout)["decision"]
@@ -205,14 +205,14 @@ def test_a_dry_run_tells_each_decision_once(worlds: Any) -> None:
 
 def test_a_refusal_is_told_once(worlds: Any) -> None:
     """Again for another reason only."""
-    world = worlds(busy(), "{most_tasks: 1}")
+    world = worlds(busy(), "{max_tasks: 1}")
     world.run(1200)
     assert world.told() == [("no rescale", "at-most")]
 
 
 def test_what_did_not_help_is_known_after_a_restart(worlds: Any) -> None:
     """A hot key group is not fed more tasks by the next manager either."""
-    world = worlds(busy(1100.0, hot_share=0.9, seed=1), "{most_rescales_per_hour: 100}")
+    world = worlds(busy(1100.0, hot_share=0.9, seed=1), "{max_rescales_per_hour: 100}")
     world.job.tasks = 2
     world.run(400)
     assert [(o.arguments["before"], o.arguments["parallelism"]) for o in world.rescales()] == [(2, 4)]
@@ -235,7 +235,7 @@ def test_a_job_that_a_user_has_a_wish_for_is_left_alone(worlds: Any, wish: str) 
 
 def test_the_cool_down_counts_from_a_users_rescale(worlds: Any) -> None:
     """What a user has set stays for a while, though the load wants something else."""
-    world = worlds(busy(3000.0, most_records=10_000))
+    world = worlds(busy(3000.0, max_records=10_000))
     world.job.run(60)
     world.service.rescale(world.id, 2, "ann")
     world.carry_out()

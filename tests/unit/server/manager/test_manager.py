@@ -138,7 +138,7 @@ def test_a_driver_that_is_killed_is_started_again(place: Place) -> None:
         (place.service.checkpoint(job_id) / "at-work").unlink()
         place.work(lambda: place.service.get(job_id).status is not JobStatus.RUNNING)
     info = place.until(job_id, JobStatus.FAILED)
-    assert "started again 2 times" in info.reason
+    assert "restarted 2 times" in info.reason
     assert place.runs(job_id) == ["1", "2", "3"]
     assert [run.exit_code for run in place.service.runs(job_id)] == [-9, -9, -9]
 
@@ -163,7 +163,7 @@ def test_a_job_whose_checkpoint_is_away_waits_for_it(place: Place) -> None:
         event.detail for event in place.service.events(job_id) if event.what == "waits for its checkpoint"
     ]
     assert len(told) == 1
-    assert "the folder is not there: it would begin from nothing" in told[0]["reason"]
+    assert "the folder does not exist: it would begin from nothing" in told[0]["reason"]
     assert not any(path.exists() for path in mounted)
     checkpoint.mkdir()
     place.manager.look()
@@ -365,7 +365,7 @@ def test_a_manager_that_does_not_lead_does_nothing(place: Place) -> None:
 def test_a_job_that_is_over_can_be_continued(place: Place) -> None:
     """By another with the same checkpoint; while it is not, by none."""
     first = place.submit("fails")
-    with pytest.raises(JobStateError, match="Only a job that is over can be continued"):
+    with pytest.raises(JobStateError, match="Only a job that has ended can be continued"):
         place.submit("fails", continues=first)
     place.until(first, JobStatus.FAILED)
     second = place.submit("works", continues=first, parallelism=2)
@@ -480,7 +480,7 @@ def test_a_leader_that_stands_still_in_the_midst_of_an_act_changes_nothing_later
         # The request of before is refused by the run that did not get it.
         requests = place.service.checkpoint(job_id) / "requests"
         place.work(lambda: (requests / "pause-1.answer").exists(), manager=second)
-        assert b"The run 1 was asked" in (requests / "pause-1.answer").read_bytes()
+        assert b"The request is for run 1" in (requests / "pause-1.answer").read_bytes()
     for _ in range(5):
         second.look()
     assert len(place.service.events(job_id)) == seen

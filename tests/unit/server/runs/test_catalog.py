@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import BindingError, JobDefinitionError, UnknownIdError
 from penstock.server.runs import driver
 from penstock.server.runs.definitions import Catalog, Changes, JobSettings, apply_changes
-from penstock.server.runs.driver import with_variables
+from penstock.server.runs.driver import expand_variables
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_files_define_jobs(root: Path) -> None:
     [
         ("job: [", "bad.yaml cannot be read"),
         ("job: missing.py", "names the job file missing.py, which does not exist"),
-        ("job: ../outside.py", "outside.py is outside of the folder"),
-        ("job: /etc/passwd", "passwd is outside of the folder"),
-        ("job: link.py", "link.py is outside of the folder"),
+        ("job: ../outside.py", "outside.py is outside the folder"),
+        ("job: /etc/passwd", "passwd is outside the folder"),
+        ("job: link.py", "link.py is outside the folder"),
         ("job: job.py\nentry_point: x", "either job or entry_point"),
         ("job: job.py\nparalellism: 2", "paralellism is not a field; perhaps you mean parallelism"),
         ("job: job.py\nparallelism: 0", "parallelism is 0; it must be from 1"),
@@ -62,7 +62,7 @@ def test_files_define_jobs(root: Path) -> None:
         ("job: job.py\nrestart: sometimes", "restart strategy 'sometimes' is not known"),
         ("job: job.py\nbatch_interval: 5", "batch_interval: Input should be a valid string"),
         ("job: job.py\nbatch_interval: soon", "batch_interval is 'soon'"),
-        ("job: job.py\nmaster: here", "'here' is no Spark master"),
+        ("job: job.py\nmaster: here", "'here' is not a Spark master"),
         ("job: !!python/object/apply:os.getpid []", "bad.yaml cannot be read"),
     ],
 )
@@ -87,7 +87,7 @@ def test_files_that_lead_out_define_nothing(root: Path) -> None:
     (root / "linked.yaml").symlink_to(root.parent / "secret.yaml")
     found, problems = Catalog([root]).definitions()
     assert found == {}
-    assert "is outside of the folder" in problems[0].problem
+    assert "is outside the folder" in problems[0].problem
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_files_that_lead_out_define_nothing(root: Path) -> None:
 def test_ids_are_looked_up_and_not_opened(root: Path, name: str) -> None:
     """What is no id of a definition is unknown, whatever it looks like."""
     write(root / "good.yaml", "job: job.py")
-    with pytest.raises(UnknownIdError, match="There are: good"):
+    with pytest.raises(UnknownIdError, match="Available definitions: good"):
         Catalog([root]).definition(name)
 
 
@@ -106,7 +106,7 @@ def test_an_id_that_two_files_have_is_nobodys(root: Path, tmp_path: Path) -> Non
     write(tmp_path / "more" / "a" / "b.yml", "entry_point: y")
     found, problems = Catalog([root, tmp_path / "more"]).definitions()
     assert found == {}
-    assert "the id 'a.b' too" in problems[0].problem
+    assert "the same id 'a.b'" in problems[0].problem
 
 
 def test_a_mounted_config_map_defines_each_job_once(root: Path) -> None:
@@ -168,9 +168,9 @@ def test_variables_are_replaced_in_the_driver() -> None:
     assert doctest.testmod(driver).failed == 0
     bindings = {"a": "kafka://${HOST}:${PORT}/t?sasl.password=${P}", "b": "jsonl:$HOST/{x}"}
     environment = {"HOST": "h", "PORT": "1", "P": "${HOST}"}
-    assert with_variables(bindings, environment) == {
+    assert expand_variables(bindings, environment) == {
         "a": "kafka://h:1/t?sasl.password=${HOST}",
         "b": "jsonl:$HOST/{x}",
     }
     with pytest.raises(BindingError, match="the variable PORT is not set"):
-        with_variables(bindings, {"HOST": "s3cret"})
+        expand_variables(bindings, {"HOST": "s3cret"})

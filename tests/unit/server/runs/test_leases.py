@@ -158,7 +158,7 @@ def test_a_run_that_has_lost_its_lease_ends(
 def test_a_later_run_does_not_count_anew(checkpoint: Path) -> None:
     """Where a share is not mounted nothing is made; the first run makes what it needs."""
     with pytest.raises(
-        CheckpointMissingError, match=r"\.leases beside it is missing. Mount the disk or share"
+        CheckpointMissingError, match=r"\.leases next to it is missing. Mount the disk or share"
     ):
         offer(checkpoint, lease(2))
     assert not checkpoint.parent.exists() or list(checkpoint.parent.iterdir()) == []

@@ -65,12 +65,12 @@ def test_who_follows_a_log_goes_on_behind_what_is_gone(place: RestPlace) -> None
     folder.mkdir(parents=True)
     (folder / OUTPUT_FILE).write_bytes(b"old\n" * MIB + b"the end\n")
     limit_output(folder / OUTPUT_FILE, MIB)
-    printed = place.service.log(job_id, begin=0, most_bytes=MIB)
+    printed = place.service.log(job_id, begin=0, max_bytes=MIB)
     assert "\0" not in printed.text
     assert printed.text.startswith("old\n")
     assert printed.text.endswith("the end\n")
     assert place.service.log(job_id, begin=printed.end).text == ""
-    assert place.service.log(job_id, most_bytes=8).text == "the end\n"
+    assert place.service.log(job_id, max_bytes=8).text == "the end\n"
 
 
 def test_the_newest_runs_and_operations_are_kept(home: ServerDirectory) -> None:
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_another_job_has_is_not_deleted(place: RestPlace) -> N
     """The job that went on with it must go first."""
     first = over(place)
     second = over(place, continues=first)
-    with pytest.raises(JobStateError, match=f"The job {second} has the checkpoint too"):
+    with pytest.raises(JobStateError, match=f"The job {second} uses the checkpoint too"):
         place.service.delete(first, "ann", checkpoint=True)
     place.service.delete(first, "ann")
     assert place.service.checkpoint(second).exists()

@@ -104,16 +104,16 @@ def test_what_is_not_known_is_refused(service: JobService, name: str) -> None:
 def test_what_does_not_go_with_the_job_is_refused(service: JobService) -> None:
     """With a sentence."""
     job_id = submit(service)
-    with pytest.raises(JobStateError, match="was never started, and has no state"):
+    with pytest.raises(JobStateError, match="was never started, so it has no state"):
         service.savepoint(job_id, "ann")
     with pytest.raises(JobDefinitionError, match="from 1 to 32768"):
         service.rescale(job_id, 0, "ann")
     service.cancel(job_id, "ann")
     with pytest.raises(JobStateError, match="CANCELED is already requested"):
         service.stop(job_id, "ann")
-    with pytest.raises(JobStateError, match="Only a job that is over can be continued"):
+    with pytest.raises(JobStateError, match="Only a job that has ended can be continued"):
         submit(service, continues=job_id)
-    with pytest.raises(JobDefinitionError, match="cannot begin with a savepoint too"):
+    with pytest.raises(JobDefinitionError, match="cannot also start from a savepoint"):
         submit(service, continues=job_id, from_savepoint="one")
 
 

@@ -82,7 +82,7 @@ def test_one_that_has_died_is_started_again(asking: Asking) -> None:
     """Whoever asked is told."""
     reader = asking.reader()
     _, before = ask(reader, "a")
-    with pytest.raises(CheckpointError, match=r"has died; see .*state-reader.log"):
+    with pytest.raises(CheckpointError, match=r"died; see .*state-reader.log"):
         ask(reader, "die")
     assert ask(reader, "a")[1] != before
 
