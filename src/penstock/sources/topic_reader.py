@@ -32,10 +32,10 @@ _CHUNK_RECORDS: Final = 500_000
 _CHUNK_BYTES: Final = 64 << 20
 _TAKEN_AT_ONCE: Final = 50_000
 _POLL_S: Final = 0.1
-_MOST_READERS: Final = 16
+_MAX_READERS: Final = 16
 # Tasks of a partition move between workers. A worker that is this many records behind reads them faster than it seeks.
-_MOST_SKIPPED: Final = 20_000
-_MOST_AHEAD: Final = 200_000
+_MAX_SKIPPED: Final = 20_000
+_MAX_AHEAD: Final = 200_000
 
 STALLED_AFTER_S: Final = 120.0
 """How long a range may yield nothing before the micro-batch fails, for example while brokers are away."""
@@ -92,7 +92,7 @@ class _Partition:
 
     def skip(self, start: int) -> bool:
         """Begin at an offset, by leaving out a few messages; False when that is too far from where this one is."""
-        if not self.at <= start <= self.at + _MOST_SKIPPED:
+        if not self.at <= start <= self.at + _MAX_SKIPPED:
             return False
         self.take(start)
         self.at = start
@@ -260,7 +260,7 @@ class TopicReader:
         ahead = [
             number
             for number, one in self._partitions.items()
-            if number not in open_ranges and len(one.messages) > _MOST_AHEAD
+            if number not in open_ranges and len(one.messages) > _MAX_AHEAD
         ]
         self._unassign(ahead)
 
@@ -287,7 +287,7 @@ def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], *, wants_ke
     reader = _readers.get(key)
     if reader is None:
         reader = _readers[key] = TopicReader(binding, settings, wants_keys=wants_keys)
-        if len(_readers) > _MOST_READERS:
+        if len(_readers) > _MAX_READERS:
             _readers.popitem(last=False)[1].close()
     _readers.move_to_end(key)
     return reader
