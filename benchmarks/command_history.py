@@ -155,7 +155,7 @@ class _Job:
         """Run one micro-batch and return the number of finished commands."""
         start, self._end = self._end, self._log.latest(self._end, limited=True)
         splits = self._log.splits(start, self._end, _PARTITIONS)
-        chunks = [chunk for split in splits for chunk in self._log.read(split, COMMAND_NODE.record_type)]
+        chunks = [chunk for split in splits for chunk in self._log.read([split], COMMAND_NODE.record_type)]
         rows = list(unpacked_rows(self._reader.batches(chunks)))
         now = _START + dt.timedelta(seconds=self._batch)
         reports: list[tuple[str, str, int, int, bytes]] = []

@@ -101,7 +101,6 @@ def main() -> None:
         app_name="peer",
         master=f"local[{arguments.cores}]",
         parallelism=arguments.cores,
-        needs_kafka=False,
         log_file=arguments.checkpoint / "spark.log",
     )
     with open_session(settings) as spark:

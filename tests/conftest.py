@@ -36,9 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     with (
-        open_session(
-            SessionSettings("tests", "local[2]", 2, needs_kafka=True, log_file=log, log_bytes=_LOG_BYTES)
-        ) as session,
+        open_session(SessionSettings("tests", "local[2]", 2, log_file=log, log_bytes=_LOG_BYTES)) as session,
         # A run that does not start Spark itself has nothing to gain by it, but each would do it again.
         mock.patch("penstock.jobs.runner.warm_up"),
         # Many runs are short, and their end is seen at the next look.

@@ -55,7 +55,7 @@ def records(folder: Path) -> list[bytes]:
     """What is in the journal, as a job would read it."""
     log = JournalLog(folder)
     splits = log.splits(0, log.latest(0, limited=False), 1)
-    chunks = [chunk for split in splits for chunk in log.read(split, None)]  # type: ignore[arg-type]
+    chunks = [chunk for split in splits for chunk in log.read([split], None)]  # type: ignore[arg-type]
     return [record for chunk in chunks for record in chunk.raw.to_pylist()]  # type: ignore[union-attr]
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.base.sizes import bytes_text, counted
-from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
+from penstock.bindings.types import RECORDS_PER_BATCH
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import CheckpointError
+from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.query import BoundSource
 
 __all__ = ["BatchBounds", "RecordSize", "TopicBounds", "next_limit"]
@@ -89,8 +90,10 @@ class BatchBounds:
         """Return the bounds of the topics with a limit in bytes in their bindings."""
         topics = {}
         for source in sources:
-            binding = source.input
-            if isinstance(binding, KafkaBinding) and binding.max_bytes_per_batch is not None:
+            if not isinstance(source.log, KafkaLog):
+                continue
+            binding = source.log.binding
+            if binding.max_bytes_per_batch is not None:
                 most = binding.max_records_per_batch or RECORDS_PER_BATCH
                 topics[source.node.name] = TopicBounds(most, binding.max_bytes_per_batch)
         return cls(checkpoint, topics)

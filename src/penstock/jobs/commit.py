@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.bindings.types import KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, stored_counts
 from penstock.checkpoints.checkpoint_sync import CheckpointSync
@@ -39,8 +38,8 @@ from penstock.jobs.metrics_recorder import (
     LagClock,
     MetricsRecorder,
     SlotCounts,
-    kafka_waiting,
     log_waiting,
+    topic_waiting,
 )
 from penstock.metrics.batch_metrics import Lag
 from penstock.runtime.packed_rows import (
@@ -52,6 +51,7 @@ from penstock.runtime.packed_rows import (
     reports_of,
     time_of,
 )
+from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.progress import BatchProgress, ProgressReader
 from penstock.spark.types import StreamingQuery
 
@@ -336,12 +336,12 @@ class BatchCommitter:
         now_s = time.time()
         for source, reported in zip(self.bound.sources, last.sources, strict=False):
             name = source.node.name
-            if isinstance(source.input, KafkaBinding):
-                waiting = kafka_waiting(reported)
+            if isinstance(source.log, KafkaLog):
+                waiting = topic_waiting(source.log, reported)
                 # Spark reports the end of a topic as of the time when it planned the micro-batch.
                 seen_s = last.timestamp.timestamp()
             else:
-                waiting = log_waiting(source.input, reported)
+                waiting = log_waiting(source.log, reported)
                 seen_s = now_s
             if waiting is not None:
                 clock = self._lag_clocks.setdefault(name, LagClock())

@@ -17,6 +17,7 @@ from penstock.bindings.parse import missing_binding, parse_binding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     LINE_FORMATS,
+    RECORDS_PER_BATCH,
     Binding,
     ConsoleBinding,
     DiscardBinding,
@@ -57,6 +58,7 @@ from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
 from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.rate import RateLog, check_schema
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
@@ -64,7 +66,7 @@ from penstock.sources.starts import StartLog
 from penstock.sources.topic_identity import TopicIdentity
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.query import BoundSource
-from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, ProcessNode, SourceNode, TransformNode
+from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, Port, ProcessNode, SourceNode, TransformNode
 from penstock.streams.job_description import JobDescription
 
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
@@ -109,8 +111,10 @@ def compile_job(
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
     plan = _plan(job, settings, checkpoint, bindings, gets_seed=gets_seed)
     sinks = _sinks(job, plan, bindings)
-    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings))
     commands = bindings.get(COMMANDS)
+    read = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
+    topics, notes = known_topics((bindings[node.name] for node in read), checkpoint, lineage)
+    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics))
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
@@ -122,9 +126,6 @@ def compile_job(
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
     graph = described_graph(job.name, plan, bindings)
-    topics, notes = known_topics(
-        (bindings[s.node.name] for s in sources if s.node is not START_NODE), checkpoint, lineage
-    )
     return CompiledJob(
         plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
     )
@@ -301,11 +302,12 @@ def _has_raw(binding: Binding) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """What the sources of a job share: its plan, its checkpoint and its settings."""
+    """What the sources of a job share: its plan, its checkpoint, its settings, and the topics that it reads."""
 
     plan: JobPlan
     checkpoint: Checkpoint
     settings: RunSettings
+    topics: TopicIdentity
 
     def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
         """Return what a file stream keeps of the files that it has read."""
@@ -325,11 +327,18 @@ class _Place:
 def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
     """Return the source, and a receiver that writes its journal if it cannot be read again."""
     where = place.checkpoint.folder / "sources"
-    log: ReplayableLog | KafkaBinding
+    log: ReplayableLog[Any]
     receiver: Receiver[Any] | None = None
     name: Any = None
     if isinstance(binding, KafkaBinding):
-        log, name = binding, binding.format
+        log = KafkaLog(
+            binding,
+            kafka_source.client_settings(binding),
+            place.topics.begins[node.name],
+            binding.max_records_per_batch or RECORDS_PER_BATCH,
+            wants_keys=place.plan.wants_keys(Port(node.id)),
+        )
+        name = binding.format
     elif isinstance(binding, FilesBinding):
         keeping = place.keeping(node.name, binding)
         files = FileLog(binding, where / f"{node.name}.files", keeping)
@@ -378,7 +387,7 @@ def _command_source(
     max_bytes = settings.max_command_bytes
     fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
     reader = CommandReader(place.plan, known[form], max_bytes, fetched)
-    return BoundSource(COMMAND_NODE, source.input, reader)
+    return BoundSource(COMMAND_NODE, source.log, reader)
 
 
 def _file_format(node: SourceNode, binding: FilesBinding) -> str | None:

@@ -10,20 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.errors import BindingError
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.snapshot_capture import positions_of
+from penstock.sources.base import PLANNED
 from penstock.sources.file_source import FileLog
-from penstock.sources.kafka_source import client_settings
-from penstock.sources.topic_ends import ends_beyond
+from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.query import BoundSource
 from penstock.streams.graph import STARTS
 
 __all__ = ["ControlHistory", "control_history"]
 
-_End: TypeAlias = int | dict[int, int]
+_End: TypeAlias = int | Mapping[int, int]
 
 
 @dataclass
@@ -68,7 +66,7 @@ def _reaches(position: Mapping[str, Any] | None, end: _End) -> bool:
         return False
     if isinstance(end, int):
         return bool(position["position"] >= end)
-    (offsets,) = position.values()
+    (offsets,) = (found for name, found in position.items() if name != PLANNED)
     return all(offsets.get(str(partition), 0) >= offset for partition, offset in end.items())
 
 
@@ -89,19 +87,12 @@ def control_history(sources: list[BoundSource], checkpoint: Checkpoint, lineage:
 
 
 def _end_beyond_one_batch(source: BoundSource, position: Mapping[str, Any] | None) -> _End | None:
-    log = source.input
-    if not isinstance(log, KafkaBinding):
-        if isinstance(log, FileLog) and log.is_paced:
-            return None
-        start = 0 if position is None else position["position"]
-        end = log.latest(start, limited=False)
-        return end if log.latest(start, limited=True) < end else None
-    if log.is_paced:
+    log = source.log
+    is_paced = (
+        log.binding.is_paced if isinstance(log, KafkaLog) else isinstance(log, FileLog) and log.is_paced
+    )
+    if is_paced:
         return None
-    try:
-        settings = client_settings(log)
-    except BindingError:
-        # Only Java's client can look at this topic, so data does not wait for it.
-        return None
-    read_to = None if position is None else next(iter(position.values()))
-    return ends_beyond(log, settings, read_to, RECORDS_PER_BATCH)
+    start = log.beginning() if position is None else log.decode(position)
+    end: _End = log.latest(start, limited=False)
+    return end if log.latest(start, limited=True) != end else None

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from penstock.bindings.types import Binding, KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.errors import BindingError
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.snapshot_capture import positions_of
+from penstock.sources.base import PLANNED
 from penstock.sources.kafka_source import client_settings
 from penstock.sources.topic_identity import TopicIdentity
 
@@ -32,17 +32,9 @@ def known_topics(
     planned = max(batch_numbers(checkpoint.spark_folder / "offsets"), default=-1)
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
     for binding in of_kafka:
-        try:
-            settings = client_settings(binding)
-        except BindingError:
-            notes.append(
-                f"The connection of the stream {binding.stream!r} is secured for Kafka's Java client only, so penstock "
-                f"cannot check whether the topic {binding.topic!r} was deleted and recreated."
-            )
-            continue
-        found = positions.get(binding.stream, {})
         # The position names one topic, which may differ from the topic of the binding.
-        read_to = next(iter(found.values()), None)
-        note = topics.begin(binding, settings, read_to)
+        found = positions.get(binding.stream, {})
+        read_to = next((offsets for name, offsets in found.items() if name != PLANNED), None)
+        note = topics.begin(binding, client_settings(binding), read_to)
         notes += [note] if note is not None else []
     return topics, notes

@@ -27,6 +27,7 @@ from penstock.metrics.batch_metrics import (
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.packed_rows import DEAD_LETTERS, TIME, time_of
 from penstock.sources.base import ReplayableLog
+from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.progress import BatchProgress, SourceProgress
 
 __all__ = [
@@ -37,9 +38,9 @@ __all__ = [
     "SlotCounts",
     "Waiting",
     "count_reports",
-    "kafka_waiting",
     "log_waiting",
     "phases_of",
+    "topic_waiting",
 ]
 
 PHASES: Final = ("offsets", "planning", "log", "processing", "sinks")
@@ -144,24 +145,21 @@ class Waiting(NamedTuple):
     end: int
 
 
-def kafka_waiting(progress: SourceProgress) -> Waiting | None:
+def topic_waiting(log: KafkaLog, progress: SourceProgress) -> Waiting | None:
     """Return what waited in all partitions of a topic when the micro-batch was planned; None if Spark does not say."""
     if not progress.end or not progress.latest:
         return None
-    ends: dict[str, int] = {f"{t}/{p}": at for t, parts in progress.end.items() for p, at in parts.items()}
-    latest: dict[str, int] = {
-        f"{t}/{p}": at for t, parts in progress.latest.items() for p, at in parts.items()
-    }
+    ends, latest = log.decode(progress.end), log.decode(progress.latest)
     behind = sum(max(0, at - ends.get(partition, 0)) for partition, at in latest.items())
     position = sum(ends.values())
     return Waiting(Lag(records=behind), position, position + behind)
 
 
-def log_waiting(log: ReplayableLog, progress: SourceProgress) -> Waiting | None:
+def log_waiting(log: ReplayableLog[Any], progress: SourceProgress) -> Waiting | None:
     """Return what waits in a log at this moment; None if the log does not say."""
     if not progress.end:
         return None
-    position = progress.end["position"]
+    position = log.decode(progress.end)
     lag = log.lag(position)
     if not lag:
         return None

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings.secrets import redacted
-from penstock.bindings.types import KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.described_graph import GRAPH_FILE
 from penstock.checkpoints.described_state import STATE_FILE, JobState
@@ -352,7 +351,6 @@ class JobRunner:
             app_name=self._job.name,
             master=self._settings.master,
             parallelism=bound.lineage.parallelism,
-            needs_kafka=any(isinstance(source.input, KafkaBinding) for source in bound.sources),
             log_file=checkpoint.folder / "spark.log",
             log_bytes=self._settings.log_mb << 18,
             bounded=self._settings.bounded,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.durable import write_atomically
+from penstock.sources.base import PLANNED
 from penstock.streams.graph import STARTS
 
 __all__ = [
@@ -106,5 +107,5 @@ def _order(checkpoint: Path) -> dict[str, Any]:
 def _end(offset: dict[str, Any]) -> int | dict[int, int]:
     if "position" in offset:
         return int(offset["position"])
-    (partitions,) = offset.values()
+    (partitions,) = (found for name, found in offset.items() if name != PLANNED)
     return {int(partition): int(end) for partition, end in partitions.items()}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,15 +20,7 @@ from penstock.runtime.watermark_tracker import Timing
 from penstock.sources.base import SourceChunk
 from penstock.streams.graph import Port, SourceNode
 
-__all__ = ["PLANNED", "StreamReader", "kafka_chunks", "planned_at"]
-
-PLANNED: Final = "planned_ms"
-"""A column of Kafka rows with the time at which their micro-batch was planned."""
-
-# A chunk of Kafka records is decoded and packed when it has this many records or bytes. Larger chunks make larger
-# blocks, and each key group has a cost per block.
-_CHUNK_RECORDS: Final = 500_000
-_CHUNK_BYTES: Final = 64 << 20
+__all__ = ["StreamReader"]
 
 
 @dataclass(frozen=True)
@@ -118,46 +107,3 @@ def _without_line_ends(raw: pa.Array) -> pa.Array:
     text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), offset=raw.offset)
     stripped = pc.ascii_rtrim(text, characters="\r\n")
     return pa.Array.from_buffers(pa.binary(), len(stripped), stripped.buffers(), offset=stripped.offset)
-
-
-def planned_at(batches: Iterable[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
-    """Return when rows of Spark's Kafka source were planned, None if they do not say so, and all the rows."""
-    given = iter(batches)
-    first = next((batch for batch in given if batch.num_rows), None)
-    if first is None:
-        return None, given
-    now_ms = first.column(PLANNED)[0].as_py() if PLANNED in first.schema.names else None
-    return now_ms, itertools.chain([first], given)
-
-
-def kafka_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[SourceChunk]:
-    """Yield chunks of the rows of Spark's Kafka source, which have value, partition, offset and perhaps key."""
-    waiting: list[pa.RecordBatch] = []
-    records = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        records += batch.num_rows
-        size += batch.nbytes
-        if records >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
-            yield from _kafka_chunk(waiting)
-            waiting, records, size = [], 0, 0
-    if records:
-        yield from _kafka_chunk(waiting)
-
-
-def _kafka_chunk(waiting: list[pa.RecordBatch]) -> Iterator[SourceChunk]:
-    batch = waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
-    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
-    for start, end in _runs(partitions):
-        part = batch.slice(start, end - start)
-        keys: Any = part.column("key") if "key" in part.schema.names else None
-        name = f"{partitions[start]:05d}"
-        yield SourceChunk(name, part.column("offset"), raw=part.column("value"), keys=keys)
-
-
-def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of equal neighbours."""
-    if not len(values):
-        return
-    cuts = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
-    yield from itertools.pairwise(cuts)

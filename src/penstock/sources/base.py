@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from penstock.records.types import BadRecord, RecordType
 
-__all__ = ["BadRecord", "HeldLog", "ReplayableLog", "SourceChunk", "Split"]
+__all__ = ["PLANNED", "BadRecord", "CountedLog", "HeldLog", "ReplayableLog", "SourceChunk", "Split"]
+
+PLANNED: Final = "planned_ms"
+"""The field of an offset, beside the position, with the time when it was planned, in milliseconds since 1970."""
+
+PositionT = TypeVar("PositionT")
 
 
 @dataclass(frozen=True)
@@ -41,57 +46,112 @@ class Split:
     end: int
 
 
-class ReplayableLog(Protocol):
-    """A source as an append-only log with a position, for sources that Spark does not read itself.
+class ReplayableLog(Protocol[PositionT]):
+    """A source as an append-only log with a position.
 
-    Positions are small ints that only grow. The same (start, end) always returns the same splits and the same records:
-    the log is durable before a position beyond it is reported.
+    Positions only grow: an int, or an offset for each partition. The same (start, end) always returns the same splits
+    and the same records: the log is durable before a position beyond it is reported.
     """
 
-    def latest(self, start: int, *, limited: bool) -> int:
+    def beginning(self) -> PositionT:
+        """Return where a job without a checkpoint begins to read; the same each time."""
+
+    def encode(self, position: PositionT) -> dict[str, Any]:
+        """Encode a position as a JSON object, for Spark's offset log and for snapshots."""
+
+    def decode(self, offset: Mapping[str, Any]) -> PositionT:
+        """Decode a position, which may be followed by other fields."""
+
+    def latest(self, start: PositionT, *, limited: bool) -> PositionT:
         """Return the newest position to read up to from `start`; with `limited`, at most one batch's worth ahead."""
 
     def freeze(self) -> None:
         """Fix the end: from now on `latest` never passes the present end (bounded runs)."""
 
-    def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
+    def splits(self, start: PositionT, end: PositionT, parallelism: int) -> list[Split]:
         """Return the parts between two positions, in order, cut so that about `parallelism` tasks share the work."""
 
-    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """Yield the records of a split. Runs in a worker."""
+    def read(self, splits: Sequence[Split], record_type: RecordType) -> Iterator[SourceChunk]:
+        """Yield the records of the splits of one task, in order. Runs in a worker."""
 
-    def forget(self, end: int) -> None:
+    def forget(self, end: PositionT) -> None:
         """Forget everything before `end`, which will never be read again."""
 
-    def lag(self, position: int) -> dict[str, Any]:
+    def newest(self) -> PositionT | None:
+        """Return the end of the log as the last call of `latest` has found it, if `lag` cannot ask for it."""
+
+    def lag(self, position: PositionT) -> dict[str, Any]:
         """Return what waits after `position`, for people: for example {"files": 3}."""
 
 
+class CountedLog:
+    """The base class of logs whose positions are ints."""
+
+    def beginning(self) -> int:
+        """Return 0."""
+        return 0
+
+    def encode(self, position: int) -> dict[str, Any]:
+        """Encode a position as a JSON object."""
+        return {"position": position}
+
+    def decode(self, offset: Mapping[str, Any]) -> int:
+        """Decode a position."""
+        return int(offset["position"])
+
+    def read(self, splits: Sequence[Split], record_type: RecordType) -> Iterator[SourceChunk]:
+        """Yield the records of splits, in order."""
+        for split in splits:
+            yield from self._read_split(split, record_type)
+
+    def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        raise NotImplementedError
+
+    def newest(self) -> None:
+        """Return None: `lag` looks for itself."""
+
+
 @dataclass(frozen=True)
-class HeldLog:
+class HeldLog(Generic[PositionT]):
     """A paused log: it ends where the reader is, though what was planned can be read again."""
 
-    log: ReplayableLog
+    log: ReplayableLog[PositionT]
 
-    def latest(self, start: int, *, limited: bool) -> int:  # noqa: ARG002  # as ReplayableLog
+    def beginning(self) -> PositionT:
+        """Return the beginning of the log."""
+        return self.log.beginning()
+
+    def encode(self, position: PositionT) -> dict[str, Any]:
+        """Encode a position of the log."""
+        return self.log.encode(position)
+
+    def decode(self, offset: Mapping[str, Any]) -> PositionT:
+        """Decode a position of the log."""
+        return self.log.decode(offset)
+
+    def latest(self, start: PositionT, *, limited: bool) -> PositionT:  # noqa: ARG002  # as ReplayableLog
         """Return where the reader is."""
         return start
 
     def freeze(self) -> None:
         """Do nothing: the log does not move anyway."""
 
-    def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
+    def splits(self, start: PositionT, end: PositionT, parallelism: int) -> list[Split]:
         """Return the splits of the log."""
         return self.log.splits(start, end, parallelism)
 
-    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """Yield the records of a split of the log."""
-        return self.log.read(split, record_type)
+    def read(self, splits: Sequence[Split], record_type: RecordType) -> Iterator[SourceChunk]:
+        """Yield the records of splits of the log."""
+        return self.log.read(splits, record_type)
 
-    def forget(self, end: int) -> None:
+    def forget(self, end: PositionT) -> None:
         """Forget everything before `end` in the log."""
         self.log.forget(end)
 
-    def lag(self, position: int) -> dict[str, Any]:
+    def newest(self) -> PositionT | None:
+        """Return the end of the log."""
+        return self.log.newest()
+
+    def lag(self, position: PositionT) -> dict[str, Any]:
         """Return what waits in the log after `position`."""
         return self.log.lag(position)

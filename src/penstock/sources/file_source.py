@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock.bindings.types import LINE_FORMATS, FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.types import RecordType, empty_like
-from penstock.sources.base import SourceChunk, Split
+from penstock.sources.base import CountedLog, SourceChunk, Split
 from penstock.sources.file_tables import UnreadableFileError, parquet_rows, read_csv, read_parquet
 from penstock.sources.found_files import FoundFiles, Listing, LoggedFile
 from penstock.sources.lines import bad_chunk, read_lines
@@ -53,7 +53,7 @@ class Keeping:
     owned: bool = False
 
 
-class FileLog:
+class FileLog(CountedLog):
     """The files of one directory in the order in which they were found; position n is after the first n.
 
     Files are found while the job runs, new ones together in the order of their names, and none is taken
@@ -157,7 +157,7 @@ class FileLog:
         files = [file for file in files if not self._was_taken(file)]
         return self._cut(files, parallelism)
 
-    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+    def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
         """Yield the records of a split. A file whose bytes cannot be parsed yields a bad record that names it.
 
         Raises ExternalSystemError when the system cannot read the bytes.

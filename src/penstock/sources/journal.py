@@ -21,7 +21,7 @@ from typing import Any, Final
 from penstock.base.durable import make_folder, sync_folder
 from penstock.errors import CheckpointError
 from penstock.records.types import RecordType
-from penstock.sources.base import SourceChunk, Split
+from penstock.sources.base import CountedLog, SourceChunk, Split
 from penstock.sources.journal_blocks import block_places, pack_block, read_blocks, read_note, whole_end
 
 __all__ = ["JournalLog", "JournalWriter", "journal_begin", "journal_end"]
@@ -154,7 +154,7 @@ class JournalWriter:
         sync_folder(self._folder)
 
 
-class JournalLog:
+class JournalLog(CountedLog):
     """A journal as a log that can be read and replayed, by any process."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -192,7 +192,7 @@ class JournalLog:
                 found.append(Split(path.stem, str(path), cut, next_cut))
         return found
 
-    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # they are raw
+    def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # they are raw
         """Yield the records of a split."""
         return read_blocks(split.path, split.partition, split.start, split.end)
 

@@ -46,12 +46,13 @@ class _Look:
 class KafkaLog:
     """A topic as a `ReplayableLog`. Positions are offsets by partition.
 
-    Partitions that the topic gets while the job runs are read from their beginning. `limit` is the number of records
-    that a micro-batch reads at most; `settings` are librdkafka's.
+    `begins` is where the checkpoint began to read. Partitions that the topic gets while the job runs are read from
+    their beginning. `limit` is the number of records that a micro-batch reads at most; `settings` are librdkafka's.
     """
 
     binding: KafkaBinding
     settings: Mapping[str, Any]
+    begins: Offsets
     limit: int | None = RECORDS_PER_BATCH
     wants_keys: bool = False
     _frozen: dict[int, int] | None = field(default=None, init=False)
@@ -60,6 +61,10 @@ class KafkaLog:
     def __getstate__(self) -> dict[str, Any]:
         # Clients do not travel.
         return {**self.__dict__, "_look": None}
+
+    def beginning(self) -> Offsets:
+        """Return where the checkpoint begins to read the topic."""
+        return self.begins
 
     def encode(self, position: Offsets) -> dict[str, Any]:
         """Encode a position as a JSON object, by topic and partition."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.bindings.types import RateBinding
 from penstock.errors import BindingError
 from penstock.records.types import RecordType
-from penstock.sources.base import SourceChunk, Split
+from penstock.sources.base import CountedLog, SourceChunk, Split
 
 __all__ = ["RateLog", "check_schema"]
 
@@ -40,7 +40,7 @@ def check_schema(stream: str, record_type: RecordType) -> None:
 
 
 @dataclass
-class RateLog:
+class RateLog(CountedLog):
     """The moments since 1970, in milliseconds, as a log. Number n arrives at the moment n * 1000 / rate.
 
     A job without a checkpoint begins one second in the past. Numbers from while a job was down are read, as with any
@@ -68,7 +68,7 @@ class RateLog:
         cuts = [first + (last - first) * part // max(parts, 1) for part in range(parts + 1)]
         return [Split(_PARTITION, "", a, b) for a, b in itertools.pairwise(cuts)]
 
-    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+    def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
         """Yield the numbers of a split."""
         for first in range(split.start, split.end, _CHUNK):
             numbers = pa.array(np.arange(first, min(first + _CHUNK, split.end), dtype=np.int64))

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.records.types import RecordType
-from penstock.sources.base import SourceChunk, Split
+from penstock.sources.base import CountedLog, SourceChunk, Split
 
 __all__ = ["StartLog"]
 
 
 @dataclass
-class StartLog:
+class StartLog(CountedLog):
     """The log of starts. Even positions are starts, odd ones ends; only an end has anything to read.
 
     Spark copies it for each query. The copy moves beyond where the query began: by one start, or with `ends` by one
@@ -49,7 +49,7 @@ class StartLog:
         """Return one split when time ends there, else none."""
         return [Split("", "", start, end)] if end > start and end % 2 else []
 
-    def read(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # as ReplayableLog
+    def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # as ReplayableLog
         """Yield the end, without records."""
         yield SourceChunk(split.partition, pa.array([], pa.int64()))
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
+from confluent_kafka.admin import AdminClient, TopicDescription  # type: ignore[attr-defined]
 
 from penstock.base.durable import sync_folder, write_atomically
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
+from penstock.brokers.topic_offsets import find_begins, find_ends
 from penstock.errors import CheckpointError, ExternalSystemError
 
 __all__ = ["TOPIC_FILES", "TopicIdentity"]
@@ -32,10 +33,14 @@ _NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """The topic that a stream reads; `id` is empty where the brokers report none."""
+    """The topic that a stream reads, and the first offset to read by partition.
+
+    `id` is empty where the brokers report none.
+    """
 
     topic: str
     id: str
+    begins: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,13 @@ class TopicIdentity:
         self._folder = folder
         self._admins: dict[tuple[str, tuple[tuple[str, str], ...]], AdminClient] = {}
         self._watched: list[_Watched] = []
+        self.begins: dict[str, dict[int, int]] = {}
+        """Where the first micro-batch of the checkpoint begins to read, by stream and partition."""
 
     def begin(
         self, binding: KafkaBinding, settings: Mapping[str, str], read_to: Mapping[str, int] | None
     ) -> str | None:
-        """Check the topic of a stream before the job reads it, and keep its id durably.
+        """Check the topic of a stream before the job reads it, and keep its id and where it begins durably.
 
         `settings` are librdkafka's, and `read_to` the next offsets by partition, None when nothing was read yet.
         Returns a warning when the brokers cannot tell whether the topic is the same.
@@ -74,8 +81,11 @@ class TopicIdentity:
         if read_to:
             _check_ends(admin, binding, found, read_to)
         if stored is None or (now and not stored.id):
-            write_atomically(path, msgspec.json.encode(_Stored(binding.topic, now)))
+            begins = _begins(admin, binding, found) if stored is None else stored.begins
+            stored = _Stored(binding.topic, now, begins)
+            write_atomically(path, msgspec.json.encode(stored))
             sync_folder(path.parent)
+        self.begins[binding.stream] = {int(number): offset for number, offset in stored.begins.items()}
         if now:
             self._watched.append(_Watched(admin, binding, now))
             return None
@@ -141,6 +151,13 @@ def _describe(admin: AdminClient, binding: KafkaBinding) -> TopicDescription:
     return found
 
 
+def _begins(admin: AdminClient, binding: KafkaBinding, found: TopicDescription) -> dict[str, int]:
+    """The offsets at which the binding says to begin, as they are now."""
+    find = find_begins if binding.start == "earliest" else find_ends
+    offsets = find(admin, binding, [partition.id for partition in found.partitions])
+    return {str(number): offsets[number] for number in sorted(offsets)}
+
+
 def _id_of(found: TopicDescription) -> str:
     told = str(found.topic_id) if found.topic_id is not None else _NO_ID
     # As Kafka's own tools write it.
@@ -155,17 +172,11 @@ def _check_ends(
     for partition, offset in read_to.items():
         if int(partition) not in there:
             raise _shrunk(binding, f"no longer has partition {partition}", offset)
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = {TopicPartition(binding.topic, int(partition)): latest for partition in read_to}
-    answers = admin.list_offsets(asked, request_timeout=ANSWER_TIMEOUT_S)
-    for place, answer in answers.items():
-        try:
-            end = answer.result(ANSWER_TIMEOUT_S + 1).offset
-        except (KafkaException, TimeoutError) as e:
-            raise _unanswered(binding, e) from e
-        if end < read_to[str(place.partition)]:
-            what = f"ends at offset {end} in partition {place.partition}"
-            raise _shrunk(binding, what, read_to[str(place.partition)])
+    ends = find_ends(admin, binding, sorted(map(int, read_to)))
+    for number, end in ends.items():
+        if end < read_to[str(number)]:
+            what = f"ends at offset {end} in partition {number}"
+            raise _shrunk(binding, what, read_to[str(number)])
 
 
 def _unanswered(binding: KafkaBinding, error: Exception) -> ExternalSystemError:

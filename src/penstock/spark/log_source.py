@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.seed import wake_slots
 from penstock.runtime.start_signal import StartReader
-from penstock.sources.base import ReplayableLog, Split
+from penstock.sources.base import PLANNED, ReplayableLog, Split
 from penstock.sources.file_source import share
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import is_first_batch
@@ -37,14 +36,14 @@ class LogStart(NamedTuple):
     With `wakes`, the first micro-batch always has a task, which wakes the slots of a job with a seed.
     """
 
-    position: int
+    offset: dict[str, Any]
     parallelism: int
     wakes: bool
 
 
 def log_stream(
     spark: SparkSession,
-    log: ReplayableLog,
+    log: ReplayableLog[Any],
     reader: StreamReader | CommandReader | StartReader,
     start: LogStart,
 ) -> DataFrame:
@@ -68,7 +67,7 @@ class _LogDataSource(DataSource):
     """The source of one stream."""
 
     stream: str
-    log: ReplayableLog
+    log: ReplayableLog[Any]
     reader_of_stream: Sealed[StreamReader | CommandReader | StartReader]
     start: LogStart
 
@@ -96,37 +95,41 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions of the log as Spark offsets."""
 
     def __init__(
-        self, log: ReplayableLog, reader: Sealed[StreamReader | CommandReader | StartReader], start: LogStart
+        self,
+        log: ReplayableLog[Any],
+        reader: Sealed[StreamReader | CommandReader | StartReader],
+        start: LogStart,
     ) -> None:
         self._log = log
         self._reader = reader
         self._start = start
         self._parallelism = start.parallelism
-        self._done: int | None = None
+        self._done: Any = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"position": self._start.position}
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._start.offset
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         # The log knows its own limit, and applies it for any limit but "all".
         return ReadMaxRows(1)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         limited = not isinstance(limit, ReadAllAvailable)
-        position = self._log.latest(start["position"], limited=limited)
-        if position == start["position"]:
+        before = self._log.decode(start)
+        position = self._log.latest(before, limited=limited)
+        if position == before:
             return start
         # The time is in the offset log, so that a replay has the same time.
-        return {"position": position, "planned_ms": time.time_ns() // 1_000_000}
+        return {**self._log.encode(position), PLANNED: time.time_ns() // 1_000_000}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._log.freeze()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        splits = self._log.splits(start["position"], end["position"], self._parallelism)
-        now_ms = end.get("planned_ms", 0)
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        splits = self._log.splits(self._log.decode(start), self._log.decode(end), self._parallelism)
+        now_ms = end.get(PLANNED, 0)
         found = [_SplitPartition(shared, now_ms) for shared in share(splits, self._parallelism)]
-        if not found and self._start.wakes and start["position"] == self._start.position:
+        if not found and self._start.wakes and start == self._start.offset:
             return [_SplitPartition([], now_ms)]
         return found
 
@@ -134,15 +137,15 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, _SplitPartition)
         reader = self._reader.open()
         kind = reader.node.record_type
-        chunks = itertools.chain.from_iterable(self._log.read(split, kind) for split in partition.splits)
-        found = reader.batches(chunks, partition.now_ms)
+        found = reader.batches(self._log.read(partition.splits, kind), partition.now_ms)
         return wake_slots(reader.plan, found, is_first=is_first_batch())
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         # A power loss may undo the commit of this micro-batch, but not that of the one before it.
         if self._done is not None:
             self._log.forget(self._done)
-        self._done = end["position"]
+        self._done = self._log.decode(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return None
+        newest = self._log.newest()
+        return None if newest is None else self._log.encode(newest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,25 +11,23 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.bindings.types import KafkaBinding
 from penstock.runtime.command_reader import CommandReader
 from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.record_reader import PLANNED, StreamReader, kafka_chunks, planned_at
-from penstock.runtime.seed import wake_slots
+from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.start_signal import START_NODE, StartReader
 from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
 from penstock.sources.base import HeldLog, ReplayableLog
-from penstock.sources.kafka_source import spark_options
+from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
 from penstock.spark.keyed import keyed_level
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.log_source import LogStart, log_stream
-from penstock.spark.tasks import is_first_batch, spark_batch
-from penstock.streams.graph import Port, SourceNode
+from penstock.spark.tasks import spark_batch
+from penstock.streams.graph import SourceNode
 
 __all__ = ["BoundSource", "Query", "start_query"]
 
@@ -41,10 +40,10 @@ BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class BoundSource:
-    """A source of the job and its input: one of penstock's own logs, or a Kafka topic through Spark."""
+    """A source of the job, and the log that it reads."""
 
     node: SourceNode
-    input: ReplayableLog | KafkaBinding
+    log: ReplayableLog[Any]
     reader: StreamReader | CommandReader | StartReader
 
 
@@ -121,40 +120,17 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
 
 
 def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
-    holds = query.holds_data and not source.node.is_control
-    if not isinstance(source.input, KafkaBinding):
-        log = HeldLog(source.input) if holds else source.input
-        if query.ends and source.node is START_NODE:
-            log = StartLog(ends=True)
-        wakes = query.plan.seed is not None
-        start = query.positions.get(source.node.name, {"position": 0})["position"]
-        return log_stream(spark, log, source.reader, LogStart(start, query.parallelism, wakes))
-    start_at = query.positions.get(source.node.name)
-    reader = spark.readStream.format("kafka").options(
-        **spark_options(
-            source.input, holds=holds, positions=start_at, limit=query.limits.get(source.node.name)
-        )
-    )
-    # Few large partitions would leave cores idle; Spark splits their offset ranges.
-    reader = reader.option("minPartitions", query.parallelism)
-    wanted = ["value", "partition", "offset"]
-    if query.plan.wants_keys(Port(source.node.id)):
-        wanted.append("key")
-    sealed = Sealed(source.reader)
-
-    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened = sealed.open()
-        now_ms, given = planned_at(batches)
-        found = opened.batches(kafka_chunks(given), now_ms)
-        return wake_slots(opened.plan, found, is_first=is_first_batch())
-
-    rows = reader.load().select(*wanted)
-    strategy = source.node.watermarks
-    if strategy is not None and strategy.max_ahead_ms is not None:
-        # The time of the micro-batch, which is in Spark's offset log, so that a replay has the same time.
-        rows = rows.withColumn(PLANNED, functions.unix_millis(functions.current_timestamp()))
-    # Without it, each of many small partitions would need its own task.
-    return rows.coalesce(query.parallelism).mapInArrow(pack, PACKED_DDL)
+    name, log = source.node.name, source.log
+    if isinstance(log, KafkaLog) and name in query.limits:
+        log = dataclasses.replace(log, limit=query.limits[name])
+    if query.ends and source.node is START_NODE:
+        log = StartLog(ends=True)
+    elif query.holds_data and not source.node.is_control:
+        log = HeldLog(log)
+    start = query.positions.get(name)
+    offset = log.encode(log.beginning() if start is None else log.decode(start))
+    wakes = query.plan.seed is not None
+    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes))
 
 
 def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:

@@ -26,7 +26,6 @@ def reading_session(*, gives_way: bool = True) -> Iterator[SparkSession]:
             app_name="penstock state",
             master="local[*]",
             parallelism=len(os.sched_getaffinity(0)),
-            needs_kafka=False,
             lean=True,
             log_file=Path(folder) / "spark.log",
         )

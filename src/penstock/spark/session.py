@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import ExternalSystemError, JobFailedError
 from penstock.machine.class_archive import archive_options
-from penstock.machine.jars import bare_filesystem_jar, spark_kafka_jars
+from penstock.machine.jars import bare_filesystem_jar
 from penstock.machine.java import find_java
 from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.machine.python import interpreter_without
@@ -97,7 +97,6 @@ class SessionSettings:
     app_name: str
     master: str
     parallelism: int
-    needs_kafka: bool
     log_file: Path
     log_bytes: int = 16 << 20
     bounded: bool = False
@@ -274,13 +273,11 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
     found = dict(_SETTINGS)
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
     log4j = Path(__file__).with_name("log4j2.properties")
-    # Kafka records go through the JVM one by one: a long run is 50 % faster with the optimizing compiler.
-    compiler = () if settings.bounded and settings.needs_kafka else _QUICK_COMPILER
     options = [
         f"-Dlog4j2.configurationFile={log4j.as_uri()}",
         f"-Dpenstock.log={settings.log_file}",
         f"-Dpenstock.log.bytes={settings.log_bytes}",
-        *compiler,
+        *_QUICK_COMPILER,
         *(_LEAN_HEAP if settings.lean else ()),
     ]
     if settings.master.startswith("local"):
@@ -295,8 +292,6 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         found["spark.driver.memory"] = f"{LOCAL_HEAP_MB}m"
         # On other machines penstock arrives as a file of the job, too late for this setting.
         found["spark.python.daemon.module"] = "penstock.spark.startup.worker_daemon"
-    if settings.needs_kafka:
-        found["spark.jars"] = ",".join(str(jar) for jar in spark_kafka_jars())
     found.update(settings.more)
     return found
 

@@ -56,7 +56,7 @@ def lines_and_bad(log: FileLog, splits: list[Split]) -> tuple[list[bytes], list[
     lines: list[bytes] = []
     bad: list[BadRecord] = []
     for split in splits:
-        for chunk in log.read(split, READING):
+        for chunk in log.read([split], READING):
             lines += chunk.raw.to_pylist() if chunk.raw is not None else []
             bad += chunk.bad
     return lines, bad
@@ -252,7 +252,7 @@ def test_one_row_group_is_shared_by_tasks(tmp_path: Path, folder: Path) -> None:
     seen: list[int] = []
     offsets: list[int] = []
     for split in splits:
-        for chunk in log.read(split, READING):
+        for chunk in log.read([split], READING):
             assert chunk.batch is not None
             seen += chunk.batch.column("n").to_pylist()
             offsets += chunk.offsets.to_pylist()
@@ -291,7 +291,7 @@ def test_files_that_cannot_be_understood_become_bad_records(tmp_path: Path) -> N
         ]
         assert str(folder / "broken-0") in bad[0].reason
         for split in splits:
-            assert all(chunk.batch is not None for chunk in log.read(split, READING))
+            assert all(chunk.batch is not None for chunk in log.read([split], READING))
 
 
 def write_as(file_format: str, path: Path) -> None:
@@ -313,13 +313,13 @@ def test_a_file_that_is_away_is_read_when_it_is_back(tmp_path: Path, folder: Pat
         ExternalSystemError,
         match=rf"'readings': the file {folder}/a .* disappeared .*{file_format}:.*missing=skip",
     ):
-        list(log.read(splits[0], READING))
+        list(log.read(splits[:1], READING))
     if file_format == "parquet":
         with pytest.raises(ExternalSystemError, match="disappeared"):
             log.splits(0, 1, 1)
     (tmp_path / "elsewhere").rename(folder / "a")
     assert log.splits(0, 1, 1) == splits
-    chunks = list(log.read(splits[0], READING))
+    chunks = list(log.read(splits[:1], READING))
     assert [(len(chunk.offsets), len(chunk.bad)) for chunk in chunks] == [(1, 0)]
 
 
@@ -337,7 +337,7 @@ def test_a_file_that_is_gone_may_be_left_out(tmp_path: Path, folder: Path, file_
     assert f"{folder}/a disappeared" in bad[0].reason
     folder.rename(tmp_path / "away")
     with pytest.raises(ExternalSystemError, match="disappeared"):
-        list(log.read(splits[0], READING))
+        list(log.read(splits[:1], READING))
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "text", "csv"])
@@ -345,7 +345,7 @@ def test_an_error_of_the_disk_is_no_dead_letter(tmp_path: Path, folder: Path, fi
     """The kernel answers a read of unmapped memory with EIO, as it does for a broken disk."""
     log = FileLog(binding(folder, file_format), tmp_path / "log")
     with pytest.raises(ExternalSystemError, match=r"/proc/self/mem cannot be read \(Input/output error\)"):
-        list(log.read(Split("mem", "/proc/self/mem", 0, 100), READING))
+        list(log.read([Split("mem", "/proc/self/mem", 0, 100)], READING))
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_an_error_of_the_system_within_a_table_is_no_dead_letter(
         with monkeypatch.context() as patched:
             patched.setattr(f"penstock.sources.file_tables.{name}", refuse)
             with pytest.raises(ExternalSystemError, match=f"{file_format} cannot be read.*started again"):
-                list(log.read(split, READING))
+                list(log.read([split], READING))
     log = FileLog(binding(folder, "parquet"), tmp_path / "log")
     end = log.latest(0, limited=False)
     monkeypatch.setattr("penstock.sources.file_tables.pq.read_metadata", refuse)
@@ -421,7 +421,7 @@ def test_a_file_that_has_shrunk_is_reported(tmp_path: Path, folder: Path, file_f
     log = FileLog(binding(folder, file_format), tmp_path / "log")
     splits = log.splits(0, log.latest(0, limited=False), 1)
     os.truncate(folder / "a", content.index(b"\n", 3) + 1)
-    chunks = [chunk for split in splits for chunk in log.read(split, READING)]
+    chunks = [chunk for split in splits for chunk in log.read([split], READING)]
     assert sum(len(chunk.offsets) for chunk in chunks) == 1
     assert [bad.partition for chunk in chunks for bad in chunk.bad] == ["a"]
     assert "had at least" in chunks[-1].bad[0].reason
@@ -433,7 +433,7 @@ def test_a_truncated_parquet_file_is_reported_and_others_are_read(tmp_path: Path
         pq.write_table(pa.table({"n": pa.array(range(1000), pa.int32())}), folder / name)
     os.truncate(folder / "a.parquet", (folder / "a.parquet").stat().st_size // 2)
     log = FileLog(binding(folder, "parquet"), tmp_path / "log")
-    chunks = [c for s in log.splits(0, log.latest(0, limited=False), 2) for c in log.read(s, READING)]
+    chunks = [c for s in log.splits(0, log.latest(0, limited=False), 2) for c in log.read([s], READING)]
     assert [len(chunk.batch) for chunk in chunks if chunk.batch is not None] == [0, 1000]
     assert [bad.partition for chunk in chunks for bad in chunk.bad] == ["a.parquet"]
 

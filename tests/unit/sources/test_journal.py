@@ -29,7 +29,7 @@ def read(log: JournalLog, splits: list[Split]) -> list[bytes]:
     found = []
     places = []
     for split in splits:
-        for chunk in log.read(split, TEXT):
+        for chunk in log.read([split], TEXT):
             assert chunk.raw is not None
             found += chunk.raw.to_pylist()
             places += [(chunk.partition, offset) for offset in chunk.offsets.to_pylist()]
@@ -141,7 +141,7 @@ def test_records_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: p
     writer.close()
     assert everything(tmp_path) == records
     log = JournalLog(tmp_path)
-    chunks = [c for split in log.splits(0, log.latest(0, limited=False), 1) for c in log.read(split, TEXT)]
+    chunks = [c for split in log.splits(0, log.latest(0, limited=False), 1) for c in log.read([split], TEXT)]
     assert [len(chunk.offsets) for chunk in chunks] == [3, 2, 3, 1]
 
 

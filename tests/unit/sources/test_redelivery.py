@@ -19,7 +19,7 @@ def records(folder: Path) -> list[bytes]:
     log = JournalLog(folder)
     chunks: list[SourceChunk] = []
     for split in log.splits(0, log.latest(0, limited=False), 1):
-        chunks += log.read(split, None)  # type: ignore[arg-type]  # the journal has no record type
+        chunks += log.read([split], None)  # type: ignore[arg-type]  # the journal has no record type
     return [record for chunk in chunks for record in chunk.raw.to_pylist()]  # type: ignore[union-attr]
 
 

@@ -57,7 +57,7 @@ def receiving(folder: Path, server: Server, *, bounded: bool = False) -> Iterato
 def lines(folder: Path) -> list[bytes]:
     log = JournalLog(folder)
     splits = log.splits(0, log.latest(0, limited=False), 1)
-    chunks = [chunk for split in splits for chunk in log.read(split, TEXT)]
+    chunks = [chunk for split in splits for chunk in log.read([split], TEXT)]
     return [line.rstrip(b"\n") for chunk in chunks for line in chunk.raw.to_pylist()]  # type: ignore[union-attr]
 
 

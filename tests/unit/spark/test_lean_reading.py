@@ -50,6 +50,6 @@ def test_settings_of_a_session_are_what_they_were_afterwards() -> None:
 @pytest.mark.parametrize("lean", [True, False])
 def test_the_heap_of_a_session_that_only_reads_stays_near_what_is_used(lean: bool) -> None:
     """That of a job may grow, since it is quicker so."""
-    settings = SessionSettings("s", "yarn", 1, needs_kafka=False, log_file=Path("log"), lean=lean)
+    settings = SessionSettings("s", "yarn", 1, log_file=Path("log"), lean=lean)
     options = _all_settings(settings)["spark.driver.extraJavaOptions"].split()
     assert ("-XX:+UseSerialGC" in options) == ("-XX:MaxHeapFreeRatio=60" in options) == lean

@@ -10,9 +10,7 @@ from penstock.spark.session import SessionSettings, _worker_python
 
 def python_of(master: str, **more: str) -> str:
     spark = {f"spark.{name.replace('_', '.')}": value for name, value in more.items()}
-    return _worker_python(
-        SessionSettings("job", master, 1, needs_kafka=False, log_file=Path("log"), more=spark)
-    )
+    return _worker_python(SessionSettings("job", master, 1, log_file=Path("log"), more=spark))
 
 
 def test_a_setting_names_the_interpreter_of_the_workers() -> None:
