@@ -18,7 +18,7 @@ from recording_broker import RecordingBrokers
 
 from penstock.brokers import kafka_topics
 from penstock.sinks import kafka_groups, kafka_producers, kafka_sink, message_sizes
-from penstock.sources import topic_ends, topic_identity
+from penstock.sources import kafka_log, topic_identity, topic_reader
 
 __all__ = ["forget_producers", "patch_clients"]
 
@@ -41,18 +41,19 @@ def patch_clients(brokers: RecordingBrokers, patch: Callable[[Any], Any]) -> Non
     def admin(settings: Mapping[str, Any]) -> ModelAdmin:
         return ModelAdmin(brokers, settings)
 
-    for module in (kafka_topics, kafka_groups, message_sizes, topic_ends, topic_identity):
+    for module in (kafka_topics, kafka_groups, message_sizes, kafka_log, topic_identity):
         patch(mock.patch.object(module, "AdminClient", admin))
-    for module in (kafka_producers, kafka_groups):
+    for module in (kafka_producers, kafka_groups, topic_reader):
         patch(mock.patch.object(module, "Consumer", consumer))
     patch(mock.patch.object(kafka_producers, "Producer", producer))
-    for module in (kafka_topics, kafka_groups, kafka_producers, kafka_sink):
+    for module in (kafka_topics, kafka_groups, kafka_producers, kafka_sink, kafka_log, topic_reader):
         patch(mock.patch.object(module, "time", brokers))
 
 
 def forget_producers() -> None:
-    """A process that has ended has no producers; what they had open, the brokers keep."""
+    """A process that has ended has no producers and consumers; what producers had open, the brokers keep."""
     kafka_producers._producers.clear()
+    topic_reader._readers.clear()
 
 
 class _Client:
@@ -239,8 +240,76 @@ class ModelProducer(_Client):
             report(error, message)
 
 
+class _Record(NamedTuple):
+    """A message of a partition, or the event that the partition has no more."""
+
+    number: int
+    at: int
+    message: Message = (None, None)
+    event: KafkaError | None = None
+
+    def partition(self) -> int:
+        return self.number
+
+    def offset(self) -> int:
+        return self.at
+
+    def key(self) -> bytes | None:
+        return self.message[0]
+
+    def value(self) -> bytes | None:
+        return self.message[1]
+
+    def error(self) -> KafkaError | None:
+        return self.event
+
+
 class ModelConsumer(_Client):
-    """A consumer that is asked what its group has committed."""
+    """A consumer that is asked what its group has committed, or reads the partitions that are assigned to it."""
+
+    def __init__(self, brokers: RecordingBrokers, settings: Mapping[str, Any]) -> None:
+        super().__init__(brokers, settings)
+        self._topic = ""
+        self._next: dict[int, int] = {}
+        self._ends_told: dict[int, int] = {}
+        self._fetched: list[_Record] = []
+
+    def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            self._topic = place.topic
+            self._next[place.partition] = place.offset
+            self._ends_told[place.partition] = -1
+
+    def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
+        for place in places:
+            del self._next[place.partition]
+        self._fetched = [record for record in self._fetched if record.number in self._next]
+
+    def consume(self, count: int, timeout: float) -> list[_Record]:
+        """Some of what has come, never all at once."""
+        assert timeout == 0
+        taken = min(count, max(1, len(self._fetched) // 2)) if self._fetched else 0
+        found, self._fetched = self._fetched[:taken], self._fetched[taken:]
+        return found
+
+    def poll(self, timeout: float = -1) -> _Record | None:  # type: ignore[override]
+        if not self._fetched:
+            try:
+                self._ask(timeout)
+            except KafkaException:
+                return None
+            for number, start in self._next.items():
+                self._fetch(number, start)
+        return self._fetched.pop(0) if self._fetched else None
+
+    def _fetch(self, number: int, start: int) -> None:
+        end = self._brokers.state.end_of(self._topic, number)
+        for at, message in self._brokers.state.read(self._topic, number, start, end):
+            self._fetched.append(_Record(number, at, message))
+        self._next[number] = max(start, end)
+        if self._ends_told[number] < end:
+            self._ends_told[number] = end
+            self._fetched.append(_Record(number, end, event=KafkaError(KafkaError._PARTITION_EOF)))
 
     def consumer_group_metadata(self) -> str:
         return str(self._settings["group.id"])

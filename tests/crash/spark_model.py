@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model_topics import ModelTopic
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -37,6 +36,8 @@ from penstock.spark.stored_state import _failure, _operator_of
 from penstock.state.kept_slots import kept_slots
 
 __all__ = ["ModelQuery", "ModelSpark", "forget_workers", "model_compile", "model_read_slots"]
+
+_BETWEEN_LOOKS_S = 1.0
 
 
 class _ReportRow(NamedTuple):
@@ -102,9 +103,7 @@ class ModelSpark:
     def register(self, kind: Any) -> None:
         self._sources[kind.name()] = kind
 
-    def format(self, name: str) -> ModelSpark | ModelTopic:
-        if name == "kafka":
-            return ModelTopic(self.brokers, self.chance)
+    def format(self, name: str) -> ModelSpark:
         self._name = name
         return self
 
@@ -187,9 +186,6 @@ class ModelQuery:
         self._is_recovered = False
         self._end: list[dict[str, Any]] = []
         self._sources = [_packed_rows(spark, source, query) for source in query.sources]  # type: ignore[arg-type]
-        for number, source in enumerate(self._sources):
-            if isinstance(source, ModelTopic):
-                source.place = self._folder / "sources" / str(number)
         self._levels = [[node.id for node in level] for level in query.plan.levels()]
 
     # What penstock calls.
@@ -225,6 +221,7 @@ class ModelQuery:
         """Look at the sources, and run a micro-batch when there is anything new."""
         if not self.isActive:
             return
+        self._spark.brokers.sleep(_BETWEEN_LOOKS_S)
         try:
             if not self._step() and self._bounded:
                 self.isActive = False
@@ -285,9 +282,7 @@ class ModelQuery:
         """Plan the next micro-batch, if there is anything for it."""
         limit = ReadMaxRows(1)
         ends = [s.latestOffset(at, limit) for s, at in zip(self._sources, self._start, strict=True)]
-        # Spark makes a first micro-batch of a topic though nothing has come.
-        is_first = self._batch == 0 and any(isinstance(source, ModelTopic) for source in self._sources)
-        if not is_first and all(_is_same(end, at) for end, at in zip(ends, self._start, strict=True)):
+        if all(_is_same(end, at) for end, at in zip(ends, self._start, strict=True)):
             return False
         self._now_ms = int(dt.datetime.now(dt.UTC).timestamp() * 1000)
         about = {
@@ -362,8 +357,6 @@ class ModelQuery:
         for source, start, end in zip(self._sources, self._start, self._end, strict=True):
             if _is_same(end, start):
                 continue
-            if isinstance(source, ModelTopic):
-                source.now_ms = self._now_ms
             for partition in source.partitions(start, end):
                 with _task(self._batch, len(parts), self._spark.next_attempt()):
                     parts.append(_rows(source.read(partition)))

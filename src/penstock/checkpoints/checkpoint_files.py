@@ -24,7 +24,6 @@ __all__ = [
     "COUNTS_FILE",
     "check_before_commit",
     "check_checkpoint",
-    "is_start",
     "mark_begun",
     "newest_begun",
     "newest_counted",
@@ -99,31 +98,18 @@ def _check(
     for stream, offset in zip(lineage.streams, found.offsets, strict=False):
         _check_source(checkpoint.folder / "sources", stream, offset)
     if not batch_numbers(checkpoint.spark_folder / "commits"):
-        _check_beginnings(checkpoint.folder / "sources", found.offsets)
+        _check_beginnings(checkpoint.folder / "sources", lineage.streams, found.offsets)
 
 
-def _check_beginnings(folder: Path, offsets: Sequence[Any]) -> None:
-    """Check Spark's notes of where Kafka streams begin, by number of stream, which the first micro-batch needs.
+def _check_beginnings(folder: Path, streams: Sequence[str], offsets: Sequence[Any]) -> None:
+    """Check that the notes are there of where Kafka streams begin, which the first micro-batch needs.
 
     Without its note, a stream would begin where its topic ends now, perhaps after what was planned.
     """
-    for path in sorted(folder.glob("[0-9]*/0")):
-        if not is_start(path):
-            raise damage(path, "is damaged")
-    for number, offset in enumerate(offsets):
-        path = folder / str(number) / "0"
+    for stream, offset in zip(streams, offsets, strict=False):
+        path = folder / f"{stream}.topic"
         if isinstance(offset, dict) and "position" not in offset and not path.exists():
             raise damage(path, "is missing")
-
-
-def is_start(path: Path) -> bool:
-    """Return whether a file completely holds the offsets at which a Kafka stream begins."""
-    try:
-        _, brace, offsets = path.read_bytes().partition(b"{")
-        msgspec.json.decode(brace + offsets, type=dict[str, dict[str, int]])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True
 
 
 def mark_begun(checkpoint: Checkpoint, batch_id: int) -> None:

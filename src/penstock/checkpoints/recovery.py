@@ -20,7 +20,6 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.checkpoint_files import (
     check_before_commit,
     check_checkpoint,
-    is_start,
     newest_begun,
 )
 from penstock.errors import CheckpointError, CheckpointMovedError
@@ -134,8 +133,6 @@ def _list_later(folder: Path, begun: int) -> Iterator[Path]:
         )
     if begun < 0:
         yield from (folder / name for name in ("metadata", ".metadata.crc"))
-        # Where Kafka streams begin. Spark writes this before it plans the first micro-batch.
-        yield from (path for path in (folder / "sources").glob("*/0") if not is_start(path))
 
 
 def remove_state_of_nothing(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ Offsets: TypeAlias = Mapping[int, int]
 
 # Planning asks the brokers at most this often, and for new partitions more rarely.
 _LOOK_S: Final = 0.02
-_PARTITIONS_LOOK_S: Final = 5.0
+_PARTITIONS_LOOK_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 5.0
 # Fewer records than this are one task's work.
 _RECORDS_OF_A_TASK: Final = 20_000
@@ -39,7 +40,7 @@ class _Look:
     partitions: int
     partitions_at_s: float
     ends: dict[int, int] = field(default_factory=dict)
-    ends_at_s: float = 0.0
+    ends_at_s: float | None = None
 
 
 @dataclass
@@ -147,16 +148,17 @@ class KafkaLog:
     def _ends(self) -> dict[int, int]:
         look = self._looked()
         now_s = time.monotonic()
-        if now_s - look.ends_at_s < _LOOK_S:
+        known_for_s = math.inf if look.ends_at_s is None else now_s - look.ends_at_s
+        if known_for_s < _LOOK_S:
             return look.ends
         try:
-            if now_s - look.partitions_at_s > _PARTITIONS_LOOK_S:
+            if now_s - look.partitions_at_s >= _PARTITIONS_LOOK_S:
                 look.partitions = check_topic(self.binding, self.settings, _ANSWER_TIMEOUT_S)
                 look.partitions_at_s = now_s
             look.ends = find_ends(look.admin, self.binding, range(look.partitions), _ANSWER_TIMEOUT_S)
         except ExternalSystemError:
             # Brokers that restart are back after some seconds.
-            if look.ends_at_s and now_s - look.ends_at_s < STALLED_AFTER_S:
+            if known_for_s < STALLED_AFTER_S:
                 return look.ends
             raise
         look.ends_at_s = time.monotonic()

@@ -84,7 +84,7 @@ class _Partition:
 
     def add(self, messages: list[Any]) -> None:
         """Add messages that follow the others."""
-        self.received = messages[-1].offset() + 1
+        self.received = max(self.received, messages[-1].offset() + 1)
         if messages[0].offset() < self.at:
             # Some were to be skipped before they came.
             messages = messages[bisect.bisect_left(messages, self.at, key=_OFFSET) :]
