@@ -216,7 +216,8 @@ class TopicReader:
     def _receive(self, open_ranges: Mapping[int, int]) -> None:
         """Wait for messages, and sort them by partition."""
         deadline_s = time.monotonic() + STALLED_AFTER_S
-        messages = self._consumer.consume(_TAKEN_AT_ONCE, 0)
+        wanted = sum(max(0, end - self._partitions[number].received) for number, end in open_ranges.items())
+        messages = self._consumer.consume(min(wanted, _TAKEN_AT_ONCE), 0)
         while not messages:
             # Consuming several messages waits until all of them are there.
             one = self._consumer.poll(_POLL_S)
