@@ -26,8 +26,8 @@ def find_ends(
 ) -> dict[int, int]:
     """Return the offset after the last record that a consumer may see, by partition.
 
-    A record of a transaction that is not committed yet, and all records after it, are beyond the end. Raises
-    ExternalSystemError when no broker answers.
+    A record of a transaction that is not committed yet, and all records after it, are beyond the end, unless the
+    binding has `isolation.level=read_uncommitted`. Raises ExternalSystemError when no broker answers.
     """
     return _offsets(admin, binding, partitions, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
 
@@ -38,9 +38,7 @@ def _offsets(
     asked = {TopicPartition(binding.topic, number): which for number in partitions}
     if not asked:
         return {}
-    answers = admin.list_offsets(
-        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout_s
-    )
+    answers = admin.list_offsets(asked, isolation_level=_isolation(binding), request_timeout=timeout_s)
     try:
         return {place.partition: answer.result(timeout_s + 1).offset for place, answer in answers.items()}
     except (KafkaException, TimeoutError) as e:
@@ -49,3 +47,9 @@ def _offsets(
             f"Stream {binding.stream!r}: the brokers {binding.servers} do not tell where the topic {binding.topic!r} "
             f"begins and ends ({reason}). Start the job again when they answer."
         ) from e
+
+
+def _isolation(binding: KafkaBinding) -> IsolationLevel:
+    if binding.client.get("isolation.level") == "read_uncommitted":
+        return IsolationLevel.READ_UNCOMMITTED
+    return IsolationLevel.READ_COMMITTED

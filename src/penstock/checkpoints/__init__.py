@@ -2,5 +2,6 @@
 
 In: a folder, and the state that a job declares.
 Out: ownership, a verdict on each file, and descriptions that are readable without the job.
-Imports: base, bindings, engine, errors, operators, records, runtime, snapshots, sources, state, streams.
+Imports: base, bindings, engine, errors, operators, records, runtime, snapshots, sources, state,
+    streams.
 """

@@ -50,6 +50,9 @@ def _librdkafka_settings(client: Mapping[str, str]) -> dict[str, str] | None:
             settings["ssl.ca.location"] = value
         elif name == "ssl.truststore.certificates":
             settings["ssl.ca.pem"] = value
-        elif name.startswith(("ssl.keystore.", "ssl.truststore.location", "sasl.")):
-            return None
+        elif name.startswith(("ssl.keystore.", "ssl.truststore.", "sasl.")):
+            if name != "ssl.truststore.type" or value.upper() != "PEM":
+                return None
+        else:
+            settings[name] = value
     return settings

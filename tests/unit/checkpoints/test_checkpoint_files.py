@@ -12,7 +12,6 @@ import penstock as ps
 from penstock.checkpoints import checkpoint_files
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.checkpoint_files import check_checkpoint, mark_begun
-from penstock.checkpoints.recovery import recover
 from penstock.errors import CheckpointError, CheckpointMissingError, JobDefinitionError
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
@@ -166,24 +165,15 @@ def test_a_run_that_must_continue_makes_nothing(tmp_path: Path) -> None:
         RunSettings(must_continue=True)
 
 
-@pytest.mark.parametrize("note", [b"", b"\0v1", b'\0v1\n{"readings": {"0": 0, "1', None])
-def test_a_torn_note_of_where_a_topic_begins_is_taken_back_with_the_plan(
-    checkpoint: Checkpoint, note: bytes | None
-) -> None:
-    """Before the first micro-batch was begun; Spark would not start, or begin the stream elsewhere."""
+def test_a_topic_needs_the_note_of_where_it_begins(checkpoint: Checkpoint) -> None:
+    """Until its first micro-batch is committed: without the note the stream would begin elsewhere."""
     plan(checkpoint, 0, 0)
     planned = checkpoint.folder / "offsets" / "0"
-    planned.write_text('v1\n{}\n{"readings":{"0":5,"1":7}}\n-')
-    path = checkpoint.folder / "sources" / "0" / "0"
+    planned.write_text('v1\n{}\n{"readings":{"0":5,"1":7},"planned_ms":1}\n-')
+    path = checkpoint.folder / "sources" / "readings.topic"
     path.parent.mkdir(parents=True)
-    path.write_bytes(b'\0v1\n{"readings":{"0":0,"1":0}}')
-    assert recover(checkpoint, 100) == ""
-    if note is None:
-        path.unlink()
-    else:
-        path.write_bytes(note)
-    with pytest.raises(CheckpointError, match=f"{path}"):
+    path.write_bytes(b"{}")
+    check_checkpoint(checkpoint, 100)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=f"{path} is missing"):
         check_checkpoint(checkpoint, 100)
-    assert "no micro-batch was begun" in recover(checkpoint, 100)
-    assert not path.exists()
-    assert not planned.exists()

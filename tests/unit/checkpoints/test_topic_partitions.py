@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,7 +56,8 @@ def bound_partitions(
     """Start a run while the topic has some partitions; gives those that it counts in each of five micro-batches."""
     monkeypatch.setattr(kafka_source, "preflight", lambda binding: there)
     # There is no broker to tell the ids of topics.
-    monkeypatch.setattr("penstock.jobs.compile.known_topics", lambda *_: (None, []))
+    topics = SimpleNamespace(begins={"visits": {}})
+    monkeypatch.setattr("penstock.jobs.compile.known_topics", lambda *_: (topics, []))
     bindings = {"visits": "kafka://localhost:9/visits", "out": f"jsonl:{checkpoint.folder.parent / 'out'}"}
     plan = compile_job(visits_job(), RunSettings(bindings=bindings, parallelism=2), checkpoint).plan
     (step,) = [node for node in plan.graph.nodes.values() if isinstance(node, ProcessNode)]

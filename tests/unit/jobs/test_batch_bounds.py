@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from penstock.bindings.parse import parse_binding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.batch_bounds import BatchBounds, RecordSize, TopicBounds, next_limit
-from penstock.sources.kafka_source import spark_options
 
 MIB = 1 << 20
 BOUNDS = TopicBounds(2_000_000, 256 * MIB)
@@ -101,9 +100,3 @@ def test_topics_have_bounds_by_role(
     """Whoever gives a number of records has chosen; control streams are read to their end before data."""
     found = parse_binding("hits", f"kafka://h:1/t{parameters}", role)  # type: ignore[arg-type]
     assert (found.max_records_per_batch, found.max_bytes_per_batch) == (records, max_bytes)  # type: ignore[union-attr]
-
-
-def test_the_limit_is_spark_s() -> None:
-    """In place of the binding's own."""
-    found = parse_binding("hits", "kafka://h:1/t", "data")
-    assert spark_options(found, limit=256)["maxOffsetsPerTrigger"] == "256"  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.bindings.types import KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.control.encoded_receipts import BatchReceipts, EncodedReceipts
 from penstock.control.receipts import RecordPosition, StepTime
@@ -26,9 +27,9 @@ from penstock.jobs.metrics_recorder import (
     MetricsRecorder,
     SlotCounts,
     count_reports,
-    kafka_waiting,
     log_waiting,
     phases_of,
+    topic_waiting,
 )
 from penstock.jobs.settings import RunSettings
 from penstock.machine.memory import MemoryUse
@@ -40,6 +41,7 @@ from penstock.metrics.batch_metrics import (
     read_batch_metrics,
 )
 from penstock.runtime.packed_rows import TIME
+from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.progress import BatchProgress, SourceProgress
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
@@ -291,19 +293,20 @@ def test_recording_costs_a_micro_batch_little(recorder: MetricsRecorder) -> None
 
 def test_what_waits_in_a_topic() -> None:
     """Adds up over partitions, also those that are new; unknown when Spark does not tell."""
-    told = SourceProgress({"rooms": {"0": 10, "1": 5}}, {"rooms": {"0": 12, "1": 5, "2": 4}})
-    waiting = kafka_waiting(told)
+    log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, {})
+    told = SourceProgress({"rooms": {"0": 10, "1": 5}, "planned_ms": 7}, {"rooms": {"0": 12, "1": 5, "2": 4}})
+    waiting = topic_waiting(log, told)
     assert waiting is not None
     assert (waiting.lag, waiting.position, waiting.end) == (Lag(records=6), 15, 21)
     as_text = SourceProgress('{"rooms": {"0": 10}}', '{"rooms": {"0": 11}}')
-    assert kafka_waiting(as_text) == (Lag(records=1), 10, 11)
-    assert kafka_waiting(SourceProgress({"rooms": {"0": 1}}, None)) is None
+    assert topic_waiting(log, as_text) == (Lag(records=1), 10, 11)
+    assert topic_waiting(log, SourceProgress({"rooms": {"0": 1}}, None)) is None
 
 
 def test_what_waits_in_a_log() -> None:
     """Counts in the unit of its positions: files of a folder, bytes of a journal. Starts tell nothing."""
     found: dict[str, Any] = {"files": 3, "bytes": 70}
-    log: Any = SimpleNamespace(lag=lambda position: found)
+    log: Any = SimpleNamespace(lag=lambda position: found, decode=lambda offset: offset["position"])
     assert log_waiting(log, SourceProgress({"position": 4})) == (Lag(files=3, bytes=70), 4, 7)
     found = {"bytes": 70}
     assert log_waiting(log, SourceProgress('{"position": 4}')) == (Lag(bytes=70), 4, 74)

@@ -18,7 +18,7 @@ ends = st.dictionaries(
 
 
 def log(limit: int | None = None) -> KafkaLog:
-    return KafkaLog(KafkaBinding("numbers", "kafka://h:1/t", "h:1", "t"), {}, limit)
+    return KafkaLog(KafkaBinding("numbers", "kafka://h:1/t", "h:1", "t"), {}, {}, limit)
 
 
 @examples(100)

@@ -34,7 +34,7 @@ def log(rate: int = 200) -> RateLog:
 
 
 def numbers(found: RateLog, start: int, end: int, parallelism: int = 2) -> list[int]:
-    chunks = [chunk for split in found.splits(start, end, parallelism) for chunk in found.read(split, KIND)]
+    chunks = list(found.read(found.splits(start, end, parallelism), KIND))
     assert all(chunk.batch is not None and chunk.batch.column(0) == chunk.offsets for chunk in chunks)
     return [n for chunk in chunks for n in chunk.offsets.to_pylist()]
 

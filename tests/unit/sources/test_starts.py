@@ -28,7 +28,7 @@ def test_an_end_is_read_once() -> None:
     log.freeze()
     assert log.latest(4, limited=False) == 5
     (split,) = StartLog().splits(4, 5, 2)
-    assert [len(chunk.offsets) for chunk in StartLog().read(split, None)] == [0]
+    assert [len(chunk.offsets) for chunk in StartLog().read([split], None)] == [0]
     assert StartLog(ends=True).latest(5, limited=False) == 7
     assert StartLog().latest(5, limited=False) == 6
     assert StartLog().splits(5, 6, 2) == []
