@@ -115,8 +115,7 @@ def test_a_history_of_kafka_is_read_before_data_of_kafka(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both topics from their beginnings; one whose binding gives a pace keeps it beside data."""
-    for module in ("penstock.sources.kafka_source", "penstock.jobs.control_history"):
-        monkeypatch.setattr(f"{module}.RECORDS_PER_BATCH", 4)
+    monkeypatch.setattr("penstock.jobs.compile.RECORDS_PER_BATCH", 4)
     bindings = {"named": f"jsonl:{tmp_path}/named"}
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for name in ("readings", "labels"):
