@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from integration_support import RunJob, read_lines
+from kept_numbers import keep_job, write_numbers
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
-from penstock.errors import RecordsLostError
+from penstock.errors import ExternalSystemError, RecordsLostError
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sources import topic_reader
 from penstock.sources.topic_reader import TopicReader
@@ -155,3 +158,22 @@ def test_records_that_were_deleted_are_no_gap(kafka: KafkaBroker, topic: str, re
     with pytest.raises(RecordsLostError, match=f"{topic}.* has deleted records of partition 1"):
         read(reader, {number: (0, end) for number, end in ends.items()})
     assert read(reader, {1: (10, ends[1])})
+
+
+def test_a_job_says_what_it_has_lost(run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """It was stopped for longer than the topic keeps records, and ends without committing anything."""
+    bindings = {
+        "numbers": f"kafka://{kafka.bootstrap}/{topic}?start=earliest",
+        "kept": f"jsonl:{tmp_path}/kept",
+    }
+    write_numbers(kafka, topic, range(10))
+    run_job(keep_job(), bindings)
+    kept = read_lines(tmp_path / "kept")
+    write_numbers(kafka, topic, range(10, 200))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, 0, 150)]).values():
+        answer.result(30)
+    write_numbers(kafka, topic, range(200, 300))
+    with pytest.raises(ExternalSystemError, match=f"{topic}.* has deleted records of partition 0"):
+        run_job(keep_job(), bindings)
+    assert read_lines(tmp_path / "kept") == kept

@@ -1,4 +1,4 @@
-"""Software checks: Python and its packages, Java, Spark's connectors, the archive of Spark's classes."""
+"""Software checks: Python and its packages, Java, the jars of jobs, the archive of Spark's classes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ __all__ = [
     "job_jars",
     "kafka_broker_jars",
     "pinned_jars",
-    "spark_kafka_jars",
 ]
 
 _TABLE: Final = Path(__file__).with_name("pinned_jars.txt")
@@ -61,7 +60,7 @@ class Jar:
 
 @functools.cache
 def pinned_jars() -> dict[str, tuple[Jar, ...]]:
-    """Return the pinned jars by set: `spark`, `filesystem` and `broker`."""
+    """Return the pinned jars by set: `filesystem` and `broker`."""
     found: dict[str, tuple[Jar, ...]] = {}
     for line in _TABLE.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -71,23 +70,13 @@ def pinned_jars() -> dict[str, tuple[Jar, ...]]:
 
 
 def job_jars() -> tuple[Jar, ...]:
-    """Return all jars that jobs may need."""
-    return (*pinned_jars()["spark"], *pinned_jars()["filesystem"])
+    """Return the jars that jobs need besides Spark's own."""
+    return pinned_jars()["filesystem"]
 
 
 def jars_folder() -> Path:
     """Return the folder of the jars that jobs need."""
     return cache_folder() / "jars"
-
-
-def spark_kafka_jars() -> list[Path]:
-    """Return the paths of Spark's Kafka connector and its dependencies.
-
-    Raises:
-        JarResolutionError: they are not in the cache, and could not be fetched.
-
-    """
-    return resolve(pinned_jars()["spark"], jars_folder())
 
 
 def bare_filesystem_jar() -> Path:
@@ -98,16 +87,6 @@ def bare_filesystem_jar() -> Path:
 
     """
     return resolve(pinned_jars()["filesystem"], jars_folder())[0]
-
-
-def fetch_spark_jars() -> list[Path]:
-    """Fetch all jars that jobs may need, and return their paths.
-
-    Raises:
-        JarResolutionError: they are not in the cache, and could not be fetched.
-
-    """
-    return resolve(job_jars(), jars_folder())
 
 
 def kafka_broker_jars() -> Path:

@@ -1,4 +1,4 @@
-"""Set-up: find a Java, fetch the jars of jobs and archive Spark's classes, one line each. Run by `make setup`."""
+"""Set-up: find a Java, fetch the jar of local jobs and archive Spark's classes, one line each. Run by `make setup`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console
 
 from penstock.errors import PenstockError
 from penstock.machine.class_archive import make_class_archive
-from penstock.machine.jars import fetch_spark_jars
+from penstock.machine.jars import bare_filesystem_jar
 from penstock.machine.java import find_java
 
 __all__ = ["main"]
@@ -21,9 +21,9 @@ def main() -> int:
         with console.status("Looking for Java"):
             java = find_java()
         console.print(f"Java {java.version} (from {java.source})")
-        with console.status("Looking for Spark's connectors"):
-            jars = fetch_spark_jars()
-        console.print(f"{len(jars)} Spark connector jars in {jars[0].parent}")
+        with console.status("Looking for the file system of local jobs"):
+            jar = bare_filesystem_jar()
+        console.print(f"The file system of local jobs is {jar}")
         with console.status("Making an archive of Spark's classes, so that jobs start sooner"):
             archive = make_class_archive(java)
         console.print(

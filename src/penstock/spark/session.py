@@ -1,4 +1,4 @@
-"""The Spark session: settings that keep state safe from the first run on, connectors, and code for the workers."""
+"""The Spark session: settings that keep state safe from the first run on, and code for the workers."""
 
 from __future__ import annotations
 
