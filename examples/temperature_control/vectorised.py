@@ -15,6 +15,8 @@ job = ps.Job("temperature-control")
 readings = job.data_stream("readings", schema=SensorReading, protobuf=messages.SensorData)
 settings = job.control_stream("settings", schema=TemperatureSetting, protobuf=messages.TemperatureControl)
 
+COMMANDS = np.array(["ON", "OFF"], object)
+
 
 class Thermostat(ps.ConnectedProcessFunction):
     """Switches each room's heater when the room leaves the band around what its owner wants."""
@@ -36,7 +38,7 @@ class Thermostat(ps.ConnectedProcessFunction):
         too_cold = setting.present[key] & (temperature < (setting["desired"] - setting["down_delta"])[key])
         # Only readings outside the band matter from here on.
         rows = np.flatnonzero(too_warm | too_cold)
-        commands = np.where(too_warm[rows], "OFF", "ON").astype(object)
+        commands = COMMANDS[too_warm[rows].astype(int)]
         before = self.last_command.exchange(key[rows], commands)
         differs = commands != before.values
         return ctx.select(rows[differs], "sensor_id", command=commands[differs])

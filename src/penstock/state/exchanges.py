@@ -11,6 +11,8 @@ __all__ = ["Exchange"]
 
 Ints = npt.NDArray[np.int64]
 
+_MAX_SMALL: Final = (1 << 16) - 1
+
 
 class Exchange:
     """Records in order. Each sets the value of its key and sees the previous one.
@@ -21,7 +23,9 @@ class Exchange:
     """
 
     def __init__(self, key_indices: Ints) -> None:
-        order = np.argsort(key_indices, kind="stable")
+        # NumPy sorts 16-bit integers by radix, six times as fast. A key group seldom has more keys.
+        is_small = len(key_indices) > 0 and int(key_indices.max()) <= _MAX_SMALL
+        order = np.argsort(key_indices.astype(np.uint16) if is_small else key_indices, kind="stable")
         by_key = key_indices[order]
         begins = np.ones(len(order), bool)
         begins[1:] = by_key[1:] != by_key[:-1]
