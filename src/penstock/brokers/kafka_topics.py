@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
-__all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "kafka_log"]
+__all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "count_partitions", "kafka_log"]
 
 ANSWER_TIMEOUT_S: Final = 6.0
 _APPEARS_POLL_S: Final = 0.05
@@ -80,13 +80,13 @@ def check_topic(
     """
     errors = LastError()
     admin = build_client(AdminClient, binding, settings, errors)
-    partitions = _partitions(admin, binding, errors, timeout_s)
+    partitions = count_partitions(admin, binding, errors, timeout_s)
     if partitions is None and binding.create_topic:
         _create(admin, binding, errors, timeout_s)
     if partitions is None and (binding.create_topic or binding.topic in _names(admin, timeout_s)):
         deadline = time.monotonic() + timeout_s
         # The broker that is asked learns of a new topic a moment after the one that created it.
-        while (partitions := _partitions(admin, binding, errors, timeout_s)) is None:
+        while (partitions := count_partitions(admin, binding, errors, timeout_s)) is None:
             if time.monotonic() >= deadline:
                 break
             time.sleep(_APPEARS_POLL_S)
@@ -98,8 +98,13 @@ def check_topic(
     return partitions
 
 
-def _partitions(admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float) -> int | None:
-    """Return how many partitions the topic has, or None when it does not exist."""
+def count_partitions(
+    admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float
+) -> int | None:
+    """Return how many partitions the topic has, or None when it does not exist.
+
+    Raises ExternalSystemError when no broker answers.
+    """
     try:
         topic = admin.list_topics(binding.topic, timeout=timeout_s).topics[binding.topic]
     except KafkaException as e:

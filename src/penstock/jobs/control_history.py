@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.snapshot_capture import positions_of
-from penstock.sources.base import PLANNED
+from penstock.sources.base import topic_offsets
 from penstock.sources.file_source import FileLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.query import BoundSource
@@ -66,7 +66,8 @@ def _reaches(position: Mapping[str, Any] | None, end: _End) -> bool:
         return False
     if isinstance(end, int):
         return bool(position["position"] >= end)
-    (offsets,) = (found for name, found in position.items() if name != PLANNED)
+    offsets = topic_offsets(position)
+    assert offsets is not None
     return all(offsets.get(str(partition), 0) >= offset for partition, offset in end.items())
 
 
@@ -88,9 +89,7 @@ def control_history(sources: list[BoundSource], checkpoint: Checkpoint, lineage:
 
 def _end_beyond_one_batch(source: BoundSource, position: Mapping[str, Any] | None) -> _End | None:
     log = source.log
-    is_paced = (
-        log.binding.is_paced if isinstance(log, KafkaLog) else isinstance(log, FileLog) and log.is_paced
-    )
+    is_paced = isinstance(log, FileLog | KafkaLog) and log.is_paced
     if is_paced:
         return None
     start = log.beginning() if position is None else log.decode(position)

@@ -8,7 +8,7 @@ from penstock.bindings.types import Binding, KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.snapshot_capture import positions_of
-from penstock.sources.base import PLANNED
+from penstock.sources.base import topic_offsets
 from penstock.sources.kafka_source import client_settings
 from penstock.sources.topic_identity import TopicIdentity
 
@@ -33,8 +33,7 @@ def known_topics(
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
     for binding in of_kafka:
         # The position names one topic, which may differ from the topic of the binding.
-        found = positions.get(binding.stream, {})
-        read_to = next((offsets for name, offsets in found.items() if name != PLANNED), None)
+        read_to = topic_offsets(positions.get(binding.stream, {}))
         note = topics.begin(binding, client_settings(binding), read_to)
         notes += [note] if note is not None else []
     return topics, notes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.durable import write_atomically
-from penstock.sources.base import PLANNED
+from penstock.sources.base import topic_offsets
 from penstock.streams.graph import STARTS
 
 __all__ = [
@@ -107,5 +107,6 @@ def _order(checkpoint: Path) -> dict[str, Any]:
 def _end(offset: dict[str, Any]) -> int | dict[int, int]:
     if "position" in offset:
         return int(offset["position"])
-    (partitions,) = (found for name, found in offset.items() if name != PLANNED)
+    partitions = topic_offsets(offset)
+    assert partitions is not None
     return {int(partition): int(end) for partition, end in partitions.items()}

@@ -10,12 +10,26 @@ import pyarrow as pa
 
 from penstock.records.types import BadRecord, RecordType
 
-__all__ = ["PLANNED", "BadRecord", "CountedLog", "HeldLog", "ReplayableLog", "SourceChunk", "Split"]
+__all__ = [
+    "PLANNED",
+    "BadRecord",
+    "CountedLog",
+    "HeldLog",
+    "ReplayableLog",
+    "SourceChunk",
+    "Split",
+    "topic_offsets",
+]
 
 PLANNED: Final = "planned_ms"
 """The field of an offset, beside the position, with the time when it was planned, in milliseconds since 1970."""
 
 PositionT = TypeVar("PositionT")
+
+
+def topic_offsets(offset: Mapping[str, Any]) -> Mapping[str, int] | None:
+    """Return the next offsets by partition in the offset of a Kafka stream, whatever its topic; None if it is empty."""
+    return next((found for name, found in offset.items() if name != PLANNED), None)
 
 
 @dataclass(frozen=True)

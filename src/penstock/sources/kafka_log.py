@@ -12,11 +12,11 @@ from typing import Any, Final, TypeAlias
 from confluent_kafka.admin import AdminClient
 
 from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
-from penstock.brokers.kafka_topics import LastError, build_client, check_topic
+from penstock.brokers.kafka_topics import LastError, build_client, check_topic, count_partitions
 from penstock.brokers.topic_offsets import find_begins, find_ends
-from penstock.errors import ExternalSystemError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sources.base import SourceChunk, Split
+from penstock.sources.base import PLANNED, SourceChunk, Split
 from penstock.sources.topic_reader import STALLED_AFTER_S, partition_name, topic_reader
 
 __all__ = ["KafkaLog", "Offsets"]
@@ -37,6 +37,7 @@ class _Look:
     """What the brokers have told last, in the process that plans."""
 
     admin: AdminClient
+    errors: LastError
     partitions: int
     partitions_at_s: float
     ends: dict[int, int] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class KafkaLog:
     binding: KafkaBinding
     settings: Mapping[str, Any]
     begins: Offsets
-    limit: int | None = RECORDS_PER_BATCH
+    limit: int = RECORDS_PER_BATCH
     wants_keys: bool = False
     _frozen: dict[int, int] | None = field(default=None, init=False)
     _look: _Look | None = field(default=None, init=False, repr=False)
@@ -62,6 +63,11 @@ class KafkaLog:
     def __getstate__(self) -> dict[str, Any]:
         # Clients do not travel.
         return {**self.__dict__, "_look": None}
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether the binding says how much of the topic goes into a micro-batch, where it is a control stream."""
+        return self.binding.is_paced
 
     def beginning(self) -> Offsets:
         """Return where the checkpoint begins to read the topic."""
@@ -72,7 +78,13 @@ class KafkaLog:
         return {self.binding.topic: {str(number): position[number] for number in sorted(position)}}
 
     def decode(self, offset: Mapping[str, Any]) -> Offsets:
-        """Decode a position."""
+        """Decode a position. Raises BindingError when it is of another topic."""
+        if self.binding.topic not in offset:
+            raise BindingError(
+                f"Stream {self.binding.stream!r}: the positions are of the topic "
+                f"{', '.join(name for name in offset if name != PLANNED)}, and the binding names "
+                f"{self.binding.topic!r}. Bind the stream to the same topic, or start without positions."
+            )
         return {int(number): end for number, end in offset[self.binding.topic].items()}
 
     def latest(self, start: Offsets, *, limited: bool) -> Offsets:
@@ -92,7 +104,7 @@ class KafkaLog:
         """The ends of the partitions of a position, or part of the way there, in proportion to what waits in each."""
         waits = {number: max(0, ends.get(number, at) - at) for number, at in start.items()}
         total = sum(waits.values())
-        if not limited or self.limit is None or total <= self.limit:
+        if not limited or total <= self.limit:
             return {number: at + waits[number] for number, at in start.items()}
         return {number: at + -(-waits[number] * self.limit // total) for number, at in start.items()}
 
@@ -132,18 +144,22 @@ class KafkaLog:
     def forget(self, end: Offsets) -> None:
         """The brokers keep records as long as the topic says."""
 
-    def lag(self, position: Offsets) -> dict[str, Any]:
-        """Return how many records wait after a position, as far as known."""
-        newest = self.newest()
-        return (
-            {} if newest is None else {"records": sum(max(0, newest[n] - position.get(n, 0)) for n in newest)}
-        )
+    def lag(self, position: Offsets) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
+        """Return nothing: Spark reports what waits, as of the plan of a micro-batch."""
+        return {}
 
     def _looked(self) -> _Look:
         if self._look is None:
-            admin = build_client(AdminClient, self.binding, self.settings, LastError())
-            self._look = _Look(admin, check_topic(self.binding, self.settings), time.monotonic())
+            errors = LastError()
+            admin = build_client(AdminClient, self.binding, self.settings, errors)
+            partitions = self._count(admin, errors)
+            self._look = _Look(admin, errors, partitions, time.monotonic())
         return self._look
+
+    def _count(self, admin: AdminClient, errors: LastError) -> int:
+        """Count the partitions of the topic. Raises PlaceMissingError when it is gone for good."""
+        count = count_partitions(admin, self.binding, errors, _ANSWER_TIMEOUT_S)
+        return check_topic(self.binding, self.settings, _ANSWER_TIMEOUT_S) if count is None else count
 
     def _ends(self) -> dict[int, int]:
         look = self._looked()
@@ -153,7 +169,7 @@ class KafkaLog:
             return look.ends
         try:
             if now_s - look.partitions_at_s >= _PARTITIONS_LOOK_S:
-                look.partitions = check_topic(self.binding, self.settings, _ANSWER_TIMEOUT_S)
+                look.partitions = self._count(look.admin, look.errors)
                 look.partitions_at_s = now_s
             look.ends = find_ends(look.admin, self.binding, range(look.partitions), _ANSWER_TIMEOUT_S)
         except ExternalSystemError:

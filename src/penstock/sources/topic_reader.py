@@ -284,7 +284,14 @@ _readers: OrderedDict[Any, TopicReader] = OrderedDict()
 
 def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], *, wants_keys: bool) -> TopicReader:
     """Return this process's reader of a topic; the reader that was used least recently makes room for a new one."""
-    key = os.getpid(), binding.servers, binding.topic, tuple(sorted(settings.items())), wants_keys
+    key = (
+        os.getpid(),
+        binding.stream,
+        binding.servers,
+        binding.topic,
+        tuple(sorted(settings.items())),
+        wants_keys,
+    )
     reader = _readers.get(key)
     if reader is None:
         reader = _readers[key] = TopicReader(binding, settings, wants_keys=wants_keys)

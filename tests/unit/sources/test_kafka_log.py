@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from penstock.bindings.types import KafkaBinding
+from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
+from penstock.errors import BindingError
 from penstock.sources.kafka_log import KafkaLog
 
 ends = st.dictionaries(
@@ -17,7 +19,7 @@ ends = st.dictionaries(
 )
 
 
-def log(limit: int | None = None) -> KafkaLog:
+def log(limit: int = RECORDS_PER_BATCH) -> KafkaLog:
     return KafkaLog(KafkaBinding("numbers", "kafka://h:1/t", "h:1", "t"), {}, {}, limit)
 
 
@@ -70,3 +72,11 @@ def test_a_log_travels_without_its_clients() -> None:
     one._frozen = {0: 5}
     copy = pickle.loads(pickle.dumps(one))
     assert (copy.limit, copy._frozen, copy._look) == (9, {0: 5}, None)
+
+
+def test_positions_of_another_topic_are_refused() -> None:
+    """With both names, and what to do."""
+    with pytest.raises(
+        BindingError, match=r"are of the topic other, and the binding names 't'\. Bind the stream"
+    ):
+        log().decode({"other": {"0": 1}, "planned_ms": 7})
