@@ -142,7 +142,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     )
     clock = _Clock()
     with _every_other(clock, sizes):
-        summary = JobRunner(_job(), settings, (Path(__file__),)).run()
+        summary = JobRunner(_job(), settings, {Path(__file__).name: Path(__file__)}).run()
     if summary.records_out != {"seen": sizes.batches * sizes.records}:
         raise RuntimeError(f"{summary.records_out} records were emitted for {sizes.batches * sizes.records}.")
     took = dict(enumerate(1000 * np.diff(batch_ends(work / "checkpoint")), start=1))

@@ -24,7 +24,7 @@ class LoadedJob:
     """A job, with the modules and packages that its file may import and that the workers need, too."""
 
     job: JobDescription
-    code: tuple[Path, ...]
+    code: dict[str, Path]
 
 
 def load_job(target: str) -> LoadedJob:
@@ -44,8 +44,8 @@ def load_job(target: str) -> LoadedJob:
     return LoadedJob(job, _list_modules(path))
 
 
-def _list_modules(path: Path) -> tuple[Path, ...]:
-    """List the modules and packages in the folder of a job file."""
+def _list_modules(path: Path) -> dict[str, Path]:
+    """List the modules and packages in the folder of a job file, by their paths below it."""
     packages = sorted(init.parent for init in path.parent.glob("*/__init__.py"))
     # The job file is a module of its own, even if its folder is a package.
     beside = [one for one in sorted(path.parent.glob("*.py")) if one.name != "__init__.py"]
@@ -55,7 +55,7 @@ def _list_modules(path: Path) -> tuple[Path, ...]:
             f"There are {len(modules)} Python files in and under {path.parent}, and all would go to the workers; the "
             f"limit is {_MAX_MODULES}. Give the job file a folder of its own."
         )
-    return tuple(modules)
+    return {module.relative_to(path.parent).as_posix(): module for module in modules}
 
 
 def _import(path: Path) -> ModuleType:

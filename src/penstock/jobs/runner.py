@@ -9,7 +9,7 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +75,7 @@ class JobRunner:
     Args:
         job: the described job.
         settings: how to run it.
-        code: the job's own modules, which the workers need.
+        code: the job's own modules, which the workers need, by their paths below a folder of the import path.
         number: the number of this run of a managed job, by which requests may name it.
 
     """
@@ -84,12 +84,12 @@ class JobRunner:
         self,
         job: JobDescription,
         settings: RunSettings,
-        code: tuple[Path, ...] = (),
+        code: Mapping[str, Path] | None = None,
         number: int | None = None,
     ) -> None:
         self._job = job
         self._settings = settings
-        self._code = code
+        self._code = code or {}
         self._number = number
         self.job_id: Final = f"{job.name}-{uuid.uuid4().hex[:8]}"
 

@@ -94,8 +94,8 @@ class Job(JobDescription):
         run.begin()
         return run
 
-    def _code(self) -> tuple[Path, ...]:
-        """Return the user's modules that the workers need."""
+    def _code(self) -> dict[str, Path]:
+        """Return the user's modules that the workers need, by their paths below a folder of the import path."""
         from penstock.launch.job_code import loaded_modules
 
         nodes = self.graph.nodes.values()

@@ -17,8 +17,11 @@ _INSTALLED: Final = tuple(
 _OWN: Final = str(Path(__file__).resolve().parents[1])
 
 
-def loaded_modules(functions: Iterable[Any]) -> tuple[Path, ...]:
-    """Return the files of the loaded modules from the folder of the program or of one of the functions.
+def loaded_modules(functions: Iterable[Any]) -> dict[str, Path]:
+    """Return the loaded modules from the folder of the program or of one of the functions.
+
+    The keys are paths below a folder of the import path: `rules/one.py` for the module `rules.one`. Names are those of
+    the import system, since folders do not tell which of them is on the import path.
 
     Installed modules are left out. So is `__main__`, whose content is pickled by value and needs no file.
     """
@@ -28,12 +31,13 @@ def loaded_modules(functions: Iterable[Any]) -> tuple[Path, ...]:
         module = sys.modules.get(name)
         if module is not None and (file := _file(module)) is not None:
             roots.add(file.parents[name.count(".") + (file.name == "__init__.py")])
-    found = set()
-    for module in list(sys.modules.values()):
+    found = {}
+    for name, module in list(sys.modules.items()):
         file = _file(module)
         if file is not None and any(file.is_relative_to(root) for root in roots):
-            found.add(file)
-    return tuple(sorted(found))
+            below = name.replace(".", "/")
+            found[f"{below}/__init__.py" if file.name == "__init__.py" else f"{below}.py"] = file
+    return dict(sorted(found.items()))
 
 
 def _file(module: ModuleType) -> Path | None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -296,30 +296,28 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
     return found
 
 
-def ship_code(session: SparkSession, folder: Path, job_modules: Sequence[Path]) -> None:
+def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Path]) -> None:
     """Make penstock and the job's modules importable in the workers, on any machine."""
     session.sparkContext.addPyFile(str(code_archive(folder, job_modules)))
 
 
-def code_archive(folder: Path, job_modules: Sequence[Path]) -> Path:
-    """Write a zip of penstock and the job's modules and packages, and return its path.
+def code_archive(folder: Path, job_modules: Mapping[str, Path]) -> Path:
+    """Write a zip of penstock and the job's modules, and return its path. The workers have the zip on the import path.
 
-    The shallowest modules and packages of a folder are at the top of the zip, which is on the import path. The name of
-    the zip is a hash of its content, since Spark refuses a second file of the same name.
+    The name of the zip is a hash of its content, since Spark refuses a second file of the same name.
+
+    Args:
+        folder: where to write the zip.
+        job_modules: the file of each of the job's modules by its path in the zip.
+
     """
     package = Path(__file__).parents[1]
-    files = [(path, Path("penstock") / path.relative_to(package)) for path in sorted(package.rglob("*.py"))]
-    roots: list[Path] = []
-    for path in sorted(job_modules, key=lambda path: (len(path.parts), path.name != "__init__.py")):
-        root = next((root for root in roots if path.is_relative_to(root)), None)
-        if root is None:
-            root = path.parent.parent if path.name == "__init__.py" else path.parent
-            roots.append(root)
-        files.append((path, path.relative_to(root)))
-    digest = hashlib.sha256(b"".join(str(name).encode() + path.read_bytes() for path, name in files))
+    own = {f"penstock/{path.relative_to(package).as_posix()}": path for path in sorted(package.rglob("*.py"))}
+    files = {**own, **job_modules}
+    digest = hashlib.sha256(b"".join(name.encode() + path.read_bytes() for name, path in files.items()))
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"
     with zipfile.ZipFile(archive, "w") as target:
-        for path, name in files:
+        for name, path in files.items():
             target.write(path, name)
     return archive

@@ -145,7 +145,7 @@ def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:
     return runner.run(hooks=RunHooks(on_progress=on_progress, on_note=_print_line))
 
 
-def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
+def _job(launch: Launch) -> tuple[Any, dict[str, Path]]:
     from penstock.jobs.job_loader import load_job
     from penstock.streams.job_description import JobDescription
 
@@ -160,7 +160,7 @@ def _job(launch: Launch) -> tuple[Any, tuple[Path, ...]]:
         raise JobDefinitionError(
             f"No installed package offers a job as the entry point {launch.entry_point!r} of {ENTRY_POINTS}."
         )
-    return job, ()
+    return job, {}
 
 
 def expand_variables(bindings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,65 @@
+"""The user's modules that go to the workers, under the names by which they are imported."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.launch.job_code import loaded_modules
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a folder; modules that a test imports from below it are forgotten after the test."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def _import(folder: Path, name: str) -> object:
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+def _write(path: Path, text: str = "def function(): pass\n") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_modules_keep_the_names_by_which_they_were_imported(root: Path) -> None:
+    """Though another folder of the import path lies above theirs."""
+    _write(root / "above_the_jobs.py")
+    _write(root / "below" / "code_of_a_job.py")
+    above = _import(root, "above_the_jobs")
+    below = _import(root / "below", "code_of_a_job")
+    assert loaded_modules([above.function, below.function]) == {  # type: ignore[attr-defined]
+        "above_the_jobs.py": root / "above_the_jobs.py",
+        "code_of_a_job.py": root / "below" / "code_of_a_job.py",
+    }
+
+
+def test_a_package_goes_with_its_parents(root: Path) -> None:
+    """A function's package, and what it imported from the same folder; modules that were not imported stay."""
+    _write(root / "rules_of_a_job" / "__init__.py", "")
+    _write(root / "rules_of_a_job" / "deep" / "__init__.py", "")
+    _write(root / "rules_of_a_job" / "deep" / "one.py", "import beside_the_rules\ndef function(): pass\n")
+    _write(root / "beside_the_rules.py")
+    _write(root / "never_imported.py")
+    module = _import(root, "rules_of_a_job.deep.one")
+    assert list(loaded_modules([module.function])) == [  # type: ignore[attr-defined]
+        "beside_the_rules.py",
+        "rules_of_a_job/__init__.py",
+        "rules_of_a_job/deep/__init__.py",
+        "rules_of_a_job/deep/one.py",
+    ]
+
+
+def test_installed_modules_stay(root: Path) -> None:
+    """The workers have them."""
+    _write(root / "alone.py", "import json, pytest, penstock\ndef function(): pass\n")
+    assert list(loaded_modules([_import(root, "alone").function])) == ["alone.py"]  # type: ignore[attr-defined]
