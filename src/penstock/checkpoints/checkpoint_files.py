@@ -15,7 +15,7 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.spark_checkpoint import Expected, inspect
 from penstock.checkpoints.spark_state_files import damage
 from penstock.errors import CheckpointError
-from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.cuts import batch_numbers, read_offsets, runs_in_real_time
 from penstock.sources.found_files import files_found
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
@@ -93,12 +93,18 @@ def _check(
     before_commit: int | None = None,
 ) -> None:
     begun = newest_begun(checkpoint) - lineage.first_batch
-    expected = Expected(len(lineage.streams), begun, retained, before_commit)
+    in_real_time = runs_in_real_time(checkpoint.spark_folder)
+    # In real time Spark has a single source, and penstock keeps the positions.
+    expected = Expected(1 if in_real_time else len(lineage.streams), begun, retained, before_commit)
     found = inspect(checkpoint.spark_folder, expected, thorough=thorough)
-    for stream, offset in zip(lineage.streams, found.offsets, strict=False):
+    offsets: Sequence[Any] = found.offsets
+    if in_real_time and found.planned >= 0:
+        positions = read_offsets(checkpoint.spark_folder / "offsets" / str(found.planned), lineage.streams)
+        offsets = [positions.get(stream) for stream in lineage.streams]
+    for stream, offset in zip(lineage.streams, offsets, strict=False):
         _check_source(checkpoint.folder / "sources", stream, offset)
     if not batch_numbers(checkpoint.spark_folder / "commits"):
-        _check_beginnings(checkpoint.folder / "sources", lineage.streams, found.offsets)
+        _check_beginnings(checkpoint.folder / "sources", lineage.streams, offsets)
 
 
 def _check_beginnings(folder: Path, streams: Sequence[str], offsets: Sequence[Any]) -> None:

@@ -16,6 +16,7 @@ import typer
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, print_json, stderr
 from penstock.cli.run_options import (
     BATCH_INTERVAL,
+    CHECKPOINT_INTERVAL,
     AllowNonRestoredStateOption,
     KeepPositionsOption,
     NewOutputsFromOption,
@@ -153,6 +154,7 @@ def run(
     checkpoint: _CheckpointOption = None,
     parallelism: _ParallelismOption = None,
     batch_interval: Annotated[int, BATCH_INTERVAL] = 0,
+    checkpoint_interval: Annotated[str, CHECKPOINT_INTERVAL] = "0s",
     master: _MasterOption = "local[*]",
     max_command_bytes: _MaxCommandBytesOption = 1 << 20,
     max_held_bytes: _MaxHeldBytesOption = 256 << 20,
@@ -183,6 +185,7 @@ def run(
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
     with _errors_reported(log_format) as log:
+        from penstock.base.durations import milliseconds
         from penstock.jobs.settings import RunSettings
 
         settings = RunSettings(
@@ -191,6 +194,7 @@ def run(
             checkpoint=checkpoint,
             parallelism=parallelism,
             batch_interval_ms=batch_interval,
+            checkpoint_interval_ms=milliseconds(checkpoint_interval, "--checkpoint-interval"),
             master=master,
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,

@@ -8,6 +8,7 @@ import typer
 
 __all__ = [
     "BATCH_INTERVAL",
+    "CHECKPOINT_INTERVAL",
     "AllowNonRestoredStateOption",
     "KeepPositionsOption",
     "NewOutputsFromOption",
@@ -15,6 +16,10 @@ __all__ = [
 ]
 
 BATCH_INTERVAL: Final = typer.Option(metavar="MS", help="Least time between micro-batches, in milliseconds.")
+CHECKPOINT_INTERVAL: Final = typer.Option(
+    metavar="TIME",
+    help="Run in real time, with checkpoints this far apart, such as 5s. Default: micro-batches.",
+)
 AllowNonRestoredStateOption = Annotated[
     bool,
     typer.Option("--allow-non-restored-state", help="Drop the state of steps that the job no longer has."),

@@ -13,6 +13,7 @@ from penstock.cli.outcome import print_outcome
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
 from penstock.cli.run_options import (
     BATCH_INTERVAL,
+    CHECKPOINT_INTERVAL,
     AllowNonRestoredStateOption,
     KeepPositionsOption,
     NewOutputsFromOption,
@@ -72,6 +73,7 @@ def submit(
         typer.Option(metavar="N", help="Tasks that share each keyed step. Default: the definition's."),
     ] = None,
     batch_interval: Annotated[int | None, BATCH_INTERVAL] = None,
+    checkpoint_interval: Annotated[str | None, CHECKPOINT_INTERVAL] = None,
     keep_positions: KeepPositionsOption = None,
     allow_non_restored_state: AllowNonRestoredStateOption = False,
     new_outputs_from: NewOutputsFromOption = None,
@@ -84,6 +86,7 @@ def submit(
             "name": name,
             "parallelism": parallelism,
             "batch_interval": None if batch_interval is None else f"{batch_interval}ms",
+            "checkpoint_interval": checkpoint_interval,
             "restart": restart,
             "scaling": None if scaling is None else scaling.value,
             "keep_positions": keep_positions,

@@ -349,9 +349,10 @@ class SlotRun:
         kind, _, name = held[0].partition("/")
         return StepTime(watermark_ms, f"{name}/{held[1]}" if kind == "source" and held[1] else name)
 
-    def close(self) -> None:
-        """Remove some of the expired values, and store the header of the slot."""
-        self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
+    def close(self, *, sweeps: bool = True) -> None:
+        """Put back the header of the slot. With `sweeps`, remove some of the expired values first."""
+        if sweeps:
+            self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
         self._tables.put_header(self.header.dump())
 
 

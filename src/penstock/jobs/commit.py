@@ -16,8 +16,9 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -52,10 +53,13 @@ from penstock.runtime.packed_rows import (
     time_of,
 )
 from penstock.sources.kafka_log import KafkaLog
-from penstock.spark.progress import BatchProgress, ProgressReader
+from penstock.spark.progress import BatchProgress, ProgressReader, SourceProgress
 from penstock.spark.types import StreamingQuery
 
 __all__ = ["STOPPING", "BatchCommitter", "EventTime", "Progress", "RunServices", "RunSummary"]
+
+LiveEnds: TypeAlias = Callable[[], Mapping[str, tuple[Any, Any]]]
+"""Returns where each stream stands after the last interval, and its newest end if known, as offsets."""
 
 STOPPING: Final = "The job is stopping and starts no further micro-batch."
 
@@ -190,6 +194,7 @@ class BatchCommitter:
         # By step and slot. A new run gets all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}
         self.closing = False
+        self.live_ends: LiveEnds | None = None
         self.plans: Final = Plans(checkpoint, bound.lineage)
         self.progress: Final = services.progress
         for node in bound.plan.graph.sources():
@@ -334,7 +339,7 @@ class BatchCommitter:
         """Return for each stream how much waits in its source after the newest micro-batch, and for how long."""
         found: dict[str, Lag] = {}
         now_s = time.time()
-        for source, reported in zip(self.bound.sources, last.sources, strict=False):
+        for source, reported in zip(self.bound.sources, self._source_progress(last), strict=False):
             name = source.node.name
             if isinstance(source.log, KafkaLog):
                 waiting = topic_waiting(source.log, reported)
@@ -350,6 +355,13 @@ class BatchCommitter:
                     waiting.lag, seconds=round(clock.waited_s(now_s, waiting.position), 3)
                 )
         return found
+
+    def _source_progress(self, last: BatchProgress) -> list[SourceProgress]:
+        """Return the progress of each source, which Spark knows only in micro-batches."""
+        if self.live_ends is None:
+            return last.sources
+        ends = self.live_ends()
+        return [SourceProgress(*ends.get(source.node.name, (None, None))) for source in self.bound.sources]
 
     def _event_time(self) -> dict[str, EventTime]:
         """Return the event time of each step that has reported it, in the order of the steps."""

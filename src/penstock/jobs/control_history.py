@@ -71,11 +71,17 @@ def _reaches(position: Mapping[str, Any] | None, end: _End) -> bool:
     return all(offsets.get(str(partition), 0) >= offset for partition, offset in end.items())
 
 
-def control_history(sources: list[BoundSource], checkpoint: Checkpoint, lineage: Lineage) -> ControlHistory:
+def control_history(
+    sources: list[BoundSource], checkpoint: Checkpoint, lineage: Lineage, *, in_real_time: bool = False
+) -> ControlHistory:
     """Return the history to read first, for a job that is about to start its query.
+
+    In real time the tasks read it first by themselves, so it is empty.
 
     A control stream with a limit per micro-batch in its binding keeps that pace, and data does not wait for it.
     """
+    if in_real_time:
+        return ControlHistory(checkpoint, lineage, {})
     planned = max(batch_numbers(checkpoint.spark_folder / "offsets"), default=-1)
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
     ends: dict[str, _End] = {}

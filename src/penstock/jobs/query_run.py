@@ -18,8 +18,10 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.commit import STOPPING, BatchCommitter, Progress
 from penstock.jobs.control_history import control_history
 from penstock.jobs.failure_diagnosis import SparkLog, explain_failure
+from penstock.jobs.intervals import coordinated
 from penstock.jobs.requests import Request, Requests
 from penstock.jobs.settings import RunSettings
+from penstock.realtime.coordinator import Coordinator
 from penstock.spark.query import Query, start_query
 from penstock.spark.types import PySparkException, SparkSession, StreamingQuery
 
@@ -81,7 +83,10 @@ class QueryRun:
         """
         committer = self.committer
         bound = committer.bound
-        committer.history = control_history(bound.sources, self.checkpoint, bound.lineage)
+        in_real_time = bool(self.settings.checkpoint_interval_ms)
+        committer.history = control_history(
+            bound.sources, self.checkpoint, bound.lineage, in_real_time=in_real_time
+        )
         if committer.history.note is not None:
             self.hooks.on_note(committer.history.note)
         log = SparkLog(self.checkpoint.folder / "spark.log")
@@ -120,13 +125,13 @@ class QueryRun:
         """Run this query and those that follow it, until one is not renewed."""
         on_start = self.on_start
         while True:
-            # After a stop no query starts: it would first finish what an earlier run left half done.
-            running = None if self.stop.is_set() else start_query(self.session, query)
-            on_start()
-            on_start = do_nothing
             status, request = "stopped", None
-            if running is not None:
-                status, request = self.follow(running, holds_data=query.holds_data)
+            # After a stop no query starts: it would first finish what an earlier run left half done.
+            if self.stop.is_set():
+                on_start()
+            else:
+                status, request = self._run_query(query, on_start, holds_data=query.holds_data)
+            on_start = do_nothing
             drains = request is not None and request.drain
             if drains:
                 # A bounded query processes all available input and ends by itself.
@@ -134,7 +139,7 @@ class QueryRun:
             if self.committer.bound.plan.awaits_end and (drains or status == "finished"):
                 # No input follows. This query fires what waits for the watermark, and windows that wait for the clock.
                 last = dataclasses.replace(query, bounded=True, ends=True, holds_data=True)
-                self.follow(start_query(self.session, last), heeds_requests=False)
+                self._run_query(last, heeds_requests=False)
             if status != _RENEWED:
                 return status, request
             query = self.renew(query)
@@ -145,11 +150,26 @@ class QueryRun:
         while True:
             self.committer.closing = False
             query = dataclasses.replace(query, bounded=True)
-            running = start_query(self.session, query)
-            status, _ = self.follow(running, holds_data=query.holds_data, heeds_requests=False)
+            status, _ = self._run_query(query, holds_data=query.holds_data, heeds_requests=False)
             if status != _RENEWED:
                 return query
             query = self.renew(query)
+
+    def _run_query(
+        self,
+        query: Query,
+        on_start: Callable[[], None] = do_nothing,
+        *,
+        holds_data: bool | None = None,
+        heeds_requests: bool = True,
+    ) -> tuple[str, Request | None]:
+        """Start a query, and follow it."""
+        with coordinated(query, self.settings, self.committer, self.checkpoint) as (query, coordinator):
+            running = start_query(self.session, query)
+            on_start()
+            return self.follow(
+                running, holds_data=holds_data, heeds_requests=heeds_requests, coordinator=coordinator
+            )
 
     def renew(self, query: Query) -> Query:
         """Return the query to continue with, after the last one has ended between two micro-batches."""
@@ -179,11 +199,13 @@ class QueryRun:
         *,
         holds_data: bool | None = None,
         heeds_requests: bool = True,
+        coordinator: Coordinator | None = None,
     ) -> tuple[str, Request | None]:
         """Follow the query until it ends; return the status and the request that stopped it, if any.
 
-        `holds_data` says whether the query holds data back; with None, the query is never renewed. Raises the
-        PenstockError that ends the run when it has lost its checkpoint or a receiver has failed.
+        `coordinator` ends its intervals early, if it has any. `holds_data` says whether the query holds data back; with
+        None, the query is never renewed. Raises the PenstockError that ends the run when it has lost its checkpoint or
+        a receiver has failed.
         """
         committer = self.committer
         committer.watch(query)
@@ -194,17 +216,17 @@ class QueryRun:
             request = self.requests.next() if heeds else None
             if stops or request is not None:
                 committer.closing = True
-                _stop_between_batches(query)
+                _stop_between_batches(query, coordinator)
                 committer.refresh()
                 self.hooks.on_progress(committer.progress)
                 return "stopped", request
             if holds_data is not None and self._is_outdated(holds_data=holds_data):
                 # The settings of Spark's sources are fixed while the query runs, so another query replaces it.
                 committer.closing = True
-                _stop_between_batches(query)
+                _stop_between_batches(query, coordinator)
                 committer.refresh()
                 return _RENEWED, None
-            failure = committer.failure()
+            failure = committer.failure() or (None if coordinator is None else coordinator.error)
             if failure is not None:
                 query.stop()
                 raise failure
@@ -220,11 +242,13 @@ class QueryRun:
         return "finished", None
 
 
-def _stop_between_batches(query: StreamingQuery) -> None:
+def _stop_between_batches(query: StreamingQuery, coordinator: Coordinator | None) -> None:
     """Stop the query after its current micro-batch, so that no sink has only a part of it.
 
-    `before_batch` refuses the next micro-batch, which ends the query, too.
+    `before_batch` refuses the next micro-batch, which ends the query, too. In real time the present interval ends now.
     """
+    if coordinator is not None:
+        coordinator.hasten()
     while query.isActive and query.status["isTriggerActive"]:
         time.sleep(_STOP_POLL_S)
     failure = query.exception()

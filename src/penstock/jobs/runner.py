@@ -28,6 +28,7 @@ from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.hindrances import check_room, convert_system_errors
+from penstock.jobs.intervals import changes_mode
 from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import LagClock, MetricsRecorder
 from penstock.jobs.outputs import check_outputs, start_new_outputs
@@ -56,8 +57,8 @@ __all__ = ["JobRunner", "Progress", "RunHooks", "RunSummary"]
 class _Prepared:
     """A job that is ready for Spark.
 
-    `state_note` says what state it starts with. `evolved` is the state that the job declares now if the state of the
-    checkpoint must be rewritten, else None.
+    `state_note` says what state it starts with. `declared` is the state that the job declares; `evolves` has the
+    reasons to rewrite that of the checkpoint.
     """
 
     checkpoint: Checkpoint
@@ -66,7 +67,12 @@ class _Prepared:
     events: RunEvents
     recorder: MetricsRecorder
     state_note: str
-    evolved: JobState | None
+    declared: JobState
+    evolves: tuple[str, ...]
+
+
+_NEW_STATES: Final = "its states have changed"
+_NEW_MODE: Final = "it changes between micro-batches and real time"
 
 
 class JobRunner:
@@ -147,7 +153,9 @@ class JobRunner:
         state_note = recovered + begin(self._job, settings, checkpoint)
         hooks.on_open()
         declared = declared_state(self._job)
-        evolves = must_evolve(declared, checkpoint)
+        reasons = [_NEW_STATES] if must_evolve(declared, checkpoint) else []
+        reasons += [_NEW_MODE] if changes_mode(checkpoint, settings) else []
+        evolves = bool(reasons)
         bound = compile_job(self._job, settings, checkpoint, gets_seed=evolves)
         new_outputs = check_outputs(bound, checkpoint, settings.bindings, settings.new_outputs_from)
         # Another run that the locks have not kept out has time to notice this while Spark starts.
@@ -168,9 +176,7 @@ class JobRunner:
         writer = stack.enter_context(contextlib.closing(kept))
         recorder = MetricsRecorder(writer, bound, self.job_id, settings.batch_interval_ms)
         stack.enter_context(serve_metrics(settings, recorder, hooks.on_note))
-        return _Prepared(
-            checkpoint, bound, ownership, events, recorder, state_note, declared if evolves else None
-        )
+        return _Prepared(checkpoint, bound, ownership, events, recorder, state_note, declared, tuple(reasons))
 
     def _put_aside(self, stop: threading.Event, hooks: RunHooks) -> Path | None:
         """With the setting `fresh` rename the checkpoint; return its new path, else None."""
@@ -206,10 +212,12 @@ class JobRunner:
         """Run the job, again after each rescaling, until it ends for another reason."""
         checkpoint, bound = prepared.checkpoint, prepared.bound
         requests = Requests(checkpoint.folder, self._number)
-        if prepared.evolved is not None:
-            lineage = evolve(session, checkpoint, prepared.evolved)
+        if prepared.evolves:
+            lineage = evolve(session, checkpoint, prepared.declared, " and ".join(prepared.evolves))
             bound = dataclasses.replace(bound, lineage=lineage)
-            hooks.on_note("The states of the checkpoint were rewritten as the job declares them now.")
+            hooks.on_note(
+                f"The states of the checkpoint were rewritten, since {' and '.join(prepared.evolves)}."
+            )
             prepared.events.add("evolved", {}, batch=lineage.first_batch - 1)
         prepared.recorder.watch_spark(
             lambda: session.sparkContext.defaultParallelism, MemoryGauge(session).sample

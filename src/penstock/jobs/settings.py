@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
 from penstock.control.commands import DEFAULT_MAX_BYTES
@@ -16,6 +17,9 @@ from penstock.objects.allowed import AllowedPlaces
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
 __all__ = ["RunSettings"]
+
+# An interval ends with some tenths of a second of Spark's.
+_MIN_CHECKPOINT_INTERVAL_MS: Final = 500
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class RunSettings:
             groups. Fixed for a checkpoint.
         batch_interval_ms: minimum time between the starts of two micro-batches, in milliseconds; 0 starts the next
             one as soon as there is data.
+        checkpoint_interval_ms: run in real time: tasks stay for this long, process records as they come, and state and
+            positions are made durable at the end; in milliseconds. 0 runs in micro-batches.
         master: the Spark master.
         strict: stop at the first record that cannot be processed, instead of writing it to the dead letters.
         max_command_bytes: the size limit of a command; larger ones are rejected.
@@ -67,6 +73,7 @@ class RunSettings:
     checkpoint: str | None = None
     parallelism: int | None = None
     batch_interval_ms: int = 0
+    checkpoint_interval_ms: int = 0
     master: str = "local[*]"
     strict: bool = False
     max_command_bytes: int = DEFAULT_MAX_BYTES
@@ -104,6 +111,15 @@ class RunSettings:
         if self.batch_interval_ms < 0:
             raise JobDefinitionError(
                 f"The batch interval is {self.batch_interval_ms} ms; it must not be negative."
+            )
+        if self.checkpoint_interval_ms and self.checkpoint_interval_ms < _MIN_CHECKPOINT_INTERVAL_MS:
+            raise JobDefinitionError(
+                f"The checkpoint interval is {self.checkpoint_interval_ms} ms; it must be at least "
+                f"{_MIN_CHECKPOINT_INTERVAL_MS} ms, or 0 for micro-batches."
+            )
+        if self.checkpoint_interval_ms and self.batch_interval_ms:
+            raise JobDefinitionError(
+                "A job has a batch interval in micro-batches, or a checkpoint interval in real time. Give only one."
             )
         if self.max_command_bytes < 1:
             raise JobDefinitionError(f"max_command_bytes is {self.max_command_bytes}; it must be at least 1.")

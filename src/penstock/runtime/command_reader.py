@@ -51,7 +51,7 @@ class CommandReader:
         """Yield the commands as packed Arrow batches."""
         return packed_batches(self.rows(chunks), self.plan.slots)
 
-    def rows(self, chunks: Iterable[SourceChunk]) -> Iterator[PackedRow]:
+    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:  # noqa: ARG002  # as StreamReader
         """Yield the same, row by row."""
         for chunk in chunks:
             with no_cyclic_collection():

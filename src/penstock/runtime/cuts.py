@@ -14,6 +14,7 @@ from penstock.sources.base import topic_offsets
 from penstock.streams.graph import STARTS
 
 __all__ = [
+    "INTERVALS",
     "Cut",
     "batch_numbers",
     "newest_cut",
@@ -21,8 +22,12 @@ __all__ = [
     "read_cut",
     "read_cuts",
     "read_offsets",
+    "runs_in_real_time",
     "write_stream_order",
 ]
+
+INTERVALS = "intervals"
+"""The folder with the positions after each interval, where a job runs in real time. Spark logs none then."""
 
 _ORDER_FILE = "streams.json"
 
@@ -57,10 +62,28 @@ def batch_numbers(log: Path) -> list[int]:
 
 def read_offsets(path: Path, streams: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the end of each stream in a file of Spark's offset log. Streams not read yet are left out."""
+    if runs_in_real_time(path.parent.parent):
+        positions = _interval_positions(path.parent.parent / INTERVALS, int(path.name))
+        return {stream: positions[stream] for stream in streams if stream in positions and stream != STARTS}
     # The file holds a version line, a line of metadata, then one line for each source.
     lines = path.read_text().splitlines()[2:]
     found = zip(streams, lines, strict=True)
     return {stream: json.loads(line) for stream, line in found if line != "-" and stream != STARTS}
+
+
+def runs_in_real_time(spark_folder: Path) -> bool:
+    """Return whether Spark's part of a checkpoint is of a job in real time."""
+    return (spark_folder / INTERVALS).is_dir()
+
+
+def _interval_positions(folder: Path, number: int) -> dict[str, dict[str, Any]]:
+    """Return the positions after an interval. One that Spark has planned but that did not end starts where they are."""
+    for one in (number, number - 1):
+        path = folder / str(one)
+        if path.exists():
+            positions: dict[str, dict[str, Any]] = json.loads(path.read_bytes())["positions"]
+            return positions
+    return {}
 
 
 def read_cuts(checkpoint: str | Path) -> list[Cut]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -78,19 +78,33 @@ class Level:
     def run(
         self, rows: Iterable[PackedRow], states: StoredStates, now: dt.datetime, slot: Slot
     ) -> Iterator[PackedRow]:
-        """Run a slot on its packed rows, in any order. Yield what steps emit, and rows for others, in a fixed order.
+        """Run a slot once: `open`, `run_round` and `store`."""
+        self.open(states, slot)
+        yield from self.run_round(rows, now)
+        yield from self.store()
 
-        The bodies must be bytes, which can be compared. `now` is the time of the micro-batch. Afterwards
-        `next_timer_ms` is the time at which the slot must run again even without input, in milliseconds since 1970, or
-        None if it need not.
+    def open(self, states: StoredStates, slot: Slot) -> None:
+        """Open the state of a slot, for any number of rounds."""
+        for runner in self._runners.values():
+            runner.open(states, slot)
+
+    def run_round(self, rows: Iterable[PackedRow], now: dt.datetime) -> Iterator[PackedRow]:
+        """Run the slot on packed rows, in any order. Yield what steps emit, and rows for others, in a fixed order.
+
+        The bodies must be bytes, which can be compared. `now` is the time of the round. Afterwards `next_timer_ms` is
+        the time at which the slot must run again even without input, in milliseconds since 1970, or None if it need
+        not.
         """
         # The shuffle delivers rows in any order, and rows that pass must leave in the same order in a replay.
         with GatheredRows(rows) as gathered:
-            yield from self._run(gathered.lists, states, now, slot)
+            yield from self._run(gathered.lists, now)
 
-    def _run(
-        self, found: Mapping[str, list[PackedRow]], states: StoredStates, now: dt.datetime, slot: Slot
-    ) -> Iterator[PackedRow]:
+    def store(self) -> Iterator[PackedRow]:
+        """Store the state of the slot, and yield rows that count it."""
+        for step_id in sorted(self._runners):
+            yield from self._runners[step_id].store()
+
+    def _run(self, found: Mapping[str, list[PackedRow]], now: dt.datetime) -> Iterator[PackedRow]:
         commands = _commands(found.get(SLOT_COMMANDS, []))
         updates = watermark_updates_of(map(in_memory, found.get(WATERMARKS, [])))
         wakes = WAKE in found
@@ -101,8 +115,7 @@ class Level:
             runner = self._runners.get(destination)
             if runner is not None:
                 mine = found.get(destination, [])
-                work = _Work(mine, runner.commands_for(commands), updates, now, slot, wakes)
-                yield from runner.run(work, states)
+                yield from runner.run(_Work(mine, runner.commands_for(commands), updates, now, wakes))
                 timers = [self.next_timer_ms, runner.next_timer_ms]
                 self.next_timer_ms = min((at for at in timers if at is not None), default=None)
             elif destination not in (SLOT_COMMANDS, WATERMARKS, WAKE) or not self._is_last:
@@ -117,17 +130,28 @@ def _commands(rows: list[PackedRow]) -> list[SlotCommand]:
 
 @dataclass(frozen=True)
 class _Work:
-    """The input of one step in a slot: packed rows, commands, watermark updates, the time of the micro-batch, the slot.
+    """The input of one step in a slot: packed rows, commands, watermark updates, the time of the round.
 
-    `wakes` is true in the first micro-batch of a job that starts with a seed.
+    `wakes` is true in the first round of a job that starts with a seed.
     """
 
     rows: list[PackedRow]
     commands: list[SlotCommand]
     updates: list[WatermarkUpdate]
     at: dt.datetime
-    slot: Slot
     wakes: bool
+
+
+@dataclass
+class _OpenSlot:
+    """The state of a step in a slot, from `open` to `store`. `name` is that of the slot in the worker's cache."""
+
+    slot: Slot
+    name: Hashable
+    entries: Entries
+    tables: SlotTables
+    was_woken: bool = False
+    has_swept: bool = False
 
 
 class _StepRunner:
@@ -148,6 +172,7 @@ class _StepRunner:
         self._sends_watermarks: Final = plan.sends_watermarks(node)
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
+        self._opened: _OpenSlot | None = None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
@@ -168,27 +193,33 @@ class _StepRunner:
         target = admitted.command.target.step
         return target == step if target else step in self._plan.accepting.takers(admitted.command)
 
-    def run(self, work: _Work, states: StoredStates) -> Iterator[PackedRow]:
-        """Run the step on its input in one slot."""
-        entries = states.entries(self.node.id)
-        name = (
-            self.node.id,
-            work.slot.key_groups[0],
-            len(work.slot.key_groups),
-            str(self._core.state_schema),
-        )
+    def open(self, states: StoredStates, slot: Slot) -> None:
+        """Let the next rounds run in a slot. Its state is read when the first of them needs it."""
+        self._states, self._slot, self._opened = states, slot, None
+
+    def _open(self) -> _OpenSlot:
+        slot, entries = self._slot, self._states.entries(self.node.id)
+        name = (self.node.id, slot.key_groups[0], len(slot.key_groups), str(self._core.state_schema))
         kept = self._cache.take(name)
         if self._plan.seed is not None and entries.get(HEAD) is None:
             # The slot runs for the first time, perhaps not in the first micro-batch, if no task there woke it. Anything
             # that the worker has kept of such a slot is from before a rescaling.
-            take_over(seed_folder(self._plan.seed, self.node.id, work.slot.key_groups[0]), entries)
+            take_over(seed_folder(self._plan.seed, self.node.id, slot.key_groups[0]), entries)
         try:
             tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        run = SlotRun(self._core, work.slot, tables, BatchTime(work.at, self._watermark_rules, work.updates))
+        return _OpenSlot(slot, name, entries, tables)
+
+    def run(self, work: _Work) -> Iterator[PackedRow]:
+        """Run the step on its input of one round."""
+        if self._opened is None:
+            self._opened = self._open()
+        slot, entries, tables = self._opened.slot, self._opened.entries, self._opened.tables
+        self._opened.was_woken |= work.wakes
+        run = SlotRun(self._core, slot, tables, BatchTime(work.at, self._watermark_rules, work.updates))
         yield from dead_letter_rows(run.dead_letters, self._plan)
-        first = work.slot.key_groups[0]
+        first = slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
         rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
         if work.commands or broadcast:
@@ -197,7 +228,7 @@ class _StepRunner:
             applied = list(execution.applied.values())
             if execution.reports or applied:
                 yield reports_row(self.node.step, first, work.at, execution.reports, applied)
-        if work.slot.first and (run.changed_shared or work.wakes):
+        if slot.first and (run.changed_shared or work.wakes):
             settings = msgspec.json.encode(run.settings())
             yield counts_row("settings", self.node.step, 0, first, settings)
         held_before = run.header.held_bytes
@@ -216,20 +247,29 @@ class _StepRunner:
         traces = run.traces(self._level)
         if traces:
             yield reports_row(self.node.step, first, work.at, traces)
-        run.close()
+        # Once for each `open`, since many rounds would look through many rows.
+        run.close(sweeps=not self._opened.has_swept)
+        self._opened.has_swept = True
         if run.header.held_bytes != held_before:
             yield counts_row("held", self.node.step, run.header.held_bytes, first)
         if run.records:
             yield counts_row("records", self.node.step, run.records, first)
         for what, count in run.counts.items():
             yield counts_row(what, self.node.step, count, first)
-        if tables.changed or work.wakes:
+        self.next_timer_ms = run.next_timer_ms
+
+    def store(self) -> Iterator[PackedRow]:
+        """Store what the rounds have changed, and yield rows that count keys and bytes."""
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        tables, first = opened.tables, opened.slot.key_groups[0]
+        if tables.changed or opened.was_woken:
             yield counts_row("keys", self.node.step, tables.keys, first)
         if tables.changed:
             tables.store()
             yield counts_row("state_bytes", self.node.step, tables.stored_bytes, first)
-        self.next_timer_ms = run.next_timer_ms
-        self._cache.put(name, tables.keep())
+        self._cache.put(opened.name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
         """Report the event time to the driver, and to the steps after this one once it has changed."""

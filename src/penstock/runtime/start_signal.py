@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.records.schemas import record_type
-from penstock.runtime.packed_rows import packed_batches, watermark_rows
+from penstock.runtime.packed_rows import PackedRow, packed_batches, watermark_rows
 from penstock.runtime.plan import JobPlan
 from penstock.sources.base import SourceChunk
 from penstock.streams.graph import STARTS, SourceNode
@@ -32,6 +32,11 @@ class StartReader:
 
     def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
         """Yield the watermark updates of each end of time, as packed Arrow batches."""
+        yield from packed_batches(self.rows(chunks), self.plan.slots)
+
+    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:  # noqa: ARG002  # as StreamReader
+        """Yield the same, row by row."""
         for _ in chunks:
-            rows = watermark_rows(WatermarkUpdate(self.node.id, {}, ends=True), self.plan.first_key_groups)
-            yield from packed_batches(rows, self.plan.slots)
+            yield from watermark_rows(
+                WatermarkUpdate(self.node.id, {}, ends=True), self.plan.first_key_groups
+            )

@@ -69,8 +69,11 @@ class Forwarder:
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
         """Forward packed rows, row by row."""
-        offsets: dict[str, int] = {}
-        for row in unpacked_rows(batches):
+        return self.forward(unpacked_rows(batches), {})
+
+    def forward(self, rows: Iterable[PackedRow], offsets: dict[str, int]) -> Iterator[PackedRow]:
+        """Forward rows; `offsets` has what earlier calls for the same micro-batch have counted."""
+        for row in rows:
             route = self._routes.get(row.destination)
             if route is None:
                 yield row

@@ -62,7 +62,7 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
     )
 
 
-def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState) -> Lineage:
+def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState, reason: str) -> Lineage:
     """Rewrite the state of a checkpoint, which must be locked, as a changed job declares it; return its new lineage.
 
     The stored state is read under its old declarations only once: otherwise names and values that the job has dropped
@@ -75,7 +75,7 @@ def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState) ->
     _check_between(
         checkpoint, lineage, "Start the unchanged job once more to finish it, and change the job then."
     )
-    return _rewrite(session, checkpoint, lineage, declared, "its states have changed")
+    return _rewrite(session, checkpoint, lineage, declared, reason)
 
 
 def _has_state(checkpoint: Checkpoint, lineage: Lineage) -> bool:

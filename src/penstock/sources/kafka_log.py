@@ -17,7 +17,7 @@ from penstock.brokers.topic_offsets import find_begins, find_ends
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
 from penstock.sources.base import PLANNED, SourceChunk, Split
-from penstock.sources.topic_reader import STALLED_AFTER_S, partition_name, topic_reader
+from penstock.sources.topic_reader import STALLED_AFTER_S, TopicReader, partition_name, topic_reader
 
 __all__ = ["KafkaLog", "Offsets"]
 
@@ -133,13 +133,16 @@ class KafkaLog:
 
     def read(self, splits: Sequence[Split], record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # as ReplayableLog
         """Read the records of splits."""
-        reader = topic_reader(self.binding, self.settings, wants_keys=self.wants_keys)
         ranges: dict[int, tuple[int, int]] = {}
         for split in splits:
             number = int(split.partition)
             first, _ = ranges.get(number, (split.start, split.start))
             ranges[number] = first, split.end
-        return reader.read(ranges)
+        return self.reader().read(ranges)
+
+    def reader(self) -> TopicReader:
+        """Return the reader of the topic in this worker."""
+        return topic_reader(self.binding, self.settings, wants_keys=self.wants_keys)
 
     def forget(self, end: Offsets) -> None:
         """The brokers keep records as long as the topic says."""

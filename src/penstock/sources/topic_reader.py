@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
-from penstock.sources.base import SourceChunk
+from penstock.sources.base import SourceChunk, Split
 
 __all__ = ["TopicReader", "partition_name", "topic_reader"]
 
@@ -36,6 +36,7 @@ _MAX_READERS: Final = 16
 # Tasks of a partition move between workers. A worker that is this many records behind reads them faster than it seeks.
 _MAX_SKIPPED: Final = 20_000
 _MAX_AHEAD: Final = 200_000
+_NO_END: Final = 1 << 63
 
 STALLED_AFTER_S: Final = 120.0
 """How long a range may yield nothing before the micro-batch fails, for example while brokers are away."""
@@ -180,6 +181,44 @@ class TopicReader:
             # What is read in part, because the task fails or is killed, is read again from its start.
             self._unassign([number for number in open_ranges if number in self._partitions])
 
+    def follow(self, starts: Mapping[int, int]) -> None:
+        """Begin to take records of partitions as they come, each from an offset."""
+        self._unassign([number for number in self._partitions if number not in starts])
+        self._seek(starts)
+
+    def take(self, timeout_s: float) -> list[tuple[Split, SourceChunk]]:
+        """Return the records that have come of the partitions that are followed, with the range that they are of.
+
+        Waits for the first one for some time. Raises what `read` raises.
+        """
+        messages = self._consumer.consume(_TAKEN_AT_ONCE, 0)
+        if not messages:
+            one = self._consumer.poll(timeout_s)
+            messages = [] if one is None else [one, *self._consumer.consume(_TAKEN_AT_ONCE, 0)]
+        self._sort(messages)
+        found: list[tuple[Split, SourceChunk]] = []
+        for number, waiting in sorted(self._partitions.items()):
+            start, taken = waiting.at, waiting.take(_NO_END)
+            if taken:
+                waiting.at = taken[-1].offset() + 1
+                gathered = _Gathered(partition_name(number), has_keys=self._wants_keys)
+                chunks = [*gathered.add(taken), *gathered.rest()]
+                ends = [chunk.offsets[-1].as_py() + 1 for chunk in chunks]
+                for chunk, end in zip(chunks, ends, strict=True):
+                    found.append((Split(partition_name(number), "", start, end), chunk))
+                    start = end
+        return found
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition that is followed."""
+        return {number: one.at for number, one in self._partitions.items()}
+
+    @property
+    def known_ends(self) -> dict[int, int]:
+        """The next offset of each partition, beyond the marks that the client has passed since the last record."""
+        return {number: max(one.at, one.received) for number, one in self._partitions.items()}
+
     def _seek(self, starts: Mapping[int, int]) -> None:
         """Let each partition begin at an offset. What the client has read ahead is kept where it continues there."""
         known = self._partitions
@@ -224,6 +263,11 @@ class TopicReader:
             messages = [] if one is None else [one]
             if not messages and time.monotonic() > deadline_s:
                 raise self._stalled()
+        self._sort(messages)
+        self._drop_surplus(open_ranges)
+
+    def _sort(self, messages: list[Any]) -> None:
+        """Sort messages by partition."""
         if any(map(_ERROR, messages)):
             messages = [message for message in messages if not self._is_error(message)]
         numbers = set(map(_PARTITION, messages))
@@ -232,7 +276,6 @@ class TopicReader:
             runs = [(numbers.pop(), messages)]
         for number, run in runs:
             self._partitions[number].add(list(run))
-        self._drop_surplus(open_ranges)
 
     def _is_error(self, message: Any) -> bool:
         """Whether a message is an event, not a record. Raises what the event says."""

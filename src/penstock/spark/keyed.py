@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pyspark.sql import DataFrame, Row, functions
 from pyspark.sql.streaming.stateful_processor import (
@@ -23,7 +23,7 @@ from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import spark_batch
 from penstock.streams.graph import ProcessNode
 
-__all__ = ["keyed_level"]
+__all__ = ["SparkStates", "keyed_level"]
 
 
 def keyed_level(rows: DataFrame, plan: JobPlan, level: list[ProcessNode]) -> DataFrame:
@@ -53,7 +53,7 @@ class LevelProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the states. Spark calls this in every task, and once in the driver."""
         self._handle = handle
-        self._states = _States({name: handle.getMapState(name, _NAME, _CONTENT) for name in self._step_ids})
+        self._states = SparkStates.of(handle, self._step_ids)
 
     @functools.cached_property
     def _level(self) -> Level:
@@ -94,11 +94,16 @@ class LevelProcessor(StatefulProcessor):
         """Do nothing. Spark calls this at the end of the task."""
 
 
-class _States:
-    """The stored states of a level's steps, in Spark."""
+class SparkStates:
+    """The stored states of steps, in Spark."""
 
     def __init__(self, states: dict[str, MapState]) -> None:
         self._entries: Final = {step_id: _Entries(state) for step_id, state in states.items()}
+
+    @classmethod
+    def of(cls, handle: StatefulProcessorHandle, step_ids: Iterable[str]) -> Self:
+        """Open the states of steps."""
+        return cls({name: handle.getMapState(name, _NAME, _CONTENT) for name in step_ids})
 
     def entries(self, step_id: str) -> _Entries:
         """Return the stored entries of a step."""

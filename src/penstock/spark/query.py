@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.realtime.interval_task import CoordinatorAddress, IntervalTask, LiveSource
 from penstock.runtime.command_reader import CommandReader
 from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.plan import JobPlan
@@ -23,6 +24,7 @@ from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
 from penstock.sources.base import HeldLog, ReplayableLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
+from penstock.spark.interval_rows import interval_reports
 from penstock.spark.keyed import keyed_level
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.log_source import LogStart, log_stream
@@ -53,7 +55,8 @@ class Query:
 
     With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
     `first_batch`, and `positions` has the streams' start positions in it, if not those of their bindings. `limits` has
-    the number of records of a topic in a micro-batch, if not that of its binding.
+    the number of records of a topic in a micro-batch, if not that of its binding. With `coordinator` the query runs in
+    real time: its tasks stay for an interval, and do what the coordinator says.
     """
 
     plan: JobPlan
@@ -71,6 +74,7 @@ class Query:
     first_batch: int = 0
     positions: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
+    coordinator: CoordinatorAddress | None = None
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
@@ -80,7 +84,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     committed. If the query then rests, it calls `on_rest` with the number of seconds. An exception from any of them
     ends the query.
     """
-    reports = _compile(spark, query)
+    reports = _compile(spark, query) if query.coordinator is None else _compile_interval(spark, query)
     trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
     if query.bounded:
         trigger = {"availableNow": True}
@@ -92,7 +96,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
         query.before_batch(number)
         rows = batch.collect()
         query.on_batch(number, rows)
-        if has_clock and not query.bounded and not rows:
+        if has_clock and not query.bounded and not rows and query.coordinator is None:
             # Otherwise Spark would start the next micro-batch at once, although no data has come.
             query.on_rest(number, _REST_S)
             time.sleep(_REST_S)
@@ -117,6 +121,13 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
     if must_shuffle:
         rows = rows.repartition(query.parallelism, "slot")
     return rows.mapInArrow(_write(query, last, sorts=must_shuffle), REPORT_DDL)
+
+
+def _compile_interval(spark: SparkSession, query: Query) -> DataFrame:
+    assert query.coordinator is not None
+    sources = tuple(LiveSource(source.node, source.log, source.reader) for source in query.sources)
+    task = IntervalTask(query.plan, sources, query.writer, query.coordinator, query.first_batch)
+    return interval_reports(spark, task)
 
 
 def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:

@@ -47,6 +47,7 @@ class JobSettings(pydantic.BaseModel):
     bounded: bool = False
     parallelism: int | None = None
     batch_interval: str = "0s"
+    checkpoint_interval: str = "0s"
     master: str = "local[*]"
     strict: bool = False
     max_command_bytes: int = RunSettings.max_command_bytes
@@ -98,11 +99,12 @@ class JobSettings(pydantic.BaseModel):
 
     def run_settings(self, checkpoint: str) -> dict[str, Any]:
         """Return the fields of RunSettings for a run on a checkpoint."""
-        otherwise = {"batch_interval", "lock_timeout", "spark", "restart", "scaling"}
+        otherwise = {"batch_interval", "checkpoint_interval", "lock_timeout", "spark", "restart", "scaling"}
         plain = self.model_dump(include=set(JobSettings.model_fields) - otherwise)
         return {
             **plain,
             "batch_interval_ms": milliseconds(self.batch_interval, "batch_interval"),
+            "checkpoint_interval_ms": milliseconds(self.checkpoint_interval, "checkpoint_interval"),
             "lock_timeout_s": milliseconds(self.lock_timeout, "lock_timeout") / 1000,
             "spark_settings": dict(self.spark),
             "checkpoint": checkpoint,
@@ -130,6 +132,10 @@ class Changes(pydantic.BaseModel):
     )
     batch_interval: Text | None = Field(
         default=None, description="The minimum time between the starts of micro-batches, such as 500ms."
+    )
+    checkpoint_interval: Text | None = Field(
+        default=None,
+        description="Run in real time with checkpoints this far apart, such as 5s; 0s: micro-batches.",
     )
     restart: Text | None = Field(
         default=None, description="The restart strategy, such as fixed-delay:attempts=3,delay=10s."

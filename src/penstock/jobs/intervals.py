@@ -1,0 +1,79 @@
+"""Intervals: what a job needs besides its query when it runs in real time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from collections.abc import Iterator
+
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.jobs.commit import BatchCommitter
+from penstock.jobs.settings import RunSettings
+from penstock.realtime.coordinator import Coordinator
+from penstock.realtime.interval_files import IntervalFiles
+from penstock.runtime.cuts import batch_numbers, runs_in_real_time
+from penstock.sources.base import ReplayableLog
+from penstock.sources.starts import StartLog
+from penstock.spark.query import BoundSource, Query
+
+__all__ = ["changes_mode", "coordinated"]
+
+
+def changes_mode(checkpoint: Checkpoint, settings: RunSettings) -> bool:
+    """Return whether a job that has run in micro-batches is to run in real time, or the other way."""
+    folder = checkpoint.spark_folder
+    has_run = bool(batch_numbers(folder / "offsets"))
+    return has_run and runs_in_real_time(folder) != bool(settings.checkpoint_interval_ms)
+
+
+@contextlib.contextmanager
+def coordinated(
+    query: Query, settings: RunSettings, committer: BatchCommitter, checkpoint: Checkpoint
+) -> Iterator[tuple[Query, Coordinator | None]]:
+    """Yield the query, with a coordinator of its intervals if the job runs in real time."""
+    if not settings.checkpoint_interval_ms:
+        yield query, None
+        return
+    sources = [_source(source, query) for source in query.sources]
+    logs = {source.node.name: source.log for source in sources}
+    first = {name: query.positions.get(name) or log.encode(log.beginning()) for name, log in logs.items()}
+    controls = frozenset(source.node.name for source in sources if source.node.is_control)
+    coordinator = Coordinator(
+        logs,
+        controls,
+        frozenset(logs) - controls if query.holds_data else frozenset(),
+        first,
+        IntervalFiles(checkpoint.spark_folder, settings.retained_batches),
+        query.parallelism,
+        query.bounded,
+        settings.checkpoint_interval_ms / 1000,
+        _host(settings.master),
+        committer.ownership.check,
+    )
+
+    def before_batch(number: int) -> None:
+        query.before_batch(number)
+        coordinator.begin(number - query.first_batch)
+
+    committer.live_ends = coordinator.ends
+    with coordinator:
+        yield (
+            dataclasses.replace(
+                query, sources=sources, coordinator=coordinator.address, before_batch=before_batch
+            ),
+            coordinator,
+        )
+
+
+def _source(source: BoundSource, query: Query) -> BoundSource:
+    """Return a source of the query; that of starts says whether time ends."""
+    log: ReplayableLog[object] = source.log
+    if isinstance(log, StartLog):
+        log = StartLog(ends=query.ends)
+    return dataclasses.replace(source, log=log)
+
+
+def _host(master: str) -> str:
+    """Return the name under which the tasks reach this process."""
+    return "127.0.0.1" if master.startswith("local") else socket.gethostbyname(socket.gethostname())

@@ -1,0 +1,226 @@
+"""The task of an interval: its readers, its slot and its sinks, from the coordinator's first message to its last."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.engine.slot import Slot
+from penstock.realtime.exchange import Exchange
+from penstock.realtime.feeds import Arrivals, Feed, FollowedTopic, PushedRanges, RepeatedReadings, RowReader
+from penstock.realtime.inbox import Inbox
+from penstock.realtime.messages import (
+    CaughtUp,
+    Commit,
+    Done,
+    End,
+    FromCoordinator,
+    Go,
+    Hello,
+    Push,
+    StartData,
+    TaskLog,
+    receive,
+    send,
+)
+from penstock.realtime.slot_rounds import SlotRounds
+from penstock.runtime.level import StoredStates
+from penstock.runtime.packed_rows import PackedRow
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.writer import Writer
+from penstock.sources.base import ReplayableLog
+from penstock.sources.kafka_log import KafkaLog
+from penstock.streams.graph import SourceNode
+
+__all__ = ["CoordinatorAddress", "IntervalTask", "LiveSource"]
+
+# What readers may have read before the slot has processed it.
+_WAITING_BYTES: Final = 32 << 20
+# Readers and the slot share the interpreter. By default one waits 5 ms for the other.
+_SWITCH_S: Final = 0.0005
+_CONNECT_TIMEOUT_S: Final = 30.0
+
+_decoder: Final = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+@dataclass(frozen=True)
+class LiveSource:
+    """A source of the job: its node, the log that it reads, and what makes rows of it."""
+
+    node: SourceNode
+    log: ReplayableLog[Any]
+    reader: RowReader
+
+
+@dataclass(frozen=True)
+class CoordinatorAddress:
+    """Where the coordinator listens, and the secret that its tasks know."""
+
+    host: str
+    port: int
+    secret: str
+
+
+@dataclass(frozen=True)
+class IntervalTask:
+    """What a worker needs to run the task of an interval. Interval 0 is micro-batch `first_batch` of the job."""
+
+    plan: JobPlan
+    sources: tuple[LiveSource, ...]
+    writer: Writer
+    coordinator: CoordinatorAddress
+    first_batch: int
+
+    def run(
+        self, number: int, task: int, attempt: int, states: StoredStates | None, slot: Slot
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the task of an interval, in Spark's numbering, and yield its reports."""
+        running = _Running(self, number, task)
+        try:
+            rows = running.rows(states, slot, wakes=number == 0 and self.plan.seed is not None)
+            yield from self.writer.batches(rows, self.first_batch + number, task, attempt)
+        finally:
+            running.close()
+
+
+class _Running:
+    """The task of one interval while it runs."""
+
+    def __init__(self, job: IntervalTask, number: int, task: int) -> None:
+        sys.setswitchinterval(_SWITCH_S)
+        self._job: Final = job
+        self._task: Final = task
+        self._inbox: Final = Inbox(_WAITING_BYTES)
+        place = job.coordinator
+        self._link: Final = socket.create_connection((place.host, place.port), timeout=_CONNECT_TIMEOUT_S)
+        self._link.settimeout(None)
+        self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        host = self._link.getsockname()[0]
+        self._exchange: Final = Exchange(job.plan, task, self._inbox, host, place.secret)
+        self._feeds: dict[str, Feed] = {}
+        self._started: set[str] = set()
+        self._committed: Final = threading.Event()
+        send(self._link, Hello(place.secret, number, task, self._exchange.address))
+
+    def rows(self, states: StoredStates | None, slot: Slot, *, wakes: bool) -> Iterator[PackedRow]:
+        """Yield the rows for sinks and the driver. Ends when what the tasks did is on disk."""
+        plan, sources = self._job.plan, self._job.sources
+        go = self._receive()
+        assert isinstance(go, Go)
+        self._exchange.connect(go.peers)
+        readers = [_sender(task, one) for task in range(plan.parallelism) for one in sources]
+        exchange = self._exchange
+        rounds = SlotRounds(
+            plan,
+            self._task,
+            readers,
+            self._inbox,
+            exchange.send_emitted,
+            lambda level: exchange.end_level(f"slot/{self._task}", level),
+        )
+        for source in sources:
+            self._feeds[source.node.name] = Feed(
+                source.reader,
+                self._arrivals(source, go),
+                _sender(self._task, source),
+                exchange.send_read,
+                exchange.end_read,
+                self._inbox.fail,
+            )
+        if go.history is not None:
+            controls = [one for one in sources if one.node.is_control]
+            rounds.await_history(
+                (_sender(task, one) for task in range(plan.parallelism) for one in controls),
+                lambda: send(self._link, CaughtUp()),
+            )
+        for source in sources:
+            if source.node.is_control or go.history is None:
+                self._start(source.node.name)
+        threading.Thread(target=self._listen, name="coordinator", daemon=True).start()
+        if states is not None:
+            rounds.open(states, slot, wakes=wakes)
+        yield from rounds.live() if go.log is None else rounds.replay(go.log.rounds)
+        yield from rounds.store()
+        self._join()
+        exchange.finish()
+        log = TaskLog({name: feed.readings for name, feed in self._feeds.items()}, rounds.done)
+        send(self._link, Done(log, self._positions()))
+        self._committed.wait()
+        self._inbox.take(0)
+
+    def _arrivals(self, source: LiveSource, go: Go) -> Arrivals:
+        name, log = source.node.name, source.log
+        if go.log is not None:
+            return RepeatedReadings(log, source.node, go.log.readings.get(name, ()))
+        if isinstance(log, KafkaLog):
+            until = None if go.until is None else go.until.get(name, {})
+            return FollowedTopic(log, go.follows.get(name, {}), (go.history or {}).get(name), until)
+        return PushedRanges(log, source.node)
+
+    def _start(self, stream: str) -> None:
+        """Start a feed."""
+        self._feeds[stream].start()
+        self._started.add(stream)
+
+    def _join(self) -> None:
+        for stream in sorted(self._started):
+            self._feeds[stream].join()
+
+    def _positions(self) -> dict[str, dict[int, int]]:
+        found = {name: feed.arrivals for name, feed in self._feeds.items()}
+        return {
+            name: arrivals.positions
+            for name, arrivals in found.items()
+            if isinstance(arrivals, FollowedTopic)
+        }
+
+    def _receive(self) -> FromCoordinator:
+        message: FromCoordinator = receive(self._link, _decoder)
+        return message
+
+    def _listen(self) -> None:
+        """Carry out what the coordinator says."""
+        try:
+            while True:
+                message = self._receive()
+                if isinstance(message, Push):
+                    arrivals = self._feeds[message.stream].arrivals
+                    assert isinstance(arrivals, PushedRanges)
+                    arrivals.push(message.reading)
+                elif isinstance(message, StartData):
+                    for name in self._feeds.keys() - self._started:
+                        self._start(name)
+                elif isinstance(message, End):
+                    self._end_feeds()
+                elif isinstance(message, Commit):
+                    self._committed.set()
+                    return
+        except (OSError, msgspec.DecodeError) as e:
+            self._inbox.fail(ConnectionError(f"the coordinator of the interval is gone ({e})"))
+            self._committed.set()
+
+    def _end_feeds(self) -> None:
+        for name, feed in self._feeds.items():
+            feed.arrivals.end()
+            if name not in self._started:
+                # The interval ends before data could be read. The slots wait for the end of the feed.
+                self._start(name)
+
+    def close(self) -> None:
+        """End the threads and close the connections."""
+        self._inbox.fail(ConnectionError("the interval is over"))
+        self._end_feeds()
+        self._link.close()
+        self._exchange.close()
+        self._join()
+
+
+def _sender(task: int, source: LiveSource) -> str:
+    return f"{task}/{source.node.name}"

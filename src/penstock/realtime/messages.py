@@ -1,0 +1,164 @@
+"""Messages between the coordinator of an interval and its tasks, and between its tasks."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+__all__ = [
+    "HISTORY",
+    "Bundle",
+    "CaughtUp",
+    "Commit",
+    "Done",
+    "End",
+    "FromCoordinator",
+    "FromTask",
+    "Go",
+    "Hello",
+    "Joined",
+    "Push",
+    "Range",
+    "Reading",
+    "Round",
+    "StartData",
+    "TaskLog",
+    "receive",
+    "send",
+]
+
+HISTORY: Final = -1
+"""Instead of a level: the history of a control stream has ended."""
+
+_LENGTH_BYTES: Final = 4
+
+Range: TypeAlias = tuple[str, str, int, int]
+"""A split as plain values: partition, path, start, end."""
+
+
+class Reading(msgspec.Struct, array_like=True, frozen=True):
+    """What a task has read of a stream in one go, and when, in milliseconds since 1970."""
+
+    now_ms: int
+    ranges: list[Range]
+
+
+class Round(msgspec.Struct, array_like=True, frozen=True):
+    """What a slot has processed in one go: how many bundles of each sender, at which level and time."""
+
+    level: int
+    now_ms: int
+    taken: dict[str, int]
+
+
+class TaskLog(msgspec.Struct):
+    """What a task did in an interval, so that it can do the same again: its readings by stream, and its rounds."""
+
+    readings: dict[str, list[Reading]] = {}
+    rounds: list[Round] = []
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """A task is there, and takes rows of other tasks at `address`."""
+
+    token: str
+    number: int
+    task: int
+    address: tuple[str, int]
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """A task has processed everything; `positions` are those of the partitions that it reads, by stream."""
+
+    log: TaskLog
+    positions: dict[str, dict[int, int]]
+
+
+class Go(msgspec.Struct, tag=True, frozen=True):
+    """All tasks are there. `log` says what the task does if the interval is repeated.
+
+    `follows` has the partitions that the task follows, by stream, and where they begin. With `history`, which has the
+    ends of control partitions by stream, data waits for the message `StartData`. With `until`, which has the ends of
+    all partitions, the task reads up to there and no further.
+    """
+
+    peers: list[tuple[str, int]]
+    follows: dict[str, dict[int, int]]
+    history: dict[str, dict[int, int]] | None = None
+    until: dict[str, dict[int, int]] | None = None
+    log: TaskLog | None = None
+
+
+class Push(msgspec.Struct, tag=True, frozen=True):
+    """A range of a stream that the task is to read; without one, the end of the history of a control stream."""
+
+    stream: str
+    reading: Reading | None
+
+
+class CaughtUp(msgspec.Struct, tag=True, frozen=True):
+    """The slot of the task has processed the history of all control streams."""
+
+
+class StartData(msgspec.Struct, tag=True, frozen=True):
+    """All slots have caught up, so data streams may be read."""
+
+
+class End(msgspec.Struct, tag=True, frozen=True):
+    """The interval ends: read no more, and process what was read."""
+
+
+class Commit(msgspec.Struct, tag=True, frozen=True):
+    """What the tasks did is on disk, so sinks may make it visible."""
+
+
+class Joined(msgspec.Struct, tag=True, frozen=True):
+    """The first message of a connection between tasks."""
+
+    token: str
+    number: int
+    task: int
+
+
+class Bundle(msgspec.Struct, tag=True, frozen=True):
+    """Packed rows of a sender for a level. The end of the sender's rows has None instead.
+
+    `through` is the last level whose output has ended; 0 for what is read, and HISTORY for the end of the history of a
+    control stream, after which more follows.
+    """
+
+    sender: str
+    level: int
+    rows: list[tuple[str, int, int, str, int, bytes]] | None
+    through: int = 0
+
+
+FromTask: TypeAlias = Hello | CaughtUp | Done
+FromCoordinator: TypeAlias = Go | Push | StartData | End | Commit
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+def send(to: socket.socket, message: msgspec.Struct) -> None:
+    """Send a message."""
+    body = _encoder.encode(message)
+    to.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+
+
+def receive(origin: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+    """Receive a message. Raises ConnectionError when the other side is gone."""
+    size = int.from_bytes(_receive(origin, _LENGTH_BYTES), "big")
+    return decoder.decode(_receive(origin, size))
+
+
+def _receive(origin: socket.socket, size: int) -> bytes:
+    parts: list[bytes] = []
+    left = size
+    while left:
+        part = origin.recv(min(left, 1 << 20))
+        if not part:
+            raise ConnectionError("the other side has closed the connection")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

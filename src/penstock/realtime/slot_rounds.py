@@ -1,0 +1,219 @@
+"""Slot rounds: run all levels of one slot on what comes, in rounds, until the interval ends."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from penstock.base.instants import instant_of
+from penstock.engine.slot import Slot
+from penstock.realtime.inbox import Delivery, Inbox
+from penstock.realtime.messages import HISTORY, Round
+from penstock.runtime.level import Level, StoredStates
+from penstock.runtime.packed_rows import COUNTS, SLOT_COMMANDS, TIME, WAKE, WATERMARKS, PackedRow, counts_row
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.writer import Forwarder
+from penstock.state.kept_slots import SlotCache, kept_slots
+
+__all__ = ["FOR_EACH_LEVEL", "Send", "SlotRounds", "Totals"]
+
+Send: TypeAlias = Callable[[str, Iterable[PackedRow], int], list[PackedRow]]
+"""Sends rows of a sender to the slots and levels that they are for, and returns those for sinks and the driver.
+
+The last argument is the level that gets rows for every level first.
+"""
+
+FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, WATERMARKS, WAKE})
+"""The destinations of rows that every level of a slot sees, one after the other."""
+
+# Counts of which the newest is the value; others add up.
+_VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
+
+
+class Totals:
+    """The counts that rounds report, as one row each."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, int], tuple[int, bytes]] = {}
+
+    def add(self, row: PackedRow) -> None:
+        """Add a row of counts."""
+        kind, name, group, count, body = msgspec.msgpack.decode(row.body)
+        before = 0 if kind in _VALUES else self._found.get((kind, name, group), (0, b""))[0]
+        self._found[kind, name, group] = (before + count, body)
+
+    def rows(self) -> Iterator[PackedRow]:
+        """Yield the totals, sorted."""
+        for (kind, name, group), (count, body) in sorted(self._found.items()):
+            yield counts_row(kind, name, count, group, body)
+
+
+class SlotRounds:
+    """The rounds of one slot in one interval.
+
+    A round takes all deliveries that wait for a level, and runs the level on their rows. `done` has the rounds so far.
+
+    Args:
+        plan: the plan of the job.
+        task: the number of the task that runs the slot.
+        readers: the senders that read streams, in all tasks.
+        inbox: where deliveries come.
+        send: sends what a level emits.
+        announce: tells all slots, this one too, that the output of a level has ended.
+
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        task: int,
+        readers: Iterable[str],
+        inbox: Inbox,
+        send: Send,
+        announce: Callable[[int], None],
+        cache: SlotCache = kept_slots,
+    ) -> None:
+        self._inbox: Final = inbox
+        self._send: Final = send
+        self._announce: Final = announce
+        self._sender: Final = f"slot/{task}"
+        steps = [[node.id for node in level] for level in plan.levels()]
+        self._levels: Final = [Level(plan, step_ids, cache) for step_ids in steps]
+        self._forwarders: Final = [Forwarder(plan, step_ids) for step_ids in steps]
+        self._offsets: Final[list[dict[str, int]]] = [{} for _ in steps]
+        self._reading: Final = set(readers)
+        self._through: Final = {f"slot/{number}": 0 for number in range(plan.parallelism)}
+        self._waiting: Final[list[dict[str, deque[list[PackedRow]]]]] = [{} for _ in range(len(steps) + 1)]
+        self._history: set[str] | None = None
+        self._on_caught_up: Callable[[], None] = _nothing
+        self._ended = 0
+        self._first_group: Final = sorted(plan.first_key_groups)[task]
+        self.totals: Final = Totals()
+        self.done: list[Round] = []
+
+    def open(self, states: StoredStates, slot: Slot, *, wakes: bool) -> None:
+        """Open the state of the slot. With `wakes`, its first round takes over its seed."""
+        for level in self._levels:
+            level.open(states, slot)
+        if wakes:
+            self._add(Delivery(self._sender, 1, [PackedRow(WAKE, self._first_group, 0, "", 0, b"")]))
+
+    def await_history(self, readers: Iterable[str], on_caught_up: Callable[[], None]) -> None:
+        """Call a function once the slot has processed what these senders find in their streams at the start."""
+        self._history, self._on_caught_up = set(readers), on_caught_up
+
+    def live(self) -> Iterator[PackedRow]:
+        """Run rounds as rows and times come, until all senders have ended. Yield rows for sinks and the driver."""
+        for number, level in enumerate(self._levels, 1):
+            if level.wants_clock:
+                # The slot tells when it must run next only once it has run.
+                yield from self._round(Round(number, _now_ms(), {}))
+        while True:
+            yield from self._run_waiting()
+            if self._history is not None and not self._history and not self._has_waiting():
+                self._history = None
+                self._on_caught_up()
+            if self._end_levels():
+                return
+            for delivery in self._inbox.take(self._wait_s()):
+                self._add(delivery)
+
+    def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
+        """Run these rounds, each when its deliveries are there. Yield rows for sinks and the driver."""
+        for one in rounds:
+            waiting = self._waiting[one.level]
+            while any(len(waiting.get(sender, ())) < count for sender, count in one.taken.items()):
+                for delivery in self._inbox.take(None):
+                    self._add(delivery)
+            yield from self._round(one)
+
+    def store(self) -> Iterator[PackedRow]:
+        """Store the state, and yield the totals of all rounds."""
+        for level in self._levels:
+            for row in level.store():
+                self.totals.add(row)
+        yield from self.totals.rows()
+
+    def _add(self, delivery: Delivery) -> None:
+        if delivery.rows is not None:
+            self._waiting[delivery.level].setdefault(delivery.sender, deque()).append(delivery.rows)
+        elif delivery.through == HISTORY:
+            if self._history is not None:
+                self._history.discard(delivery.sender)
+        elif delivery.sender in self._through:
+            self._through[delivery.sender] = delivery.through
+        else:
+            self._reading.discard(delivery.sender)
+
+    def _run_waiting(self) -> Iterator[PackedRow]:
+        """Run a round of each level for which something waits, or a timer is due."""
+        for number, waiting in enumerate(self._waiting):
+            now_ms = _now_ms()
+            taken = {sender: len(bundles) for sender, bundles in sorted(waiting.items()) if bundles}
+            due_ms = self._levels[number - 1].next_timer_ms if number else None
+            if taken or (due_ms is not None and due_ms <= now_ms):
+                yield from self._round(Round(number, now_ms, taken))
+
+    def _round(self, one: Round) -> Iterator[PackedRow]:
+        self.done.append(one)
+        waiting = self._waiting[one.level]
+        rows = [
+            row
+            for sender, count in one.taken.items()
+            for _ in range(count)
+            for row in waiting[sender].popleft()
+        ]
+        if one.level == 0:
+            yield from self._without_counts(rows)
+            return
+        number = one.level - 1
+        level, forwarder = self._levels[number], self._forwarders[number]
+        made = level.run_round(rows, instant_of(one.now_ms))
+        passing: list[PackedRow] = []
+        leaving: list[PackedRow] = []
+        for row in forwarder.forward(made, self._offsets[number]):
+            is_own = row.destination in FOR_EACH_LEVEL and row.key_group == self._first_group
+            (passing if is_own else leaving).append(row)
+        if passing and one.level < len(self._levels):
+            self._add(Delivery(self._sender, one.level + 1, passing))
+        yield from self._without_counts(self._send(self._sender, leaving, one.level + 1))
+
+    def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:
+        for row in rows:
+            if row.destination == COUNTS:
+                self.totals.add(row)
+            else:
+                yield row
+
+    def _end_levels(self) -> bool:
+        """End the levels that have all their input. Return whether all have."""
+        while self._ended <= len(self._levels):
+            level = self._ended
+            behind = any(through < level - 1 for through in self._through.values())
+            if self._reading or behind or any(self._waiting[level].values()):
+                return False
+            self._ended += 1
+            if 0 < level < len(self._levels):
+                self._announce(level)
+        return True
+
+    def _has_waiting(self) -> bool:
+        return any(bundles for waiting in self._waiting for bundles in waiting.values())
+
+    def _wait_s(self) -> float | None:
+        """How long nothing happens by itself."""
+        timers = [level.next_timer_ms for level in self._levels]
+        due_ms = min((at for at in timers if at is not None), default=None)
+        return None if due_ms is None else max(0.0, (due_ms - _now_ms()) / 1000)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
