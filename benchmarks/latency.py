@@ -58,6 +58,7 @@ class Sizes:
     settled_s: float = 5.0
     partitions: int = 4
     delivery: str = option("at-least-once", choices=("at-least-once", "exactly-once"))
+    checkpoint_interval: str = option("0s", "the interval of real time; 0s: micro-batches")
     job: str = option("job.py", "which job of the example", choices=("job.py", "vectorised.py"))
     spark: Sequence[str] = option((), "further Spark settings, NAME=VALUE")
 
@@ -191,6 +192,7 @@ def _job_arguments(broker: KafkaBroker, sizes: Sizes, work: Path) -> list[str]:
     }
     for name, uri in bindings.items():
         arguments += ["-D", f"{name}={uri}"]
+    arguments += ["--checkpoint-interval", sizes.checkpoint_interval]
     for setting in sizes.spark:
         arguments += ["--spark", setting]
     return arguments

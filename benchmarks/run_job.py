@@ -22,6 +22,7 @@ from unittest import mock
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.base.durations import milliseconds
 from penstock.bindings.parse import split_definition
 from penstock.jobs.job_loader import load_job
 from penstock.jobs.runner import JobRunner, Progress, RunHooks
@@ -85,6 +86,7 @@ def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, 
     parser.add_argument("--state-memory-mb", type=int, help="default: as for penstock run")
     parser.add_argument("--receipts-mb", type=int, help="default: as for penstock run")
     parser.add_argument("--batch-interval-ms", type=int, default=0)
+    parser.add_argument("--checkpoint-interval", default="0s")
     parser.add_argument("--spark", action="append", default=[], help="NAME=VALUE, a Spark setting")
     arguments = parser.parse_args(given)
     loaded = load_job(arguments.job)
@@ -93,6 +95,7 @@ def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, 
         bounded=arguments.bounded,
         checkpoint=str(arguments.checkpoint),
         batch_interval_ms=arguments.batch_interval_ms,
+        checkpoint_interval_ms=milliseconds(arguments.checkpoint_interval, "--checkpoint-interval"),
         master=f"local[{arguments.cores or '*'}]",
         spark_settings=dict(text.split("=", 1) for text in arguments.spark),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import uuid
@@ -110,7 +111,7 @@ def compile_job(
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
     plan = _plan(job, settings, checkpoint, bindings, gets_seed=gets_seed)
-    sinks = _sinks(job, plan, bindings)
+    sinks = _sinks(job, plan, bindings, settings)
     commands = bindings.get(COMMANDS)
     read = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
     topics, notes = known_topics((bindings[node.name] for node in read), checkpoint, lineage)
@@ -166,12 +167,15 @@ def _plan(
 
 
 def _sinks(
-    job: JobDescription, plan: JobPlan, bindings: Mapping[str, Binding]
+    job: JobDescription, plan: JobPlan, bindings: Mapping[str, Binding], settings: RunSettings
 ) -> dict[str, tuple[Sink, RecordType, pa.Schema]]:
     """Return each sink, including the one for dead letters, with the type and schema that it writes."""
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
-        made = _sink(bindings[sink.name], sink.record_type, sink.protobuf)
+        binding = bindings[sink.name]
+        if settings.checkpoint_interval_ms and isinstance(binding, KafkaBinding):
+            binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
+        made = _sink(binding, sink.record_type, sink.protobuf)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
     sinks[DEAD_LETTERS] = (
         _sink(bindings[DEAD_LETTERS], DEAD_LETTER_TYPE, None),
@@ -298,6 +302,10 @@ def _has_raw(binding: Binding) -> bool:
     if isinstance(binding, FilesBinding):
         return binding.format in LINE_FORMATS
     return not isinstance(binding, RateBinding)
+
+
+# A task in real time does not flush what it has sent until its interval ends.
+_AT_ONCE: Final = {"linger.ms": "1"}
 
 
 @dataclass(frozen=True)

@@ -161,14 +161,17 @@ class Feed:
     def _run(self) -> None:
         in_history = True
         try:
-            while (found := self.arrivals.next()) is not None:
+            while True:
+                if in_history and not self.arrivals.has_history:
+                    in_history = False
+                    self._end(self._sender, HISTORY)
+                found = self.arrivals.next()
+                if found is None:
+                    break
                 reading, chunks = found
                 if chunks:
                     self.readings.append(reading)
                     self._send(self._sender, self._reader.rows(chunks, reading.now_ms))
-                if in_history and not self.arrivals.has_history:
-                    in_history = False
-                    self._end(self._sender, HISTORY)
             self._end(self._sender, 0)
         except BaseException as e:  # whatever it is, the task ends with it
             self._fail(e)
