@@ -33,7 +33,6 @@ from penstock.realtime.messages import (
     send,
 )
 from penstock.sources.base import ReplayableLog
-from penstock.sources.file_source import share
 from penstock.sources.kafka_log import KafkaLog
 
 __all__ = ["Coordinator"]
@@ -293,7 +292,7 @@ class Coordinator:
 
     def _push(self, attempt: _Attempt, *, history: bool = False) -> None:
         """Give the tasks what is new in logs that are not topics; with `history`, all of it, and that this is all."""
-        for name, log in self._logs.items():
+        for index, (name, log) in enumerate(self._logs.items()):
             waits = name not in self._controls and attempt.awaits_history and not self._drains
             if isinstance(log, KafkaLog) or name in self._held or waits:
                 continue
@@ -302,9 +301,11 @@ class Coordinator:
             if position != before:
                 attempt.positions[name] = position
                 now_ms = time.time_ns() // 1_000_000
-                for task, splits in enumerate(share(log.splits(before, position, self._tasks), self._tasks)):
-                    ranges = [(one.partition, one.path, one.start, one.end) for one in splits]
-                    self._tell(attempt.sockets[task], Push(name, Reading(now_ms, ranges)))
+                # One task reads all of a log, since tasks do not wait for each other and records keep their order.
+                reader = attempt.sockets[index % self._tasks]
+                splits = log.splits(before, position, 1)
+                ranges = [(one.partition, one.path, one.start, one.end) for one in splits]
+                self._tell(reader, Push(name, Reading(now_ms, ranges)))
             if history:
                 for one in attempt.sockets.values():
                     self._tell(one, Push(name, None))

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.realtime.inbox import Delivery, Inbox
+from penstock.realtime.inbox import Delivery, Inbox, PeerLostError
 from penstock.realtime.messages import Bundle, Joined, receive, send
 from penstock.realtime.slot_rounds import FOR_EACH_LEVEL
 from penstock.runtime.packed_rows import PackedRow, encode_body
@@ -81,7 +81,7 @@ class Exchange:
                 self._sockets.append(one)
                 threading.Thread(target=self._receive, args=(one,), daemon=True).start()
         except OSError as e:
-            self._inbox.fail(e)
+            self._lose(e)
 
     def _receive(self, one: socket.socket) -> None:
         """Put what a task sends into the inbox."""
@@ -96,8 +96,13 @@ class Exchange:
                 delivery = Delivery(bundle.sender, bundle.level, rows, bundle.through)
                 self._inbox.put(delivery, waits=joined.number == 0)
         except (OSError, msgspec.DecodeError) as e:
-            if not self._is_over:
-                self._inbox.fail(ConnectionError(f"another task of the interval is gone ({e})"))
+            self._lose(e)
+
+    def _lose(self, error: Exception) -> PeerLostError:
+        lost = PeerLostError(f"another task of the interval is gone ({error})")
+        if not self._is_over:
+            self._inbox.fail(lost)
+        return lost
 
     def send_read(self, sender: str, rows: Iterable[PackedRow]) -> None:
         """Send what a reader has read."""
@@ -146,13 +151,19 @@ class Exchange:
         assert delivery.rows is not None
         bundle = Bundle(delivery.sender, delivery.level, [tuple(row) for row in delivery.rows])
         with self._reading_lock if is_reader else self._running_lock:
+            self._tell(to, bundle)
+
+    def _tell(self, to: socket.socket, bundle: Bundle) -> None:
+        try:
             send(to, bundle)
+        except OSError as e:
+            raise self._lose(e) from e
 
     def _end(self, delivery: Delivery, sockets: dict[int, socket.socket], lock: threading.Lock) -> None:
         self._inbox.put(delivery)
         with lock:
             for one in sockets.values():
-                send(one, Bundle(delivery.sender, 0, None, delivery.through))
+                self._tell(one, Bundle(delivery.sender, 0, None, delivery.through))
 
     def finish(self) -> None:
         """Note that everything has come, so that other tasks may go."""

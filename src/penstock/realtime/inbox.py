@@ -8,7 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from penstock.runtime.packed_rows import PackedRow
 
-__all__ = ["Delivery", "Inbox"]
+__all__ = ["Delivery", "Inbox", "PeerLostError"]
+
+
+class PeerLostError(Exception):
+    """Another task of the interval, or its coordinator, is gone."""
 
 
 class Delivery(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +16,7 @@ import pyarrow as pa
 from penstock.engine.slot import Slot
 from penstock.realtime.exchange import Exchange
 from penstock.realtime.feeds import Arrivals, Feed, FollowedTopic, PushedRanges, RepeatedReadings, RowReader
-from penstock.realtime.inbox import Inbox
+from penstock.realtime.inbox import Inbox, PeerLostError
 from penstock.realtime.messages import (
     CaughtUp,
     Commit,
@@ -37,6 +38,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Writer
 from penstock.sources.base import ReplayableLog
 from penstock.sources.kafka_log import KafkaLog
+from penstock.state.kept_slots import SlotCache, kept_slots
 from penstock.streams.graph import SourceNode
 
 __all__ = ["CoordinatorAddress", "IntervalTask", "LiveSource"]
@@ -46,6 +48,7 @@ _WAITING_BYTES: Final = 32 << 20
 # Readers and the slot share the interpreter. By default one waits 5 ms for the other.
 _SWITCH_S: Final = 0.0005
 _CONNECT_TIMEOUT_S: Final = 30.0
+_CAUSE_FIRST_S: Final = 0.5
 
 _decoder: Final = msgspec.msgpack.Decoder(FromCoordinator)
 
@@ -79,13 +82,26 @@ class IntervalTask:
     first_batch: int
 
     def run(
-        self, number: int, task: int, attempt: int, states: StoredStates | None, slot: Slot
+        self,
+        number: int,
+        task: int,
+        attempt: int,
+        states: StoredStates | None,
+        slot: Slot,
+        cache: SlotCache = kept_slots,
     ) -> Iterator[pa.RecordBatch]:
-        """Run the task of an interval, in Spark's numbering, and yield its reports."""
-        running = _Running(self, number, task)
+        """Run the task of an interval, in Spark's numbering, and yield its reports.
+
+        `cache` has what the worker keeps of slots between intervals.
+        """
+        running = _Running(self, number, task, cache)
         try:
             rows = running.rows(states, slot, wakes=number == 0 and self.plan.seed is not None)
             yield from self.writer.batches(rows, self.first_batch + number, task, attempt)
+        except PeerLostError:
+            # Spark shows the error that comes first, and that of the other task is the cause.
+            time.sleep(_CAUSE_FIRST_S)
+            raise
         finally:
             running.close()
 
@@ -93,10 +109,11 @@ class IntervalTask:
 class _Running:
     """The task of one interval while it runs."""
 
-    def __init__(self, job: IntervalTask, number: int, task: int) -> None:
+    def __init__(self, job: IntervalTask, number: int, task: int, cache: SlotCache) -> None:
         sys.setswitchinterval(_SWITCH_S)
         self._job: Final = job
         self._task: Final = task
+        self._cache: Final = cache
         self._inbox: Final = Inbox(_WAITING_BYTES)
         place = job.coordinator
         self._link: Final = socket.create_connection((place.host, place.port), timeout=_CONNECT_TIMEOUT_S)
@@ -124,6 +141,7 @@ class _Running:
             self._inbox,
             exchange.send_emitted,
             lambda level: exchange.end_level(f"slot/{self._task}", level),
+            self._cache,
         )
         for source in sources:
             self._feeds[source.node.name] = Feed(
@@ -203,7 +221,7 @@ class _Running:
                     self._committed.set()
                     return
         except (OSError, msgspec.DecodeError) as e:
-            self._inbox.fail(ConnectionError(f"the coordinator of the interval is gone ({e})"))
+            self._inbox.fail(PeerLostError(f"the coordinator of the interval is gone ({e})"))
             self._committed.set()
 
     def _end_feeds(self) -> None:
@@ -215,7 +233,7 @@ class _Running:
 
     def close(self) -> None:
         """End the threads and close the connections."""
-        self._inbox.fail(ConnectionError("the interval is over"))
+        self._inbox.fail(PeerLostError("the interval is over"))
         self._end_feeds()
         self._link.close()
         self._exchange.close()

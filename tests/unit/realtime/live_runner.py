@@ -1,0 +1,178 @@
+"""Live runner: intervals of a job in this process, with real tasks, sockets and files, but without Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from memory_log import MemoryLog
+
+from penstock.objects.allowed import AllowedPlaces
+from penstock.realtime.coordinator import Coordinator
+from penstock.realtime.interval_files import IntervalFiles
+from penstock.realtime.interval_task import IntervalTask, LiveSource
+from penstock.records.wire_formats import format_of
+from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
+from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.record_reader import StreamReader
+from penstock.runtime.slots import slot_keys
+from penstock.runtime.start_signal import START_NODE, StartReader
+from penstock.runtime.writer import Writer
+from penstock.sources.fetched import FetchedFiles
+from penstock.sources.starts import StartLog
+from penstock.state.kept_slots import SlotCache
+from penstock.streams.graph import COMMANDS
+from penstock.streams.job_description import JobDescription
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.memory_entries import MemoryStates, Stored
+from penstock.testing.memory_sinks import MemorySink, Written
+
+PATIENCE_S = 60
+
+
+class LiveRunner:
+    """A job in real time. `states` has what was committed; `sinks` what the last interval wrote."""
+
+    def __init__(
+        self,
+        job: JobDescription,
+        folder: Path,
+        parallelism: int = 1,
+        interval_s: float = 0.05,
+        *,
+        drains: bool = False,
+        ends: bool = False,
+    ) -> None:
+        job.check()
+        self.job = job
+        self.plan = JobPlan(
+            job.graph, job.key_groups, frozenset(), frozenset(), strict=False, parallelism=parallelism
+        )
+        nodes = job.graph.sources()
+        self.logs = {node.name: MemoryLog() for node in nodes}
+        self.logs[COMMANDS] = MemoryLog()
+        self.states: dict[tuple[str, int], Stored] = {}
+        self.caches = [SlotCache() for _ in range(parallelism)]
+        self.number = 0
+        self.folder = folder
+        self.files = IntervalFiles(folder, 100)
+        self.interval_s = interval_s
+        self.drains = drains
+        self.ends = ends
+        self.records: dict[str, int] = {}
+        self.failing_sink = ""
+        self.coordinator: Coordinator | None = None
+
+    def send(self, stream: str, *records: Mapping[str, Any] | bytes) -> None:
+        """Append records to a stream."""
+        self.logs[stream].append([r if isinstance(r, bytes) else json.dumps(r).encode() for r in records])
+
+    def sources(self) -> list[LiveSource]:
+        found = [
+            LiveSource(
+                node, self.logs[node.name], StreamReader(self.plan, node, format_of("json", node.record_type))
+            )
+            for node in self.job.graph.sources()
+        ]
+        fetched = FetchedFiles(str(self.folder / "fetched"), 1 << 20, AllowedPlaces.of((), ()))
+        found.append(
+            LiveSource(COMMAND_NODE, self.logs[COMMANDS], CommandReader(self.plan, "json", 1 << 20, fetched))
+        )
+        found.append(LiveSource(START_NODE, StartLog(ends=self.ends), StartReader(self.plan)))
+        return found
+
+    def __enter__(self) -> Self:
+        self._sources = self.sources()
+        logs = {one.node.name: one.log for one in self._sources}
+        self.coordinator = Coordinator(
+            logs,
+            frozenset(one.node.name for one in self._sources if one.node.is_control),
+            frozenset(),
+            {name: log.encode(log.beginning()) for name, log in logs.items()},
+            self.files,
+            self.plan.parallelism,
+            self.drains,
+            self.interval_s,
+            "127.0.0.1",
+            lambda: None,
+        )
+        self.coordinator.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self.coordinator is not None
+        self.coordinator.__exit__(*error)
+
+    def run(self, during: Callable[[], None] = lambda: None, *, commits: bool = True) -> BatchOutcome:
+        """Run one interval, and call a function while it runs. Without `commits` Spark loses what the tasks did."""
+        assert self.coordinator is not None
+        self.coordinator.begin(self.number)
+        sinks = self._sinks()
+        task = IntervalTask(
+            self.plan, tuple(self._sources), Writer(self.plan, sinks, "lineage"), self.coordinator.address, 0
+        )
+        states = {name: dict(stored) for name, stored in self.states.items()}
+        reports: list[tuple[str, str, int, int, bytes]] = []
+        errors: list[Exception] = []
+
+        def run(number: int) -> None:
+            try:
+                slot = slot_keys(self.plan.parallelism)[number]
+                made = task.run(
+                    self.number,
+                    number,
+                    0,
+                    MemoryStates(states, slot),
+                    self.plan.slot_of[slot],
+                    self.caches[number],
+                )
+                for batch in made:
+                    reports.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+            except Exception as e:  # the test looks at it
+                errors.append(e)
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(self.plan.parallelism)]
+        for thread in threads:
+            thread.start()
+        during()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), "a task does not end"
+        if errors:
+            raise ExceptionGroup("tasks failed", errors)
+        written = {
+            name: Written(kind, [pair for one in _in_order(sink) for pair in one.batches])
+            for name, (sink, kind, _) in sinks.items()
+            if sink.finished
+        }
+        outcome = BatchOutcome(self.number, written, sorted(reports), self.records, list(sinks))
+        self.after = states
+        if commits:
+            self.states = states
+            self.number += 1
+            self.records = outcome.records_so_far
+        return outcome
+
+    def forget(self) -> None:
+        """Go on in new workers."""
+        self.caches = [SlotCache() for _ in self.caches]
+
+    def _sinks(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            node.name: (
+                MemorySink(fails_at_write=node.name == self.failing_sink),
+                node.record_type,
+                self.plan.sink_schema(node),
+            )
+            for node in self.job.graph.sinks()
+        }
+        found[DEAD_LETTERS] = (MemorySink(), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
+        return found
+
+
+def _in_order(sink: MemorySink) -> list[Any]:
+    return sorted(sink.finished, key=lambda one: one.context.partition)

@@ -1,0 +1,217 @@
+"""Intervals: what a job in real time emits and keeps is what the plain fold of its input says, also when repeated."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from live_runner import LiveRunner
+
+import penstock as ps
+from penstock.realtime.interval_files import Interval
+
+
+@dataclass
+class Reading:
+    sensor: int
+    value: int
+
+
+@dataclass
+class Limit:
+    sensor: int
+    limit: int
+
+
+@dataclass
+class Alert:
+    sensor: int
+    value: int
+    total: int
+
+
+class Sum(ps.ConnectedProcessFunction):
+    """Emits each value above the limit of its sensor, with the sum of all values so far."""
+
+    limit = ps.ValueState(int)
+    total = ps.ValueState(int)
+
+    def process_control(self, control: Limit, ctx: ps.Context) -> None:
+        self.limit.set(control.limit)
+
+    def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Alert]:
+        total = (self.total.get() or 0) + record.value
+        self.total.set(total)
+        if record.value > (self.limit.get() or 0):
+            yield Alert(record.sensor, record.value, total)
+
+
+class Count(ps.ProcessFunction):
+    """Numbers the alerts of each value."""
+
+    seen = ps.ValueState(int)
+
+    def process_record(self, record: Alert, ctx: ps.Context) -> Iterator[Alert]:
+        seen = (self.seen.get() or 0) + 1
+        self.seen.set(seen)
+        yield Alert(record.sensor, record.value, seen)
+
+
+def sums_job() -> ps.Job:
+    job = ps.Job("sums", key_groups=16)
+    readings = job.data_stream("readings", schema=Reading).key_by("sensor")
+    limits = job.control_stream("limits", schema=Limit).key_by("sensor")
+    alerts = readings.connect(limits).process("sum", Sum(), output=Alert)
+    alerts.sink_to("alerts")
+    alerts.key_by("value").process("count", Count(), output=Alert).sink_to("counts")
+    return job
+
+
+def fold(readings: list[tuple[int, int]], limits: dict[int, int]) -> list[tuple[int, int, int]]:
+    totals: dict[int, int] = {}
+    found = []
+    for sensor, value in readings:
+        totals[sensor] = totals.get(sensor, 0) + value
+        if value > limits.get(sensor, 0):
+            found.append((sensor, value, totals[sensor]))
+    return found
+
+
+def by_sensor(alerts: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for alert in alerts:
+        found.setdefault(alert[0], []).append(alert)
+    return found
+
+
+def emitted(outcome, sink: str) -> list[tuple[int, int, int]]:  # type: ignore[no-untyped-def]
+    return [(one.sensor, one.value, one.total) for one in outcome.outputs.get(sink, ())]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_records_are_processed_as_they_come(tmp_path: Path, parallelism: int) -> None:
+    """Over several intervals, while records come; both steps see each record once, in the order of its key."""
+    made = random.Random(parallelism)
+    readings = [(made.randrange(20), made.randrange(1, 9)) for _ in range(600)]
+    limits = {sensor: made.randrange(6) for sensor in range(20)}
+    alerts: list[tuple[int, int, int]] = []
+    counts: list[tuple[int, int, int]] = []
+    with LiveRunner(sums_job(), tmp_path, parallelism) as live:
+        live.send("limits", *({"sensor": sensor, "limit": limit} for sensor, limit in limits.items()))
+        for part in range(6):
+
+            def during(part: int = part) -> None:
+                for sensor, value in readings[part * 100 : part * 100 + 100]:
+                    live.send("readings", {"sensor": sensor, "value": value})
+                    time.sleep(0.0005)
+
+            outcome = live.run(during)
+            alerts += emitted(outcome, "alerts")
+            counts += emitted(outcome, "counts")
+        outcome = live.run()
+        alerts += emitted(outcome, "alerts")
+        counts += emitted(outcome, "counts")
+    expected = fold(readings, limits)
+    assert by_sensor(alerts) == by_sensor(expected)
+    assert len(counts) == len(expected)
+    seen = {value: sorted(total for _, one, total in counts if one == value) for _, value, _ in expected}
+    assert seen == {value: list(range(1, 1 + len(found))) for value, found in seen.items()}
+    assert live.records == {"sum": 600, "count": len(expected)}
+
+
+def lost_and_repeated(live: LiveRunner, during, outcome_of) -> None:  # type: ignore[no-untyped-def]
+    """Run an interval whose state Spark loses, and the same once more; both must give the same bytes."""
+    first = live.run(during, commits=False)
+    state = live.after
+    live.forget()
+    again = live.run()
+    assert live.states == state
+    assert again.data == first.data
+    outcome_of(again)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: int) -> None:
+    """What the tasks took, in which order, is on disk before any of it is visible."""
+    made = random.Random(parallelism)
+    repeated = 0
+    with LiveRunner(sums_job(), tmp_path, parallelism, interval_s=0.03) as live:
+        for _ in range(12):
+
+            def during() -> None:
+                for _ in range(made.randrange(30)):
+                    live.send("readings", {"sensor": made.randrange(20), "value": made.randrange(1, 9)})
+                    if made.random() < 0.2:
+                        live.send("limits", {"sensor": made.randrange(20), "limit": made.randrange(6)})
+                    time.sleep(0.001)
+
+            def note(outcome) -> None:  # type: ignore[no-untyped-def]
+                nonlocal repeated
+                repeated += bool(outcome.outputs.get("alerts"))
+
+            lost_and_repeated(live, during, note)
+    assert repeated > 3
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_controls_that_are_there_come_before_data(tmp_path: Path, parallelism: int) -> None:
+    """At a start no reading is judged without the limits that were sent before the start."""
+    for number in range(8):
+        with LiveRunner(sums_job(), tmp_path / str(number), parallelism, interval_s=0.3) as live:
+            live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
+            live.send("limits", *({"sensor": sensor, "limit": 9} for sensor in range(20)))
+            assert live.run().outputs.get("alerts", []) == []
+            assert live.records["sum"] == 20
+
+
+def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
+    """Spark runs all of them again, and nothing is there twice."""
+    with LiveRunner(sums_job(), tmp_path, 3, interval_s=0.2) as live:
+        # Its slot is in one task.
+        live.send("readings", *({"sensor": 1, "value": 5} for _ in range(20)))
+        live.failing_sink = "alerts"
+        with pytest.raises(ExceptionGroup) as raised:
+            live.run()
+        kinds = [type(error) for error in raised.value.exceptions]
+        assert len(kinds) == 3
+        assert sorted(kind.__name__ for kind in kinds) == ["OSError", "PeerLostError", "PeerLostError"]
+        live.failing_sink = ""
+        assert emitted(live.run(), "alerts") == [(1, 5, 5 * number) for number in range(1, 21)]
+
+
+def test_a_drained_interval_reads_what_is_there(tmp_path: Path) -> None:
+    """And ends then, however long intervals are."""
+    with LiveRunner(sums_job(), tmp_path, 2, interval_s=600, drains=True) as live:
+        live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(500)))
+        begun_s = time.monotonic()
+        assert len(emitted(live.run(), "alerts")) == 500
+        assert time.monotonic() - begun_s < 30
+
+
+def test_an_interval_ends_early_on_request(tmp_path: Path) -> None:
+    """A job that is stopped does not wait for the end of its interval."""
+    with LiveRunner(sums_job(), tmp_path, 2, interval_s=600) as live:
+        assert live.coordinator is not None
+        coordinator = live.coordinator
+
+        def during() -> None:
+            live.send("readings", {"sensor": 1, "value": 5})
+            time.sleep(0.3)
+            coordinator.hasten()
+
+        assert emitted(live.run(during), "alerts") == [(1, 5, 5)]
+
+
+def test_positions_and_rounds_are_on_disk(tmp_path: Path) -> None:
+    """The positions of all streams, and what each task took."""
+    with LiveRunner(sums_job(), tmp_path, 2) as live:
+        live.run(lambda: live.send("readings", {"sensor": 1, "value": 5}))
+        interval = live.files.read(0)
+    assert isinstance(interval, Interval)
+    assert interval.positions["readings"] == {"position": 1}
+    assert len(interval.tasks) == 2
+    assert any(one.rounds for one in interval.tasks)
