@@ -163,6 +163,7 @@ def run_arguments(file: Path, settings: RunSettings) -> list[str]:
         "checkpoint": settings.checkpoint,
         "parallelism": settings.parallelism,
         "max-held-bytes": settings.max_held_bytes,
+        "checkpoint-interval": f"{settings.checkpoint_interval_ms}ms",
     }
     return [
         str(file),

@@ -178,7 +178,9 @@ class BatchCommitter:
     Spark calls `before_batch` and `on_batch` in its own thread. The thread that runs the job calls the other methods.
     """
 
-    def __init__(self, bound: CompiledJob, checkpoint: Checkpoint, services: RunServices) -> None:
+    def __init__(
+        self, bound: CompiledJob, checkpoint: Checkpoint, services: RunServices, *, in_real_time: bool = False
+    ) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
         self.sync: Final = CheckpointSync(checkpoint.spark_folder, functools.partial(mark_begun, checkpoint))
@@ -189,7 +191,8 @@ class BatchCommitter:
         self._spark: ProgressReader | None = None
         self._lag_clocks: Final = services.lag_clocks
         self.history = ControlHistory(checkpoint, bound.lineage, {})
-        self.bounds: Final = BatchBounds.of(checkpoint, bound.sources)
+        # In real time a task takes what comes, and waits while too much of it is unprocessed.
+        self.bounds: Final = BatchBounds.of(checkpoint, () if in_real_time else bound.sources)
         self._rates: list[tuple[float, int]] = []
         # By step and slot. A new run gets all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}

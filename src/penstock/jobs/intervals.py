@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.errors import JobDefinitionError
 from penstock.jobs.commit import BatchCommitter
 from penstock.jobs.settings import RunSettings
 from penstock.realtime.coordinator import Coordinator
@@ -17,7 +18,16 @@ from penstock.sources.base import ReplayableLog
 from penstock.sources.starts import StartLog
 from penstock.spark.query import BoundSource, Query
 
-__all__ = ["changes_mode", "coordinated"]
+__all__ = ["changes_mode", "check_cores", "coordinated"]
+
+
+def check_cores(settings: RunSettings, parallelism: int, cores: int) -> None:
+    """Raise JobDefinitionError when the tasks of a job in real time cannot all run at once."""
+    if settings.checkpoint_interval_ms and parallelism > cores:
+        raise JobDefinitionError(
+            f"In real time all tasks of the job stay at work, so its parallelism ({parallelism}) must not exceed the "
+            f"cores that Spark has ({cores}). Rescale the job with penstock rescale, or give Spark more cores."
+        )
 
 
 def changes_mode(checkpoint: Checkpoint, settings: RunSettings) -> bool:

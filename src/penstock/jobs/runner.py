@@ -28,7 +28,7 @@ from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.hindrances import check_room, convert_system_errors
-from penstock.jobs.intervals import changes_mode
+from penstock.jobs.intervals import changes_mode, check_cores
 from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import LagClock, MetricsRecorder
 from penstock.jobs.outputs import check_outputs, start_new_outputs
@@ -222,13 +222,15 @@ class JobRunner:
         prepared.recorder.watch_spark(
             lambda: session.sparkContext.defaultParallelism, MemoryGauge(session).sample
         )
+        check_cores(self._settings, bound.lineage.parallelism, session.sparkContext.defaultParallelism)
         on_start: Callable[[], None] = functools.partial(hooks.on_running, session)
         lag_clocks: dict[str, LagClock] = {}
         progress = Progress()
         while True:
             dumps = DumpQueue(checkpoint, bound.lineage, self._settings.allowed, hooks.on_note)
             services = RunServices(prepared.ownership, dumps, prepared.recorder, lag_clocks, progress)
-            committer = BatchCommitter(bound, checkpoint, services)
+            in_real_time = bool(self._settings.checkpoint_interval_ms)
+            committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)
             run = QueryRun(self._settings, session, committer, checkpoint, requests, stop, hooks, on_start)
             try:
                 summary, request = self._run_bound(run, prepared.events)

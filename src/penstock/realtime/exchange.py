@@ -94,7 +94,8 @@ class Exchange:
                 bundle = receive(one, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
                 delivery = Delivery(bundle.sender, bundle.level, rows, bundle.through)
-                self._inbox.put(delivery, waits=joined.number == 0)
+                if not self._inbox.offer(delivery, waits=joined.number == 0):
+                    return
         except (OSError, msgspec.DecodeError) as e:
             self._lose(e)
 

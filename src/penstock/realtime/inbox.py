@@ -54,6 +54,14 @@ class Inbox:
             self._size += size
             self._changed.notify_all()
 
+    def offer(self, delivery: Delivery, *, waits: bool) -> bool:
+        """Add a delivery as `put` does. Return whether anybody still takes deliveries."""
+        try:
+            self.put(delivery, waits=waits)
+        except Exception:  # the error of `fail`, with which the task ends
+            return False
+        return True
+
     def fail(self, error: BaseException) -> None:
         """Raise an error in all threads that use the inbox."""
         with self._changed:

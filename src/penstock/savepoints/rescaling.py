@@ -19,7 +19,7 @@ from penstock.checkpoints.described_state import STATE_FILE, JobState, read_desc
 from penstock.checkpoints.evolution import plan_changes
 from penstock.checkpoints.plans import Plans
 from penstock.errors import CheckpointError
-from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.cuts import INTERVALS, batch_numbers
 from penstock.savepoints.snapshot_capture import Capture, capture, positions_of
 from penstock.savepoints.source_files import spark_beginnings
 from penstock.savepoints.state_restore import Snapshot, write_seed
@@ -30,7 +30,7 @@ __all__ = ["evolve", "finish_rescaling", "is_rescaling", "rescale"]
 _INTENT_FILE: Final = "rescaling.json"
 _CAPTURED: Final = "rescaling"
 _NEXT_SEED: Final = "seed.next"
-_SPARK: Final = ("offsets", "commits", "state", "metadata")
+_OF_RUNS: Final = ("offsets", "commits", "state", "metadata", INTERVALS)
 
 
 def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> Lineage:
@@ -152,7 +152,7 @@ def finish_rescaling(checkpoint: Checkpoint) -> None:
     if fresh.exists():
         shutil.rmtree(checkpoint.seed, ignore_errors=True)
         fresh.rename(checkpoint.seed)
-    for name in _SPARK:
+    for name in _OF_RUNS:
         _remove(checkpoint.folder / name)
     for path in spark_beginnings(checkpoint.folder):
         _remove(path)

@@ -91,10 +91,18 @@ def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     loaded = load_job(str(path))
-    assert loaded.code.keys() >= {"packaged.py", "rules/__init__.py", "rules/deep/__init__.py", "rules/deep/one.py"}
+    assert loaded.code.keys() >= {
+        "packaged.py",
+        "rules/__init__.py",
+        "rules/deep/__init__.py",
+        "rules/deep/one.py",
+    }
     assert "data/not_code.py" not in loaded.code
     with zipfile.ZipFile(code_archive(tmp_path / "archive", loaded.code)) as archive:
-        assert set(archive.namelist()) >= loaded.code.keys() | {"penstock/__init__.py", "penstock/runtime/level.py"}
+        assert set(archive.namelist()) >= loaded.code.keys() | {
+            "penstock/__init__.py",
+            "penstock/runtime/level.py",
+        }
 
 
 def test_a_job_may_come_from_a_neighbour(write: Write) -> None:

@@ -92,9 +92,14 @@ class JobSettings(pydantic.BaseModel):
     def _check(self) -> Self:
         # Check here all that can be checked before a run.
         try:
-            RunSettings(**self.run_settings(checkpoint=""))
+            settings = RunSettings(**self.run_settings(checkpoint=""))
         except JobDefinitionError as e:
             raise ValueError(str(e)) from None
+        if settings.checkpoint_interval_ms and self.scaling is not None:
+            raise ValueError(
+                "A job in real time (checkpoint_interval) is rescaled by hand, since its load is not measured; leave out "
+                "scaling."
+            )
         return self
 
     def run_settings(self, checkpoint: str) -> dict[str, Any]:
