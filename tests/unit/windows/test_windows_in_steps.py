@@ -167,7 +167,7 @@ def test_a_step_emits_what_flink_emitted(case_id: str) -> None:
     check(case, driver.run(case.elements), load_expected(case_id))
 
 
-@examples(20)
+@examples(12)
 @given(specs_and_elements())
 def test_a_step_emits_what_the_model_emits(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Whatever the windows and the stream; each record is in windows, late, or in a gap between windows."""
