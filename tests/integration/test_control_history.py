@@ -83,7 +83,9 @@ def run_until_named(
             stop.set()
 
     settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), **more)
-    runner = JobRunner(name_job(), settings, code=tuple(Path(__file__).parent.glob("*.py")))
+    runner = JobRunner(
+        name_job(), settings, code={path.name: path for path in Path(__file__).parent.glob("*.py")}
+    )
     runner.run(stop, RunHooks(on_progress=look, on_note=notes.append))
     return notes
 
