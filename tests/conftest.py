@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+from kept_rewrites import bytecode_kept, rewrite_share
 from property_examples import register_profiles
 
 from penstock.machine.kafka_broker import KafkaBroker
@@ -18,6 +19,14 @@ register_profiles()
 
 # Of Spark's log in the session; a test fills it.
 _LOG_BYTES = 1 << 18
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect the tests, with what an earlier session or another process has made of them."""
+    with bytecode_kept():
+        rewrite_share(session.config)
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from life import Life
 from reliability import note_result
 from schedules import live_schedule, schedule
 
-_SCHEDULES = 100
+_SCHEDULES = 60
 _PARTS = 20
 _IN_CHAOS = int(os.environ.get("PENSTOCK_SCHEDULES", "20000"))
 

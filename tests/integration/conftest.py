@@ -23,7 +23,7 @@ def run_job(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest)
         runner = JobRunner(
             job,
             RunSettings(bindings=bindings, bounded=True, **settings),
-            code=tuple(sorted(request.path.parent.glob("*.py"))),
+            code={path.name: path for path in sorted(request.path.parent.glob("*.py"))},
         )
         return runner.run()
 

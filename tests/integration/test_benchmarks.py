@@ -100,10 +100,10 @@ def test_a_contestant_is_a_process_that_ends_with_json(tmp_path: Path) -> None:
 def test_keyed_state_in_its_small_form(tmp_path: Path, here: None) -> None:
     """PySpark emits the fold's commands (`measure` raises otherwise), and the JSON has its keys."""
     sizes = keyed_state.Sizes(
-        rows=2_000,
-        keys=300,
-        file_rows=2_000,
-        pyspark_rows=2_000,
+        rows=500,
+        keys=80,
+        file_rows=500,
+        pyspark_rows=500,
         rounds=1,
         peer_modes=("row",),
         forms=(),
@@ -111,7 +111,7 @@ def test_keyed_state_in_its_small_form(tmp_path: Path, here: None) -> None:
     result = json.loads(json.dumps(keyed_state.measure(sizes, tmp_path)))
     assert set(result["rows_per_s"]) == set(result["rss_mb"]) == {"pyspark"}
     assert result["rows_per_s"]["pyspark"] > 0
-    assert (result["rows"], result["keys"], result["pyspark_rows"]) == (2_000, 300, 2_000)
+    assert (result["rows"], result["keys"], result["pyspark_rows"]) == (500, 80, 500)
     keyed_state.show([result])
 
 
@@ -160,8 +160,8 @@ def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: Non
 
 def test_power_loss_in_its_small_form(tmp_path: Path, spark: SparkSession) -> None:  # the session it runs in
     """Pairs of micro-batches without and with sync, which count alike."""
-    result = power_loss.measure(power_loss.Sizes(batches=16, warm_up=4, records=5), tmp_path)
-    assert result["pairs"] == 6
+    result = power_loss.measure(power_loss.Sizes(batches=8, warm_up=2, records=5), tmp_path)
+    assert result["pairs"] == 3
     assert result["sync_ms"] > 0
     assert result["without_ms"] > 0
     power_loss.show(result)
@@ -297,7 +297,7 @@ def test_growth_compares_the_last_tenth_with_the_second() -> None:
 def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
     """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaves a socket open."""
     sizes = soak.Sizes(
-        seconds=16, keys=300, rows=100, period_s=0.4, interval_ms=200, remembered=200, samples=100, part=0.25
+        seconds=16, keys=300, rows=100, period_s=0.8, interval_ms=800, remembered=200, samples=32, part=0.25
     )
     result = json.loads(json.dumps(soak.measure(sizes, tmp_path)))
     assert result["commands"] > 3

@@ -21,7 +21,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.runtime.cuts import read_cuts
 
-KEYS = 6
+KEYS = 3
 
 
 @dataclass
@@ -83,7 +83,9 @@ def run_until_named(
             stop.set()
 
     settings = RunSettings(bindings=bindings, checkpoint=str(checkpoint), **more)
-    runner = JobRunner(name_job(), settings, code=tuple(Path(__file__).parent.glob("*.py")))
+    runner = JobRunner(
+        name_job(), settings, code={path.name: path for path in Path(__file__).parent.glob("*.py")}
+    )
     runner.run(stop, RunHooks(on_progress=look, on_note=notes.append))
     return notes
 
@@ -115,7 +117,7 @@ def test_a_history_of_kafka_is_read_before_data_of_kafka(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both topics from their beginnings; one whose binding gives a pace keeps it beside data."""
-    monkeypatch.setattr("penstock.jobs.compile.RECORDS_PER_BATCH", 4)
+    monkeypatch.setattr("penstock.jobs.compile.RECORDS_PER_BATCH", 2)
     bindings = {"named": f"jsonl:{tmp_path}/named"}
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for name in ("readings", "labels"):
@@ -132,7 +134,7 @@ def test_a_history_of_kafka_is_read_before_data_of_kafka(
     expected = [{"key": key, "label": str(key + KEYS)} for key in range(KEYS)]
     assert sorted(read_lines(tmp_path / "named"), key=lambda found: found["key"]) == expected
 
-    bindings["labels"] += "&max_records_per_batch=4"
+    bindings["labels"] += "&max_records_per_batch=2"
     assert not [
         note for note in run_until_named(spark, bindings, tmp_path / "paced", bounded=True) if "waits" in note
     ]

@@ -80,7 +80,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> 
         spark_settings=SNAPSHOTS,
     )
     with maintenance_anew(spark):
-        JobRunner(recorded_job.job, settings, (Path(recorded_job.__file__),)).run()
+        JobRunner(recorded_job.job, settings, {"recorded_job.py": Path(recorded_job.__file__)}).run()
         partitions = [folder / "checkpoint" / "state" / "0" / str(number) for number in range(2)]
         deadline = time.monotonic() + 60
         while any(len(list(partition.glob("*.zip"))) < 2 for partition in partitions):

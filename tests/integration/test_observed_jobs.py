@@ -180,7 +180,9 @@ def test_what_comes_after_a_while_of_nothing_has_its_metrics(
 
     visitor = threading.Thread(target=visit)
     visitor.start()
-    JobRunner(job, settings, code=tuple(sorted(Path(__file__).parent.glob("*.py")))).run(stop)
+    JobRunner(
+        job, settings, code={path.name: path for path in sorted(Path(__file__).parent.glob("*.py"))}
+    ).run(stop)
     visitor.join()
     assert seen == [1, 2, 3]
     found = list(read_batch_metrics(tmp_path / "checkpoint"))

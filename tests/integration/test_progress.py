@@ -48,7 +48,9 @@ def test_progress_is_told_behind_the_last_micro_batch_of_a_job_that_is_stopped(t
 
     bindings = {"visits": f"jsonl:{tmp_path / 'visits'}", "seen": f"jsonl:{tmp_path / 'seen'}"}
     settings = RunSettings(bindings=bindings, checkpoint=str(tmp_path / "checkpoint"))
-    summary = JobRunner(job, settings, code=(Path(__file__),)).run(stop, RunHooks(on_progress=on_progress))
+    summary = JobRunner(job, settings, code={Path(__file__).name: Path(__file__)}).run(
+        stop, RunHooks(on_progress=on_progress)
+    )
     assert summary.status == "stopped"
     assert summary.batches > 0
     assert told[-1] == summary.batches - 1

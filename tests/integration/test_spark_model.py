@@ -56,6 +56,6 @@ def test_the_model_writes_the_files_of_spark(spark: SparkSession, tmp_path: Path
     JobRunner(
         kind.job.make(),
         RunSettings(bindings=bindings, bounded=True, checkpoint=f"{real}/checkpoint", parallelism=2),
-        code=(Path(__file__).parents[1] / "crash" / "crash_jobs.py",),
+        code={"crash_jobs.py": Path(__file__).parents[1] / "crash" / "crash_jobs.py"},
     ).run()
     assert _names(real / "checkpoint") == ours

@@ -70,7 +70,9 @@ def run_until(tmp_path: Path, count: int) -> int:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    runner = JobRunner(job(), settings, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
+    runner = JobRunner(
+        job(), settings, code={path.name: path for path in sorted(Path(__file__).parent.glob("*.py"))}
+    )
     runner.run(stop)
     watcher.join()
     return len(list((tmp_path / "checkpoint" / "spark" / "commits").glob("[0-9]*")))

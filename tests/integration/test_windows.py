@@ -125,7 +125,9 @@ class Runs:
         stop = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(until, stop))
         watcher.start()
-        runner = JobRunner(self._job, run, code=tuple(sorted(Path(__file__).parent.glob("*.py"))))
+        runner = JobRunner(
+            self._job, run, code={path.name: path for path in sorted(Path(__file__).parent.glob("*.py"))}
+        )
         summary = runner.run(stop)
         watcher.join()
         return summary

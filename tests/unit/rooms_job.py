@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,20 @@ def committed_rooms(folder: Path, monkeypatch: pytest.MonkeyPatch, parallelism: 
     )
     found = Rooms(checkpoint, stored)
     found.commit(2)
+    _read_by(found, monkeypatch)
+    return found
+
+
+def copied_rooms(rooms: Rooms, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Rooms:
+    """The same in another folder."""
+    shutil.copytree(rooms.folder, folder)
+    found = Rooms(Checkpoint.open(str(folder)), rooms.stored)
+    _read_by(found, monkeypatch)
+    return found
+
+
+def _read_by(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, stored = rooms.folder, rooms.stored
 
     def read_slots(
         session: Any, place: Path, batch: int, node: str, reader: Any
@@ -97,7 +112,6 @@ def committed_rooms(folder: Path, monkeypatch: pytest.MonkeyPatch, parallelism: 
         return slots, stored.read(node, reader)
 
     monkeypatch.setattr(snapshot_capture, "read_slots", read_slots)
-    return found
 
 
 def newest(folder: Path) -> int:

@@ -30,11 +30,12 @@ def test_what_things_are_not_called_does_not_come_back() -> None:
     places += [
         path for part in ("src", "tests", "benchmarks", "examples") for path in (ROOT / part).rglob("*.py")
     ]
+    texts = {path: path.read_text() for path in places}
     found = [
         f"{path.relative_to(ROOT)}: {word}"
-        for path in places
+        for path, text in texts.items()
         if path not in (PAGE, ROOT / "CHANGELOG.md", Path(__file__))
         for word in banned
-        if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", path.read_text())
+        if word in text and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)
     ]
     assert found == []

@@ -101,7 +101,7 @@ ALONE = st.builds(
 )
 
 
-@examples(200)
+@examples(120)
 @given(st.lists(ALONE, max_size=12, unique_by=lambda one: one.place), st.randoms(use_true_random=False))
 def test_commands_of_a_single_slot_have_the_same_receipts(
     reports: list[Report], order: random.Random

@@ -234,7 +234,7 @@ def expected(model: dict[int, Plain], records: list[Record]) -> Iterator[tuple[i
             yield record.key, Seen(text(held.told()))
 
 
-@examples(100)
+@examples(60)
 @given(batches=st.lists(st.tuples(runs(METHODS), runs(METHODS)), max_size=3), seed=st.integers(0, 3))
 def test_every_kind_holds_what_plain_python_holds(batches: Any, seed: int) -> None:
     """Over several keys and micro-batches, with records that raise, in any order of blocks."""

@@ -601,7 +601,7 @@ _HANDLED = st.builds(
 )
 
 
-@examples(60)
+@examples(30)
 @given(st.lists(st.lists(st.one_of(_SETS, _HANDLED), max_size=8), max_size=4))
 def test_values_are_set_plainly_as_they_are_one_by_one(batches: list[list[dict[str, Any]]]) -> None:
     """States, receipts and what the step then knows are the same without the short way."""

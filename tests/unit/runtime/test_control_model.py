@@ -227,7 +227,7 @@ batches = st.lists(
 
 
 @given(batches, st.integers(1, 4), st.integers(0, 1000))
-@examples(100)
+@examples(60)
 def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: int, seed: int) -> None:
     """Over any number of tasks; a micro-batch that crashes is run again, in another order, and gives the same bytes."""
     running, model, chance = BatchRunner(job(), parallelism=partitions), Model(), random.Random(seed)

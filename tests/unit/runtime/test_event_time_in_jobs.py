@@ -12,6 +12,7 @@ import pytest
 from domains import ms_of
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 import penstock as ps
 from penstock.base.instants import EPOCH, MILLISECOND
@@ -312,6 +313,7 @@ VISITS = st.builds(
 )
 
 
+@examples(20)
 @given(st.lists(st.tuples(st.lists(VISITS, max_size=5), st.booleans()), max_size=8), st.integers(1, 4))
 def test_every_timer_fires_once_at_its_watermark(batches: Any, partitions: int) -> None:
     """Against plain Python, with any number of tasks, and alike in a replay."""

@@ -191,7 +191,7 @@ BATCHES = st.lists(
 
 
 @pytest.mark.parametrize("function", [Gather, GatherInBulk])
-@examples(20)
+@examples(15)
 @given(batches=BATCHES, seed=st.integers(0, 3), tasks=st.integers(1, 4))
 def test_parts_hold_what_plain_python_holds(
     function: type[Gather], batches: list[Batch], seed: int, tasks: int

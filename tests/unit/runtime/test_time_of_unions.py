@@ -12,6 +12,7 @@ import pytest
 from domains import Pane, Visit
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 from rescaling import Stage, run_beside, stages
 
 import penstock as ps
@@ -188,6 +189,7 @@ def told_of(result: BatchOutcome) -> Any:
     return panes, late, result.counts("late")
 
 
+@examples(20)
 @given(
     drawn=stages(["app", "web"]),
     strategy=st.sampled_from(["3ms", "20ms"]).map(lambda bound: ps.Watermarks.bounded(bound)),

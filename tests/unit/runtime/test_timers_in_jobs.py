@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 import penstock as ps
 from penstock.testing.batch_runner import NOW, BatchRunner
@@ -121,6 +122,7 @@ ASKS = st.builds(
 )
 
 
+@examples(20)
 @given(
     batches=st.lists(
         st.tuples(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 import penstock as ps
 from penstock.errors import JobDefinitionError
@@ -134,6 +135,7 @@ BATCHES = st.lists(
 
 
 @pytest.mark.parametrize("by_event", [False, True])
+@examples(20)
 @given(batches=BATCHES)
 def test_values_are_there_until_they_expire_and_never_longer(by_event: bool, batches: Any) -> None:
     """Also in the same micro-batch, after reloads, and whatever records that raised have touched."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 import penstock as ps
 from penstock.state.parts import part_of
@@ -145,6 +146,7 @@ CHANGES = st.dictionaries(
 
 
 @pytest.mark.parametrize("function", [Sharing, SharingInBulk])
+@examples(20)
 @given(
     batches=st.lists(st.tuples(CHANGES, st.integers(0, 4)), min_size=1, max_size=6),
     tasks=st.integers(1, 4),

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from crashes import Crash, crashes, until_done
-from rooms_job import GROUPS, KEYS, POSITIONS, committed_rooms, rooms, snapshot
+from rooms_job import GROUPS, KEYS, POSITIONS, committed_rooms, copied_rooms, rooms, snapshot
 from stored_jobs import captured, read_from
 
 import penstock as ps
@@ -87,12 +87,12 @@ def test_a_killed_rescaling_is_not_begun_or_comes_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every change of the file system; and so is what brings it to its end."""
-    original = committed_rooms(tmp_path / "original", monkeypatch).checkpoint
-    expected = digest(original, tmp_path / "expected")
+    original = committed_rooms(tmp_path / "original", monkeypatch)
+    expected = digest(original.checkpoint, tmp_path / "expected")
     outcomes = []
     for number in itertools.count():
         folder = tmp_path / f"cp-{number}"
-        checkpoint = committed_rooms(folder, monkeypatch).checkpoint
+        checkpoint = copied_rooms(original, folder, monkeypatch).checkpoint
         try:
             with crashes(number):
                 rescale(NO_SESSION, checkpoint, 3)

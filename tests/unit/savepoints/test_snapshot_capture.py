@@ -59,7 +59,7 @@ def check_expected(job: StoredJob, manifest: Manifest) -> None:
     form=st.sampled_from(["csv", "jsonl", "parquet", "arrow"]),
     again=st.sampled_from(["csv", "jsonl", "parquet", "arrow"]),
 )
-@settings(examples(100), suppress_health_check=list(HealthCheck))
+@settings(examples(50), suppress_health_check=list(HealthCheck))
 def test_a_snapshot_of_what_began_from_a_snapshot_has_the_same_content(
     drawn: JobWith, before: int, after: int, key_groups: int, form: str, again: str
 ) -> None:

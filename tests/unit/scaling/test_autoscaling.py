@@ -58,7 +58,7 @@ def changes(job: SimulatedJob) -> list[tuple[int, int]]:
     return [(rescale.before, rescale.after) for rescale in job.rescales]
 
 
-@examples(10)
+@examples(7)
 @given(natures, st.floats(0.25, 0.5), st.sampled_from([1.0, 120.0, 600.0]))
 @example(NOISY, 0.46875, 1.0)
 def test_a_load_that_rises_fourfold_and_falls_again(nature: Nature, share: float, ramp_s: float) -> None:

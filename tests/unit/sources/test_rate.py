@@ -53,7 +53,9 @@ def test_every_number_comes_once(rate: int, start: int, lengths: list[int], para
         found += numbers(log(rate), place, end, parallelism)
         place = end
     assert found == [
-        n for n in range(start * rate // 1000, end * rate // 1000 + 1) if start <= n * 1000 / rate < end
+        n
+        for n in range(start * rate // 1000, end * rate // 1000 + 1)
+        if start * rate <= n * 1000 < end * rate
     ]
 
 

@@ -69,7 +69,7 @@ CHANGES = st.dictionaries(
 BATCHES = st.lists(st.tuples(CHANGES, CHANGES, st.none() | st.binary(max_size=3)), min_size=1, max_size=12)
 
 
-@examples(60)
+@examples(40)
 @given(
     batches=BATCHES,
     workers=st.lists(st.integers(0, 2), min_size=12, max_size=12),

@@ -224,5 +224,5 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.run.state("watch") == expected
 
 
-AnyOrder.TestCase.settings = settings(max_examples=20, stateful_step_count=15)
+AnyOrder.TestCase.settings = settings(max_examples=12, stateful_step_count=15)
 test_a_job_can_be_a_rule_based_state_machine = AnyOrder.TestCase

@@ -49,7 +49,7 @@ def test_the_operator_emits_what_the_model_emits(
 
 
 @given(specs_and_elements())
-@examples(60)
+@examples(40)
 def test_nothing_is_left_at_the_end(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Windows by event time that are cleaned up at all are gone with the final watermark, and so are their timers."""
     spec, elements = drawn

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 import penstock as ps
 from penstock.base.instants import EPOCH, MILLISECOND
@@ -95,6 +96,7 @@ BATCHES = st.lists(
 )
 
 
+@examples(20)
 @given(
     batches=BATCHES,
     assigner=st.sampled_from(sorted(ASSIGNERS)),

@@ -242,7 +242,7 @@ def laid_out(drawn: Sequence[tuple[int, Sequence[Record]]]) -> list[list[Record]
     return [*made, [Record("z", now + 200, 0.0)]]
 
 
-@examples(20)
+@examples(12)
 @given(SPECS, SPECS, BATCHES, st.integers(1, 3))
 def test_two_levels_emit_what_the_model_applied_twice_emits(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, partitions: int
@@ -272,7 +272,7 @@ def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
     return (-(2**63), 2**63 - 1) if pane["end"] is None else (pane["start"], pane["end"])
 
 
-@examples(20)
+@examples(12)
 @given(
     SPECS,
     SPECS,

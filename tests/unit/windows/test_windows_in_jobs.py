@@ -73,7 +73,7 @@ def panes_of(result: BatchOutcome) -> dict[str, list[Pane]]:
     return found
 
 
-@examples(25)
+@examples(15)
 @given(
     drawn=stages(TOPIC),
     assigner=st.sampled_from(sorted(ASSIGNERS)),

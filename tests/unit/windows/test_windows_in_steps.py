@@ -90,7 +90,7 @@ def described(spec: dict[str, Any]) -> ps.Job:
 class Driver:
     """Runs the elements of a case through the step's core, each in a micro-batch of its own, and tells what comes out.
 
-    The state is stored at each, and read again at every fourth, as after a restart. Timers by the clock fire behind
+    The state is stored at each, and read again at every eighth, as after a restart. Timers by the clock fire behind
     their millisecond, as Flink's do outside of its test harness; so the clock goes one further for them, and back for
     records.
     """
@@ -128,7 +128,7 @@ class Driver:
 
     def _run(self, records: list[Element], *updates: WatermarkUpdate) -> StepResult:
         self._runs += 1
-        if self._runs % 4 == 0:
+        if self._runs % 8 == 0:
             self._tables = SlotTables(self.core.state_schema, self._entries)
         tables = self._tables
         now = EPOCH + self._clock_ms * MILLISECOND
@@ -167,7 +167,7 @@ def test_a_step_emits_what_flink_emitted(case_id: str) -> None:
     check(case, driver.run(case.elements), load_expected(case_id))
 
 
-@examples(20)
+@examples(12)
 @given(specs_and_elements())
 def test_a_step_emits_what_the_model_emits(drawn: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     """Whatever the windows and the stream; each record is in windows, late, or in a gap between windows."""

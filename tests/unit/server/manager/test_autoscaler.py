@@ -327,7 +327,7 @@ def test_a_definition_without_a_policy_can_be_run_dry(tmp_path: Path) -> None:
     assert scaling.policy == {"dry_run": True}
 
 
-@examples(4)
+@examples(3)
 @given(
     st.builds(
         Nature,
