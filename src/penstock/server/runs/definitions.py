@@ -97,8 +97,8 @@ class JobSettings(pydantic.BaseModel):
             raise ValueError(str(e)) from None
         if settings.checkpoint_interval_ms and self.scaling is not None:
             raise ValueError(
-                "A job in real time (checkpoint_interval) is rescaled by hand, since its load is not measured; leave out "
-                "scaling."
+                "A job in real time (checkpoint_interval) is rescaled by hand, since its load is not measured. "
+                "Leave out scaling."
             )
         return self
 
