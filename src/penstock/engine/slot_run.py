@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -42,6 +42,7 @@ from penstock.operators.functions import Context, PartContext
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import END_MS, EventClock, InputWatermarkRule, Progress, WatermarkUpdate
 from penstock.state.group_table import GroupTable
+from penstock.state.merged_table import GroupsOf, MergedTable
 from penstock.state.shared import BroadcastState, SharedStates
 from penstock.state.slot_tables import SlotTables
 from penstock.state.timeline import Domain
@@ -67,13 +68,22 @@ class BatchTime:
 class SlotRun:
     """The run of a step in one slot and one micro-batch. It changes `tables`, the states of the key groups.
 
+    With `groups_of`, which returns the key groups of keys, all of them are processed as one, under any key group.
     `changed_shared` is whether settings or broadcast states changed. `records` is the number of processed data records,
     and `counts` has their number by outcome in a step with windows. `dead_letters` has the failures before the first
     record.
     """
 
-    def __init__(self, core: StepCore, slot: Slot, tables: SlotTables, moment: BatchTime) -> None:
+    def __init__(
+        self,
+        core: StepCore,
+        slot: Slot,
+        tables: SlotTables,
+        moment: BatchTime,
+        groups_of: GroupsOf | None = None,
+    ) -> None:
         self._core: Final = core
+        self._groups_of: Final = groups_of
         self._slot: Final = slot
         self._tables: Final = tables
         self._now: Final = moment.now
@@ -135,6 +145,7 @@ class SlotRun:
 
         Returns the finished execution, with the result and the reports.
         """
+        self._tables.settle()
         ordered = sorted(blocks, key=lambda block: block.order)
         with no_cyclic_collection():
             try:
@@ -203,11 +214,31 @@ class SlotRun:
             self._clock = clock._replace(after_ms=self.event_clock.after_ms, ends=self.event_clock.ends)
         if self._core.timers is None or self.header.paused:
             return
-        for group, table in self._tables.tables.items():
+        for group, table in self._timed_tables():
             by_processing = table.timeline("processing", self._core.timers).take_due(clock.now_ms * 1000)
             by_event = self._due_by_event(table)
             if len(by_processing) or len(by_event):
-                self._due[group] = DueTimers(by_processing, by_event)
+                self._add_due(group, by_processing, by_event)
+
+    def _timed_tables(self) -> Iterator[tuple[int, GroupTable]]:
+        """Yield the tables that may have due timers, with the key group under which they are processed."""
+        for group, table in self._tables.tables.items():
+            yield group if self._groups_of is None else self._slot.key_groups[0], table
+        if self._groups_of is not None:
+            yield self._slot.key_groups[0], self._tables.merged(self._groups_of).recent
+
+    def _add_due(self, group: int, by_processing: pa.Array, by_event: pa.Array) -> None:
+        before = self._due.get(group)
+        if before is not None:
+            by_processing = pa.concat_arrays([before.processing, by_processing])
+            by_event = by_event if before.event is None else pa.concat_arrays([before.event, by_event])
+        self._due[group] = DueTimers(by_processing, by_event)
+
+    def _table(self, key_group: int) -> GroupTable | MergedTable:
+        """Return the table with the keys that are processed under a key group."""
+        if self._groups_of is not None:
+            return self._tables.merged(self._groups_of)
+        return self._tables.table(key_group)
 
     def _due_by_event(self, table: GroupTable) -> pa.Array:
         if self.event_clock is None or not self.event_clock.moved or self._clock.after_ms is None:
@@ -241,7 +272,7 @@ class SlotRun:
         column = self._core.timers
         if column is None:
             return []
-        timelines = [table.timeline(domain, column).earliest_us for table in self._tables.tables.values()]
+        timelines = [table.timeline(domain, column).earliest_us for _, table in self._timed_tables()]
         return [-(-at // 1000) for at in timelines if at is not None]
 
     def process(self, key_group: int, blocks: Sequence[Block], *, more_follows: bool = False) -> StepResult:
@@ -261,7 +292,8 @@ class SlotRun:
                 due = DueTimers(due.processing, None)
             elif key_group in self._begun:
                 # Earlier parts may have registered timers that are due now.
-                more = self._due_by_event(self._tables.table(key_group))
+                table = self._table(key_group)
+                more = self._due_by_event(table.recent if isinstance(table, MergedTable) else table)
                 due = DueTimers(due.processing, pa.concat_arrays([due.event, more]))
         self.records += sum(block.batch.num_rows for block in ordered if block.input == data)
         with no_cyclic_collection():
@@ -279,7 +311,10 @@ class SlotRun:
         if result.newest_ms is not None:
             self._tables.advance_clock(result.newest_ms)
         if result.changes is not None:
-            self._tables.put(key_group, result.changes)
+            if self._groups_of is None:
+                self._tables.put(key_group, result.changes)
+            else:
+                self._tables.merged(self._groups_of).put(result.changes)
         return result
 
     def _bind(self, kind: type[BoundValueState]) -> FunctionInstance:
@@ -294,7 +329,7 @@ class SlotRun:
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
-        run = self._run_type(binding, context, key_group, self._tables.table(key_group))
+        run = self._run_type(binding, context, key_group, self._table(key_group))
         self._letters = []
         result = run.process(blocks, self._standing_applier_in(binding), due)
         result.dead_letters[:0] = self._letters
@@ -313,6 +348,7 @@ class SlotRun:
         """Return the answers to the traces of this micro-batch, after its data is processed."""
         if not self._traced:
             return []
+        self._tables.settle()
         settings = self._shared.in_force() if self._slot.first else None
         trace = Trace(
             self._core.step,
@@ -352,6 +388,7 @@ class SlotRun:
     def close(self, *, sweeps: bool = True) -> None:
         """Put back the header of the slot. With `sweeps`, remove some of the expired values first."""
         if sweeps:
+            self._tables.settle()
             self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
         self._tables.put_header(self.header.dump())
 

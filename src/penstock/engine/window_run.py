@@ -30,6 +30,7 @@ from penstock.records.schemas import VERSION_FIELD
 from penstock.records.types import RecordType
 from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
+from penstock.state.merged_table import MergedTable
 from penstock.windows.contexts import Clock
 from penstock.windows.emissions import Emission as Pane
 from penstock.windows.emissions import SideRecord
@@ -44,7 +45,7 @@ class WindowRun(GroupRun):
     """One run of a step with windows in one key group: processing-time timers, records, event-time timers."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable
+        self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable | MergedTable
     ) -> None:
         super().__init__(binding, context, key_group, table)
         windows = self._core.windows

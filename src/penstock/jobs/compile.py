@@ -160,6 +160,7 @@ def _plan(
         state_memory_bytes=settings.state_memory_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=kafka_sources,
+        in_real_time=bool(settings.checkpoint_interval_ms),
         replayed=keep_partitions(
             checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
         ),

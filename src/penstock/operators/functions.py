@@ -274,6 +274,8 @@ class ProcessFunction:
     def process_batch(self, records: pa.RecordBatch, ctx: BatchContext, /) -> Any:
         """Process many records of one key group, in order; in a step without a key, of one part and source partition.
 
+        In real time they may be of all key groups of a slot.
+
         Return None, or a record batch to emit that has one row per row of `records`, or a pair `(batch, rows)` where
         `rows[i]` is the row of `records` that row i of `batch` came from, such as `ctx.select` returns. Batches may be
         split anywhere, so the result must not depend on their boundaries.

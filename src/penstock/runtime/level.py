@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.control.admitted_commands import CommandIdNotice, PlainSets, SlotCommand, decode_commands
@@ -19,7 +20,7 @@ from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult, no_cyclic_collection
 from penstock.errors import StateError
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.record_blocks import KEY, Block
+from penstock.operators.record_blocks import KEY, OFFSET, Block
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
 from penstock.runtime.packed_rows import (
@@ -173,6 +174,8 @@ class _StepRunner:
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
         self._opened: _OpenSlot | None = None
+        # Small rounds touch few keys of many key groups.
+        self._merges: Final = plan.in_real_time and self._core.has_key and self._core.windows is None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
@@ -217,7 +220,8 @@ class _StepRunner:
             self._opened = self._open()
         slot, entries, tables = self._opened.slot, self._opened.entries, self._opened.tables
         self._opened.was_woken |= work.wakes
-        run = SlotRun(self._core, slot, tables, BatchTime(work.at, self._watermark_rules, work.updates))
+        moment = BatchTime(work.at, self._watermark_rules, work.updates)
+        run = SlotRun(self._core, slot, tables, moment, self._groups_of if self._merges else None)
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
@@ -285,6 +289,8 @@ class _StepRunner:
         self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False
     ) -> Iterator[PackedRow]:
         """Run the keyed records of all key groups, and their due timers."""
+        if self._plan.in_real_time and not self._merges:
+            rows = self._by_key_groups(rows)
         by_group = operator.attrgetter("key_group")
         found: dict[int, list[PackedRow]] = {group: [] for group in run.due_groups}
         found |= {group: list(part) for group, part in itertools.groupby(rows, key=by_group)}
@@ -322,13 +328,35 @@ class _StepRunner:
 
     def _hold(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
         """Store the data for later and return the other rows, which are control records."""
-        data = (row for row in rows if row.input == self._data)
+        data: Iterable[PackedRow] = (row for row in rows if row.input == self._data)
+        if self._plan.in_real_time:
+            data = self._by_key_groups(data)
         for piece in pieces_of_groups(data, _HELD_BYTES):
             held = list(map(in_memory, piece))
             entries.put(held_name(run.header.held_parts), msgspec.msgpack.encode(held))
             run.header.held_parts += 1
             run.header.held_bytes += sum(len(row.body) for row in held)
         return [row for row in rows if row.input != self._data]
+
+    def _groups_of(self, keys: pa.Array) -> npt.NDArray[np.uint16]:
+        return key_groups(keys, self._plan.key_groups)
+
+    def _by_key_groups(self, rows: Iterable[PackedRow]) -> list[PackedRow]:
+        """Split rows, each with the records of a slot, by key group. Parts of a step without a key stay whole."""
+        if not self._core.has_key:
+            return list(rows)
+        found: list[PackedRow] = []
+        for row in rows:
+            batch = self._block(row).batch
+            selector = self.node.edges[row.input].key
+            assert selector is not None
+            keys = batch.column(KEY) if KEY in batch.schema.names else selector.column(batch)
+            for group, part in split_by_key_group(batch, self._groups_of(keys), self._plan.key_groups):
+                first = part.column(OFFSET)[0].as_py()
+                found.append(
+                    row._replace(key_group=group, first_offset=first, body=to_bytes(part).to_pybytes())
+                )
+        return sorted(found, key=operator.attrgetter("key_group"))
 
     def _block(self, row: PackedRow) -> Block:
         body = from_bytes(in_memory(row).body, self._schemas[row.input])

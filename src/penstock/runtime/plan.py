@@ -78,7 +78,8 @@ class JobPlan:
     `keyed_sinks` are the sinks that take the key of each record. `parallelism` is the number of tasks of a keyed level,
     and `state_memory_bytes` the limit of the state that a worker keeps in memory. `seed` is the folder with the initial
     state. `partitions` has the partitions of each Kafka stream at the start of the job. `replayed` is the micro-batch,
-    in Spark's numbering, that was planned before and is repeated, with the partitions known at that time.
+    in Spark's numbering, that was planned before and is repeated, with the partitions known at that time. With
+    `in_real_time` the records of a slot travel together, under its first key group.
     """
 
     graph: Graph
@@ -91,6 +92,7 @@ class JobPlan:
     seed: Path | None = None
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None
+    in_real_time: bool = False
 
     def of_batch(self, number: int) -> JobPlan:
         """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""
@@ -102,6 +104,16 @@ class JobPlan:
     def slots(self) -> npt.NDArray[np.int32]:
         """The slot of each key group."""
         return slots_of_key_groups(self.key_groups, self.parallelism)
+
+    @functools.cached_property
+    def travelling_groups(self) -> npt.NDArray[np.uint16] | None:
+        """The key group under which records of each key group travel; None if that is their own."""
+        if not self.in_real_time:
+            return None
+        found = np.empty(self.key_groups, np.uint16)
+        for slot in self.slot_of.values():
+            found[list(slot.key_groups)] = slot.key_groups[0]
+        return found
 
     @functools.cached_property
     def slot_of(self) -> dict[int, Slot]:

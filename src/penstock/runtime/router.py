@@ -164,6 +164,8 @@ class _ToStep:
             return
         batch = self._batch(records, keys if self._key.computed else None)
         groups = key_groups(keys, self._plan.key_groups)
+        if self._plan.travelling_groups is not None:
+            groups = self._plan.travelling_groups[groups]
         place = self._place(records)
         for group, part in split_by_key_group(batch, groups, self._plan.key_groups):
             first = part.column(OFFSET)[0].as_py()

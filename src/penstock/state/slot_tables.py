@@ -21,7 +21,7 @@ import xxhash
 
 from penstock.state.expiry import expired_rows, expires_name, without_expired
 from penstock.state.group_table import GroupTable
-from penstock.state.key_index import key_values
+from penstock.state.merged_table import GroupsOf, MergedTable, merge_changes
 from penstock.state.slot_log import (
     HEAD,
     LOG_FORMAT,
@@ -111,6 +111,7 @@ class SlotTables:
         stored = entries.get(HEAD)
         self._head = Head(LOG_FORMAT, 0, [], 0, [], {}) if stored is None else head_of(stored)
         self._tables: dict[int, GroupTable] = {}
+        self._merged: MergedTable | None = None
         self._header: bytes | None = None
         self._header_changed = False
         self._moved = False
@@ -143,6 +144,19 @@ class SlotTables:
             table = self._tables[key_group] = GroupTable(self._schema)
         table.upsert(changes)
         self._changes.setdefault(key_group, []).append(changes)
+
+    def merged(self, groups_of: GroupsOf) -> MergedTable:
+        """Return the table of all key groups, to be used instead of theirs until `settle`."""
+        if self._merged is None:
+            self._merged = MergedTable(self._schema, self._tables, groups_of)
+        return self._merged
+
+    def settle(self) -> None:
+        """Put the changes of the merged table, if there is one, into the tables of the key groups."""
+        if self._merged is not None:
+            merged, self._merged = self._merged, None
+            for group, changes in merged.take_changes().items():
+                self.put(group, changes)
 
     @property
     def clock_ms(self) -> int | None:
@@ -208,10 +222,12 @@ class SlotTables:
     @property
     def changed(self) -> bool:
         """Whether there are changes to store."""
-        return bool(self._changes) or self._header_changed or self._moved or self.parts.changed
+        is_merged = self._merged is not None and self._merged.has_changes
+        return is_merged or bool(self._changes) or self._header_changed or self._moved or self.parts.changed
 
     def store(self) -> None:
         """Store the changes as a new version."""
+        self.settle()
         head = self._head
         head.number += 1
         digest = xxhash.xxh3_128(head.digest)
@@ -230,6 +246,7 @@ class SlotTables:
     def keep(self) -> CachedSlot:
         """Return the data that the worker may cache. Call it after everything is stored."""
         assert not self.changed
+        self._merged = None
         if self._memory is not None:
             self._memory.relieve(self._tables)
         head = self._head
@@ -244,7 +261,7 @@ class SlotTables:
         head.header = head.number
 
     def _store_version(self, head: Head) -> list[bytes]:
-        parts = {group: _merge_changes(parts) for group, parts in sorted(self._changes.items())}
+        parts = {group: merge_changes(parts) for group, parts in sorted(self._changes.items())}
         changed_bytes = sum(map(rows_bytes, parts.values()))
         for group in parts:
             head.groups.setdefault(group, LogGroup()).changed = head.number
@@ -354,12 +371,3 @@ class SlotTables:
                     if table is None:
                         table = self._tables[group] = GroupTable(self._schema)
                     table.upsert(rows)
-
-
-def _merge_changes(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Merge the changes of one key group into one batch; for a key that changed twice, the later row counts."""
-    if len(parts) == 1:
-        return parts[0]
-    rows = pa.concat_batches(parts)
-    last = {key: place for place, key in enumerate(key_values(rows.column(0)))}
-    return rows.take(pa.array(sorted(last.values())))

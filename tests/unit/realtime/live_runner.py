@@ -50,7 +50,13 @@ class LiveRunner:
         job.check()
         self.job = job
         self.plan = JobPlan(
-            job.graph, job.key_groups, frozenset(), frozenset(), strict=False, parallelism=parallelism
+            job.graph,
+            job.key_groups,
+            frozenset(),
+            frozenset(),
+            strict=False,
+            parallelism=parallelism,
+            in_real_time=True,
         )
         nodes = job.graph.sources()
         self.logs = {node.name: MemoryLog() for node in nodes}

@@ -1,0 +1,153 @@
+"""Timers, windows, commands and held data in real time: what leaves a job is what micro-batches would give."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_runner import LiveRunner
+
+import penstock as ps
+
+BEGIN = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+
+
+@dataclass
+class Visit:
+    page: str
+    number: int
+    at: dt.datetime
+
+
+@dataclass
+class Total:
+    page: str
+    start: dt.datetime
+    total: int
+
+
+class Sum(ps.WindowFunction):
+    def process(self, key: str, records: list[Visit], ctx: ps.WindowContext) -> Iterator[Total]:
+        yield Total(
+            key,
+            dt.datetime.fromtimestamp(ctx.window.start / 1000, dt.UTC),
+            sum(one.number for one in records),
+        )
+
+
+def windows_job() -> ps.Job:
+    job = ps.Job("windows", key_groups=8)
+    visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
+    totals = visits.key_by("page").window(ps.TumblingWindows("10s")).process("totals", Sum(), output=Total)
+    totals.sink_to("totals")
+    job_wide = totals.key_by("page").window(ps.TumblingWindows("20s"))
+    job_wide.sum("twice", "total").sink_to("twice")
+    return job
+
+
+def visit(page: str, number: int, second: int) -> dict[str, Any]:
+    return {"page": page, "number": number, "at": (BEGIN + dt.timedelta(seconds=second)).isoformat()}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_windows_fire_as_the_watermark_passes(tmp_path: Path, parallelism: int) -> None:
+    """Within the interval, in both of two window steps, whichever task has the key."""
+    with LiveRunner(windows_job(), tmp_path, parallelism, interval_s=1.0) as live:
+
+        def during() -> None:
+            for second in range(45):
+                live.send("visits", visit("a", 1, second), visit("b", 2, second))
+                time.sleep(0.005)
+
+        outcome = live.run(during)
+    found = sorted((one.page, (one.start - BEGIN).seconds, one.total) for one in outcome.outputs["totals"])
+    assert found == sorted(
+        (page, start, 10 * number) for page, number in (("a", 1), ("b", 2)) for start in (0, 10, 20, 30)
+    )
+    assert len(outcome.outputs["twice"]) == 4
+
+
+@dataclass
+class Ping:
+    key: int
+
+
+@dataclass
+class Late:
+    key: int
+    count: int
+
+
+class Remind(ps.ProcessFunction):
+    """Emits the count of a key 50 ms after each of its pings; what is sent with a command is added."""
+
+    count = ps.ValueState(int)
+    more = ps.Setting(int, 0)
+
+    def process_record(self, record: Ping, ctx: ps.Context) -> None:
+        self.count.set((self.count.get() or 0) + 1)
+        ctx.timers.register(dt.datetime.now(dt.UTC) + dt.timedelta(milliseconds=50), "remind")
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Late]:
+        yield Late(ctx.key, (self.count.get() or 0) + self.more.get())
+
+
+def pings_job() -> ps.Job:
+    job = ps.Job("pings", key_groups=8)
+    pings = job.data_stream("pings", schema=Ping).key_by("key")
+    pings.process("remind", Remind(), output=Late).sink_to("late")
+    return job
+
+
+def command(kind: str, payload: Any, number: int = 0) -> bytes:
+    return json.dumps(
+        {"id": f"{kind}-{number}", "kind": kind, "target": {"step": "remind"}, "payload": payload}
+    ).encode()
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
+    """A timer fires within the interval in which it was set, and a setting holds from the moment on that it comes."""
+    with LiveRunner(pings_job(), tmp_path, parallelism, interval_s=0.6) as live:
+
+        def during() -> None:
+            live.send("pings", *({"key": key} for key in range(10)))
+            time.sleep(0.25)
+            live.send("commands", command("set", {"more": 100}))
+            time.sleep(0.05)
+            live.send("pings", {"key": 1})
+
+        outcome = live.run(during)
+        assert sorted((one.key, one.count) for one in outcome.outputs["late"]) == sorted(
+            [*((key, 1) for key in range(10)), (1, 102)]
+        )
+        assert [receipt.status for receipt in outcome.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
+        # It is in the state of all slots, also of a worker that has none in memory.
+        live.forget()
+        outcome = live.run(lambda: live.send("pings", {"key": 2}))
+        assert [(one.key, one.count) for one in outcome.outputs["late"]] == [(2, 102)]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_data_of_a_paused_step_waits(tmp_path: Path, parallelism: int) -> None:
+    """By key group, so that it can be rescaled, until the step goes on in a later interval."""
+    with LiveRunner(pings_job(), tmp_path, parallelism, interval_s=0.3) as live:
+
+        def pause() -> None:
+            live.send("commands", command("pause", None))
+            time.sleep(0.1)
+            live.send("pings", *({"key": key} for key in range(10)))
+
+        assert "late" not in live.run(pause).outputs
+        assert live.records.get("remind", 0) == 0
+        live.send("commands", command("resume", None))
+        outcome = live.run()
+        assert sorted((one.key, one.count) for one in outcome.outputs["late"]) == [
+            (key, 1) for key in range(10)
+        ]

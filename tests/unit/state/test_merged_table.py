@@ -1,0 +1,100 @@
+"""A merged table holds what plain Python holds, and gives its changes to the key groups that they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from penstock.state.key_groups import key_groups
+from penstock.state.slot_tables import SlotTables
+from penstock.testing.memory_entries import MemoryEntries
+
+SCHEMA = pa.schema([("key", pa.string()), ("a", pa.int64()), ("b", pa.int64())])
+GROUPS = 4
+Model = dict[str, tuple[int | None, int | None]]
+
+
+def groups_of(keys: pa.Array) -> np.ndarray[Any, Any]:
+    return key_groups(keys, GROUPS)
+
+
+def rows(changes: Model) -> pa.RecordBatch:
+    columns = [list(changes), [a for a, _ in changes.values()], [b for _, b in changes.values()]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def read(tables: SlotTables, keys: list[str]) -> Model:
+    """What a round finds for keys."""
+    table = tables.merged(groups_of)
+    found = table.rows(table.find(pa.array(keys, pa.string())))
+    pairs = zip(found.column(1).to_pylist(), found.column(2).to_pylist(), strict=True)
+    return dict(zip(keys, pairs, strict=True))
+
+
+def stored(tables: SlotTables) -> dict[int, Model]:
+    """What the tables of the key groups hold."""
+    found: dict[int, Model] = {}
+    for group, table in tables.tables.items():
+        batch = table.all_rows()
+        pairs = zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True)
+        model = dict(zip(batch.column(0).to_pylist(), pairs, strict=True))
+        if model:
+            found[group] = model
+    return found
+
+
+keys = st.sampled_from([f"key-{number}" for number in range(12)])
+values = st.none() | st.integers(0, 9)
+changes = st.dictionaries(keys, st.tuples(values, values), min_size=1, max_size=6)
+
+
+@examples(60)
+@given(
+    st.lists(st.tuples(changes, st.sampled_from(["", "settle", "store", "reopen", "command"])), max_size=12)
+)
+def test_rounds_find_what_earlier_rounds_put(rounds: list[tuple[Model, str]]) -> None:
+    """Also after the changes went to the key groups, to the store and back, and after a command changed these."""
+    entries = MemoryEntries({})
+    tables = SlotTables(SCHEMA, entries)
+    model: Model = {}
+    for made, then in rounds:
+        asked = sorted({*made, *model, "key-0"})
+        assert read(tables, asked) == {key: model.get(key, (None, None)) for key in asked}
+        tables.merged(groups_of).put(rows(made))
+        model |= made
+        model = {key: pair for key, pair in model.items() if pair != (None, None)}
+        if then == "settle":
+            tables.settle()
+        elif then in ("store", "reopen"):
+            tables.store()
+            if then == "reopen":
+                tables = SlotTables(SCHEMA, entries)
+        elif then == "command":
+            tables.settle()
+            group = int(groups_of(pa.array(["key-3"]))[0])
+            tables.put(group, rows({"key-3": (7, 7)}))
+            model["key-3"] = (7, 7)
+    tables.settle()
+    expected: dict[int, Model] = {}
+    for key, pair in model.items():
+        expected.setdefault(int(groups_of(pa.array([key]))[0]), {})[key] = pair
+    assert stored(tables) == expected
+
+
+def test_changes_are_stored_without_settling() -> None:
+    """A slot with changes in its merged table has changes, and stores them."""
+    entries = MemoryEntries({})
+    tables = SlotTables(SCHEMA, entries)
+    assert not tables.changed
+    tables.merged(groups_of).put(rows({"x": (1, 2)}))
+    assert tables.changed
+    tables.store()
+    assert not tables.changed
+    assert read(SlotTables(SCHEMA, entries), ["x"]) == {"x": (1, 2)}
