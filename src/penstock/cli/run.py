@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.durations import milliseconds
 from penstock.cli.output import Output, OutputOption, errors_as_sentences, print_json, stderr
 from penstock.cli.run_options import (
     BATCH_INTERVAL,
@@ -185,7 +186,6 @@ def run(
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
     with _errors_reported(log_format) as log:
-        from penstock.base.durations import milliseconds
         from penstock.jobs.settings import RunSettings
 
         settings = RunSettings(

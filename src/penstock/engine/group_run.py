@@ -36,9 +36,8 @@ from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records.types import RecordType
 from penstock.state.group_state import GroupState
-from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
-from penstock.state.merged_table import MergedTable
+from penstock.state.merged_table import StateTable
 from penstock.state.timeline import Domain
 from penstock.state.timer import StoredTimer, Timer
 
@@ -55,7 +54,7 @@ class GroupRun:
     """One run of a step in one key group: control records, then data."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable | MergedTable
+        self, binding: FunctionInstance, context: Context, key_group: int, table: StateTable
     ) -> None:
         self._core: Final = binding.core
         self._binding: Final = binding

@@ -42,7 +42,7 @@ from penstock.operators.functions import Context, PartContext
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import END_MS, EventClock, InputWatermarkRule, Progress, WatermarkUpdate
 from penstock.state.group_table import GroupTable
-from penstock.state.merged_table import GroupsOf, MergedTable
+from penstock.state.merged_table import GroupsOf, MergedTable, StateTable
 from penstock.state.shared import BroadcastState, SharedStates
 from penstock.state.slot_tables import SlotTables
 from penstock.state.timeline import Domain
@@ -234,7 +234,7 @@ class SlotRun:
             by_event = by_event if before.event is None else pa.concat_arrays([before.event, by_event])
         self._due[group] = DueTimers(by_processing, by_event)
 
-    def _table(self, key_group: int) -> GroupTable | MergedTable:
+    def _table(self, key_group: int) -> StateTable:
         """Return the table with the keys that are processed under a key group."""
         if self._groups_of is not None:
             return self._tables.merged(self._groups_of)

@@ -22,9 +22,8 @@ from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block
 from penstock.operators.watermarks import END_MS
 from penstock.operators.window_step import LATE, ResultOutput, WindowStep
-from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
-from penstock.state.merged_table import MergedTable
+from penstock.state.merged_table import StateTable
 from penstock.windows.assigners import CumulativeWindows, GridWindows, SlidingWindows, TumblingWindows
 from penstock.windows.column_aggregates import NEW, ColumnAggregate
 from penstock.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
@@ -71,7 +70,7 @@ class WindowColumnsRun(WindowRun):
     """One run of a step with windows that aggregate a field, in one key group."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable | MergedTable
+        self, binding: FunctionInstance, context: Context, key_group: int, table: StateTable
     ) -> None:
         super().__init__(binding, context, key_group, table)
         contents = self._step.spec.contents

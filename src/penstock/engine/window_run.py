@@ -28,9 +28,8 @@ from penstock.operators.watermarks import END_MS, INGESTION_TIME
 from penstock.operators.window_step import LATE
 from penstock.records.schemas import VERSION_FIELD
 from penstock.records.types import RecordType
-from penstock.state.group_table import GroupTable
 from penstock.state.key_index import key_values
-from penstock.state.merged_table import MergedTable
+from penstock.state.merged_table import StateTable
 from penstock.windows.contexts import Clock
 from penstock.windows.emissions import Emission as Pane
 from penstock.windows.emissions import SideRecord
@@ -45,7 +44,7 @@ class WindowRun(GroupRun):
     """One run of a step with windows in one key group: processing-time timers, records, event-time timers."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, table: GroupTable | MergedTable
+        self, binding: FunctionInstance, context: Context, key_group: int, table: StateTable
     ) -> None:
         super().__init__(binding, context, key_group, table)
         windows = self._core.windows

@@ -1,6 +1,6 @@
-"""Real time: tasks that stay for an interval, and process records as they come. Independent of Spark.
+"""Real time: tasks that stay for an interval and process records as they come; it ends in a checkpoint. Without Spark.
 
-In: the plan of a job, the logs of its sources, stored state. Out: the reports of an interval, and its positions.
-
-Imports: runtime, engine, state, sources, streams, records, base, errors.
+In: a plan with its sources and sinks, stored state.
+Out: the reports of the tasks, and the positions and rounds of an interval on disk.
+Imports: base, engine, errors, runtime, sources, state, streams.
 """

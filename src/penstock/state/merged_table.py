@@ -7,17 +7,18 @@ changes go there. `take_changes` returns them for the tables of the key groups, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.state.group_table import GroupTable, held_rows
 from penstock.state.key_index import Places, key_values
 
-__all__ = ["GroupsOf", "MergedTable", "merge_changes"]
+__all__ = ["GroupsOf", "MergedTable", "StateTable", "merge_changes"]
 
-GroupsOf = Callable[[pa.Array], "np.ndarray[Any, np.dtype[np.uint16]]"]
+GroupsOf: TypeAlias = Callable[[pa.Array], npt.NDArray[np.uint16]]
 """Returns the key group of each key."""
 
 
@@ -102,6 +103,10 @@ class MergedTable:
             int(group): ordered.slice(start, end - start)
             for group, start, end in zip(found, starts, ends, strict=True)
         }
+
+
+StateTable: TypeAlias = GroupTable | MergedTable
+"""The table that a run of a step reads: that of its key group, or of all key groups of the slot."""
 
 
 def merge_changes(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
