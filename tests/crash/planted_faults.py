@@ -102,7 +102,7 @@ PLANTED: tuple[PlantedFault, ...] = (
         "finish_rescaling",
         (
             ("    intent.unlink()\n", ""),
-            ("    for name in _SPARK:", "    intent.unlink()\n    for name in _SPARK:"),
+            ("    for name in _OF_RUNS:", "    intent.unlink()\n    for name in _OF_RUNS:"),
         ),
         kind="rescaled up",
     ),

@@ -19,6 +19,8 @@ from penstock.errors import CheckpointError, PenstockError
 from penstock.realtime.interval_files import Interval, IntervalFiles
 from penstock.realtime.interval_task import CoordinatorAddress
 from penstock.realtime.messages import (
+    GREETING_TIMEOUT_S,
+    MAX_GREETING_BYTES,
     CaughtUp,
     Commit,
     Done,
@@ -163,6 +165,16 @@ class Coordinator:
         self._wake.send(b"\0")
 
     def _run(self) -> None:
+        try:
+            self._coordinate()
+        except Exception as e:  # the run must end with whatever it is
+            is_own = isinstance(e, PenstockError)
+            self.error = e if is_own else PenstockError(f"The intervals failed ({type(e).__name__}: {e}).")  # type: ignore[assignment]
+        finally:
+            with self._lock:
+                self._drop()
+
+    def _coordinate(self) -> None:
         while not self._closing:
             for key, _ in self._selector.select(self._wait_s()):
                 if key.fileobj is self._woken:
@@ -176,8 +188,6 @@ class Coordinator:
                         self._hear(key.fileobj)
             with self._lock:
                 self._step()
-        with self._lock:
-            self._drop()
 
     def _wait_s(self) -> float | None:
         attempt = self._attempt
@@ -185,14 +195,15 @@ class Coordinator:
 
     def _accept(self) -> None:
         one, _ = self._server.accept()
-        one.settimeout(_SEND_TIMEOUT_S)
+        one.settimeout(GREETING_TIMEOUT_S)
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(one, selectors.EVENT_READ)
 
     def _hear(self, one: socket.socket) -> None:
         """Carry out what a task says."""
         try:
-            message = receive(one, _decoder)
+            is_known = self._attempt is not None and one in self._attempt.sockets.values()
+            message = receive(one, _decoder, None if is_known else MAX_GREETING_BYTES)
         except (OSError, msgspec.DecodeError):
             self._lose(one)
             return
@@ -208,7 +219,10 @@ class Coordinator:
                 self._complete(self._attempt)
 
     def _join(self, one: socket.socket, hello: Hello) -> None:
-        if not hmac.compare_digest(hello.token, self.address.secret) or hello.number != self._number:
+        if (
+            not hmac.compare_digest(hello.token.encode(), self.address.secret.encode())
+            or hello.number != self._number
+        ):
             self._forget(one)
             return
         if self._attempt is not None and (hello.task in self._attempt.sockets or self._attempt.ends_at_s):
@@ -217,6 +231,7 @@ class Coordinator:
         if self._attempt is None:
             positions = {name: log.decode(self._positions[name]) for name, log in self._logs.items()}
             self._attempt = _Attempt(positions)
+        one.settimeout(_SEND_TIMEOUT_S)
         self._attempt.sockets[hello.task] = one
         self._attempt.hellos[hello.task] = hello
         if len(self._attempt.sockets) == self._tasks:
@@ -278,13 +293,8 @@ class Coordinator:
         attempt = self._attempt
         if attempt is None or attempt.ends_at_s is None or attempt.has_ended:
             return
-        try:
-            if self._recorded is None:
-                self._push(attempt)
-        except PenstockError as e:
-            self.error = e
-            self._drop()
-            return
+        if self._recorded is None:
+            self._push(attempt)
         if self._recorded is not None or self._hastens or time.monotonic() >= attempt.ends_at_s:
             attempt.has_ended = True
             for one in attempt.sockets.values():

@@ -6,6 +6,7 @@ much to do, and once for what its slot sends, which never waits. (If it did, two
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import socket
 import threading
@@ -15,7 +16,14 @@ from typing import Final
 import msgspec
 
 from penstock.realtime.inbox import Delivery, Inbox, PeerLostError
-from penstock.realtime.messages import Bundle, Joined, receive, send
+from penstock.realtime.messages import (
+    GREETING_TIMEOUT_S,
+    MAX_GREETING_BYTES,
+    Bundle,
+    Joined,
+    receive,
+    send,
+)
 from penstock.realtime.slot_rounds import FOR_EACH_LEVEL
 from penstock.runtime.packed_rows import PackedRow, encode_body
 from penstock.runtime.plan import JobPlan
@@ -60,9 +68,7 @@ class Exchange:
 
     def connect(self, peers: list[tuple[str, int]]) -> None:
         """Connect to all tasks, and let them connect."""
-        others = self._count - 1
-        accepting = threading.Thread(target=self._accept, args=(2 * others,), daemon=True)
-        accepting.start()
+        threading.Thread(target=self._accept, daemon=True).start()
         for task, address in enumerate(peers):
             if task == self._task:
                 continue
@@ -74,22 +80,21 @@ class Exchange:
                 found[task] = one
                 self._sockets.append(one)
 
-    def _accept(self, expected: int) -> None:
-        try:
-            for _ in range(expected):
+    def _accept(self) -> None:
+        """Let tasks connect, until the task ends."""
+        with contextlib.suppress(OSError):
+            while True:
                 one, _ = self._server.accept()
                 self._sockets.append(one)
                 threading.Thread(target=self._receive, args=(one,), daemon=True).start()
-        except OSError as e:
-            self._lose(e)
 
     def _receive(self, one: socket.socket) -> None:
         """Put what a task sends into the inbox."""
+        joined = self._greeting(one)
+        if joined is None:
+            one.close()
+            return
         try:
-            joined = receive(one, _joined)
-            if not hmac.compare_digest(joined.token, self._secret):
-                one.close()
-                return
             while True:
                 bundle = receive(one, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
@@ -98,6 +103,16 @@ class Exchange:
                     return
         except (OSError, msgspec.DecodeError) as e:
             self._lose(e)
+
+    def _greeting(self, one: socket.socket) -> Joined | None:
+        """Return how a task introduces itself; None for anybody else."""
+        one.settimeout(GREETING_TIMEOUT_S)
+        try:
+            joined: Joined = receive(one, _joined, MAX_GREETING_BYTES)
+            one.settimeout(None)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return joined if hmac.compare_digest(joined.token.encode(), self._secret.encode()) else None
 
     def _lose(self, error: Exception) -> PeerLostError:
         lost = PeerLostError(f"another task of the interval is gone ({error})")

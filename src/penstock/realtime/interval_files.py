@@ -1,4 +1,8 @@
-"""Interval files: what the tasks of an interval did, durable before any of it is visible or committed."""
+"""Interval files: what the tasks of an interval did, durable before any of it is visible or committed.
+
+`N` has the positions after an interval, `N.rounds` what each task did. The first is the decision, so it is written
+last. Only the newest interval may have to be repeated.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from penstock.runtime.cuts import INTERVALS
 
 __all__ = ["Interval", "IntervalFiles"]
 
+_KEPT_ROUNDS: Final = 2
+
 
 class Interval(msgspec.Struct):
     """The positions of all streams after an interval, as offsets, and what each task did."""
@@ -24,7 +30,12 @@ class Interval(msgspec.Struct):
     tasks: list[TaskLog]
 
 
-_decoder: Final = msgspec.json.Decoder(Interval)
+class _Positions(msgspec.Struct):
+    positions: dict[str, dict[str, Any]]
+
+
+_positions: Final = msgspec.json.Decoder(_Positions)
+_rounds: Final = msgspec.msgpack.Decoder(list[TaskLog])
 
 
 class IntervalFiles:
@@ -39,31 +50,51 @@ class IntervalFiles:
         make_folder(self._folder)
 
     def write(self, number: int, interval: Interval) -> None:
-        """Write an interval durably, and remove one that is no longer needed."""
-        write_atomically(self._folder / str(number), msgspec.json.encode(interval))
-        with contextlib.suppress(FileNotFoundError):
-            (self._folder / str(number - self._retained)).unlink()
+        """Write an interval durably, and remove what is no longer needed of older ones."""
+        write_atomically(self._rounds(number), msgspec.msgpack.encode(interval.tasks))
+        write_atomically(self._path(number), msgspec.json.encode(_Positions(interval.positions)))
+        for path in (self._rounds(number - _KEPT_ROUNDS), self._path(number - self._retained)):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
 
     def read(self, number: int) -> Interval | None:
         """Return an interval, or None if it was not written. Raises CheckpointError when it is damaged."""
-        path = self._folder / str(number)
-        try:
-            return _decoder.decode(path.read_bytes())
-        except FileNotFoundError:
+        positions = self._positions(number)
+        if positions is None:
             return None
-        except msgspec.DecodeError as e:
-            raise CheckpointError(
-                f"{path} is damaged ({e}). Restore it from a copy of the checkpoint."
-            ) from e
+        path = self._rounds(number)
+        try:
+            return Interval(positions, _rounds.decode(path.read_bytes()))
+        except (OSError, msgspec.DecodeError) as e:
+            raise _damaged(path, e) from e
 
     def positions_before(self, number: int, first: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Return where the streams stand before an interval; `first` is where they stand before the first one."""
         if number == 0:
             return dict(first)
-        before = self.read(number - 1)
+        before = self._positions(number - 1)
         if before is None:
             raise CheckpointError(
-                f"{self._folder / str(number - 1)} is missing, though interval {number} follows it. Restore it from a "
-                "copy of the checkpoint."
+                f"{self._path(number - 1)} is missing, though interval {number} follows it. Restore it from a copy of "
+                "the checkpoint."
             )
-        return {**first, **before.positions}
+        return {**first, **before}
+
+    def _positions(self, number: int) -> dict[str, dict[str, Any]] | None:
+        path = self._path(number)
+        try:
+            return _positions.decode(path.read_bytes()).positions
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as e:
+            raise _damaged(path, e) from e
+
+    def _path(self, number: int) -> Path:
+        return self._folder / str(number)
+
+    def _rounds(self, number: int) -> Path:
+        return self._folder / f"{number}.rounds"
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be read ({error}). Restore it from a copy of the checkpoint.")

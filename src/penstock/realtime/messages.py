@@ -8,7 +8,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 __all__ = [
+    "GREETING_TIMEOUT_S",
     "HISTORY",
+    "MAX_GREETING_BYTES",
     "Bundle",
     "CaughtUp",
     "Commit",
@@ -28,6 +30,11 @@ __all__ = [
     "receive",
     "send",
 ]
+
+MAX_GREETING_BYTES: Final = 4096
+"""The size limit of the first message of a connection, from somebody who is not known yet."""
+GREETING_TIMEOUT_S: Final = 2.0
+"""How long that message may take."""
 
 HISTORY: Final = -1
 """Instead of a level: the history of a control stream has ended."""
@@ -146,9 +153,13 @@ def send(to: socket.socket, message: msgspec.Struct) -> None:
     to.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
 
-def receive(origin: socket.socket, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    """Receive a message. Raises ConnectionError when the other side is gone."""
+def receive(
+    origin: socket.socket, decoder: msgspec.msgpack.Decoder[Any], max_bytes: int | None = None
+) -> Any:
+    """Receive a message. Raises ConnectionError when the other side is gone, or sends more than `max_bytes`."""
     size = int.from_bytes(_receive(origin, _LENGTH_BYTES), "big")
+    if max_bytes is not None and size > max_bytes:
+        raise ConnectionError(f"a message of {size:,} bytes is too large")
     return decoder.decode(_receive(origin, size))
 
 

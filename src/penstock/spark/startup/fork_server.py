@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import os
 import runpy
 import selectors
@@ -202,6 +203,9 @@ def _run(request: _Request) -> None:
     for entry in request.environment:
         name, _, value = entry.partition(b"=")
         os.environb[name] = value
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Workers share one file. `print` would write a line and its end apart, and others in between.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
     paths = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     module, *arguments = map(os.fsdecode, request.arguments)
