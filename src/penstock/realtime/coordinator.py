@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import secrets
 import selectors
 import socket
@@ -21,6 +22,7 @@ from penstock.realtime.interval_task import CoordinatorAddress
 from penstock.realtime.messages import (
     GREETING_TIMEOUT_S,
     MAX_GREETING_BYTES,
+    Busy,
     CaughtUp,
     Commit,
     Done,
@@ -57,7 +59,9 @@ class _Attempt:
     caught_up: set[int] = field(default_factory=set)
     awaits_history: bool = False
     done: dict[int, Done] = field(default_factory=dict)
-    ends_at_s: float | None = None
+    has_begun: bool = False
+    # Nothing must be made durable before the first task has anything to do.
+    ends_at_s: float = math.inf
     has_ended: bool = False
 
 
@@ -74,7 +78,7 @@ class Coordinator:
         files: the files of intervals.
         tasks: the number of tasks of an interval.
         drains: whether an interval reads what is there, and ends.
-        interval_s: how long an interval takes.
+        interval_s: how long an interval takes, from the first work of its tasks on.
         host: the address at which to listen.
         check: raises when the run no longer owns the checkpoint.
 
@@ -191,7 +195,7 @@ class Coordinator:
 
     def _wait_s(self) -> float | None:
         attempt = self._attempt
-        return None if attempt is None or attempt.ends_at_s is None or attempt.has_ended else _LOOK_S
+        return None if attempt is None or not attempt.has_begun or attempt.has_ended else _LOOK_S
 
     def _accept(self) -> None:
         one, _ = self._server.accept()
@@ -211,12 +215,17 @@ class Coordinator:
             self._join(one, message)
         elif self._attempt is not None and one in self._attempt.sockets.values():
             task = next(task for task, found in self._attempt.sockets.items() if found is one)
-            if isinstance(message, CaughtUp):
-                self._catch_up(self._attempt, task)
-                return
-            self._attempt.done[task] = message
-            if len(self._attempt.done) == self._tasks:
-                self._complete(self._attempt)
+            self._hear_from(self._attempt, task, message)
+
+    def _hear_from(self, attempt: _Attempt, task: int, message: CaughtUp | Busy | Done) -> None:
+        if isinstance(message, CaughtUp):
+            self._catch_up(attempt, task)
+        elif isinstance(message, Busy):
+            attempt.ends_at_s = min(attempt.ends_at_s, time.monotonic() + self._interval_s)
+        else:
+            attempt.done[task] = message
+            if len(attempt.done) == self._tasks:
+                self._complete(attempt)
 
     def _join(self, one: socket.socket, hello: Hello) -> None:
         if (
@@ -225,7 +234,7 @@ class Coordinator:
         ):
             self._forget(one)
             return
-        if self._attempt is not None and (hello.task in self._attempt.sockets or self._attempt.ends_at_s):
+        if self._attempt is not None and (hello.task in self._attempt.sockets or self._attempt.has_begun):
             # Spark runs a task again. What the others have done belongs to the first attempt.
             self._drop()
         if self._attempt is None:
@@ -249,7 +258,7 @@ class Coordinator:
             log = None if self._recorded is None else self._recorded.tasks[task]
             until = own if self._drains else None
             self._tell(one, Go(peers, self._of_task(follows, task), history, until, log))
-        attempt.ends_at_s = time.monotonic() + (0 if self._drains else self._interval_s)
+        attempt.has_begun = True
         if attempt.awaits_history or (self._drains and self._recorded is None):
             self._push(attempt, history=True)
 
@@ -291,11 +300,12 @@ class Coordinator:
     def _step(self) -> None:
         """Push what is new, and end the interval when it is time."""
         attempt = self._attempt
-        if attempt is None or attempt.ends_at_s is None or attempt.has_ended:
+        if attempt is None or not attempt.has_begun or attempt.has_ended:
             return
         if self._recorded is None:
             self._push(attempt)
-        if self._recorded is not None or self._hastens or time.monotonic() >= attempt.ends_at_s:
+        ends = self._recorded is not None or self._drains or self._hastens
+        if ends or time.monotonic() >= attempt.ends_at_s:
             attempt.has_ended = True
             for one in attempt.sockets.values():
                 self._tell(one, End())

@@ -18,6 +18,7 @@ from penstock.realtime.exchange import Exchange
 from penstock.realtime.feeds import Arrivals, Feed, FollowedTopic, PushedRanges, RepeatedReadings, RowReader
 from penstock.realtime.inbox import Inbox, PeerLostError
 from penstock.realtime.messages import (
+    Busy,
     CaughtUp,
     Commit,
     Done,
@@ -141,6 +142,7 @@ class _Running:
             self._inbox,
             exchange.send_emitted,
             lambda level: exchange.end_level(f"slot/{self._task}", level),
+            lambda: send(self._link, Busy()),
             self._cache,
         )
         for source in sources:

@@ -12,6 +12,7 @@ __all__ = [
     "HISTORY",
     "MAX_GREETING_BYTES",
     "Bundle",
+    "Busy",
     "CaughtUp",
     "Commit",
     "Done",
@@ -109,6 +110,10 @@ class CaughtUp(msgspec.Struct, tag=True, frozen=True):
     """The slot of the task has processed the history of all control streams."""
 
 
+class Busy(msgspec.Struct, tag=True, frozen=True):
+    """The slot of the task has its first work of the interval, so the interval must end some time."""
+
+
 class StartData(msgspec.Struct, tag=True, frozen=True):
     """All slots have caught up, so data streams may be read."""
 
@@ -142,7 +147,7 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     through: int = 0
 
 
-FromTask: TypeAlias = Hello | CaughtUp | Done
+FromTask: TypeAlias = Hello | CaughtUp | Busy | Done
 FromCoordinator: TypeAlias = Go | Push | StartData | End | Commit
 _encoder: Final = msgspec.msgpack.Encoder()
 

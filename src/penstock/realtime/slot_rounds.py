@@ -64,6 +64,7 @@ class SlotRounds:
         inbox: where deliveries come.
         send: sends what a level emits.
         announce: tells all slots, this one too, that the output of a level has ended.
+        on_busy: called before the first round that has anything to do.
 
     """
 
@@ -75,11 +76,13 @@ class SlotRounds:
         inbox: Inbox,
         send: Send,
         announce: Callable[[int], None],
+        on_busy: Callable[[], None],
         cache: SlotCache = kept_slots,
     ) -> None:
         self._inbox: Final = inbox
         self._send: Final = send
         self._announce: Final = announce
+        self._on_busy: Callable[[], None] | None = on_busy
         self._sender: Final = f"slot/{task}"
         steps = [[node.id for node in level] for level in plan.levels()]
         self._levels: Final = [Level(plan, step_ids, cache) for step_ids in steps]
@@ -156,6 +159,9 @@ class SlotRounds:
             taken = {sender: len(bundles) for sender, bundles in sorted(waiting.items()) if bundles}
             due_ms = self._levels[number - 1].next_timer_ms if number else None
             if taken or (due_ms is not None and due_ms <= now_ms):
+                on_busy, self._on_busy = self._on_busy, None
+                if on_busy is not None:
+                    on_busy()
                 yield from self._round(Round(number, now_ms, taken))
 
     def _round(self, one: Round) -> Iterator[PackedRow]:

@@ -145,9 +145,14 @@ class LiveRunner:
         for thread in threads:
             thread.start()
         during()
+        # Without anything to do an interval would not end.
+        end = threading.Timer(self.interval_s, self.coordinator.hasten)
+        end.daemon = True
+        end.start()
         for thread in threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "a task does not end"
+        end.cancel()
         if errors:
             raise ExceptionGroup("tasks failed", errors)
         written = {
