@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from live_runner import LiveRunner
 
 import penstock as ps
 from penstock.realtime.interval_files import Interval
+from penstock.realtime.messages import Hello, send
 
 
 @dataclass
@@ -215,3 +217,21 @@ def test_positions_and_rounds_are_on_disk(tmp_path: Path) -> None:
     assert interval.positions["readings"] == {"position": 1}
     assert len(interval.tasks) == 2
     assert any(one.rounds for one in interval.tasks)
+
+
+def test_strangers_change_nothing(tmp_path: Path) -> None:
+    """Whoever connects to the coordinator and says something else than a task of the run is left alone."""
+    with LiveRunner(sums_job(), tmp_path, 2, interval_s=0.5) as live:
+        assert live.coordinator is not None
+        place = live.coordinator.address
+
+        def during() -> None:
+            for message in (b"\xff" * 8, b"\0\0\0\1\xc1", b"GET / HTTP/1.1\r\n\r\n"):
+                with socket.create_connection((place.host, place.port)) as stranger:
+                    stranger.sendall(message)
+            with socket.create_connection((place.host, place.port)) as stranger:
+                send(stranger, Hello("\u00fcnknown", 0, 1, ("127.0.0.1", 1)))
+                assert stranger.recv(1) == b""
+            live.send("readings", {"sensor": 1, "value": 5})
+
+        assert emitted(live.run(during), "alerts") == [(1, 5, 5)]
