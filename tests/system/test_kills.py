@@ -356,3 +356,14 @@ def test_many_kills(
     """As above, with more than 30 kills."""
     with noting("kills of jobs", f'-k "test_many_kills and {in_topic}"', str(seed)) as injected:
         survive(Pipes(kafka, tmp_path, in_topic), tmp_path, spark, seed, many(seed), injected)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("in_topic", "seed"), [("readings", 11), ("settings", 12)])
+def test_many_kills_in_real_time(
+    kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, in_topic: str, seed: int
+) -> None:
+    """As above, with 100 kills for each."""
+    pipes = Pipes(kafka, tmp_path, in_topic)
+    survive(pipes, tmp_path, spark, seed, many(seed, 100), interval_ms=1000)
