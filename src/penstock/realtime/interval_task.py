@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock.engine.slot import Slot
 from penstock.realtime.exchange import Exchange
-from penstock.realtime.feeds import Arrivals, Feed, FollowedTopic, PushedRanges, RepeatedReadings, RowReader
 from penstock.realtime.inbox import Inbox, PeerLostError
 from penstock.realtime.messages import (
     Busy,
@@ -33,6 +32,14 @@ from penstock.realtime.messages import (
     send,
 )
 from penstock.realtime.slot_rounds import SlotRounds
+from penstock.realtime.stream_feeds import (
+    Arrivals,
+    Feed,
+    FollowedTopic,
+    PushedRanges,
+    RepeatedReadings,
+    RowReader,
+)
 from penstock.runtime.level import StoredStates
 from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.plan import JobPlan
