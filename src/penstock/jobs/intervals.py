@@ -65,6 +65,9 @@ def coordinated(
     def before_batch(number: int) -> None:
         query.before_batch(number)
         coordinator.begin(number - query.first_batch)
+        # The job may have begun to stop meanwhile, and an interval of an idle job does not end by itself.
+        if committer.closing:
+            coordinator.hasten()
 
     committer.live_ends = coordinator.ends
     with coordinator:

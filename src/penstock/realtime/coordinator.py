@@ -304,7 +304,9 @@ class Coordinator:
             return
         if self._recorded is None:
             self._push(attempt)
-        ends = self._recorded is not None or self._drains or self._hastens
+        # The end would let data be read before the slots have caught up.
+        drains = self._drains and not attempt.awaits_history
+        ends = self._recorded is not None or drains or self._hastens
         if ends or time.monotonic() >= attempt.ends_at_s:
             attempt.has_ended = True
             for one in attempt.sockets.values():

@@ -179,13 +179,7 @@ class SlotRounds:
         number = one.level - 1
         level, forwarder = self._levels[number], self._forwarders[number]
         made = level.run_round(rows, instant_of(one.now_ms))
-        passing: list[PackedRow] = []
-        leaving: list[PackedRow] = []
-        for row in forwarder.forward(made, self._offsets[number]):
-            is_own = row.destination in FOR_EACH_LEVEL and row.key_group == self._first_group
-            (passing if is_own else leaving).append(row)
-        if passing and one.level < len(self._levels):
-            self._add(Delivery(self._sender, one.level + 1, passing))
+        leaving = list(forwarder.forward(made, self._offsets[number]))
         yield from self._without_counts(self._send(self._sender, leaving, one.level + 1))
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:

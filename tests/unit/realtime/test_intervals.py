@@ -194,6 +194,18 @@ def test_a_drained_interval_reads_what_is_there(tmp_path: Path) -> None:
         assert time.monotonic() - begun_s < 30
 
 
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_controls_come_before_data_of_a_drained_interval(tmp_path: Path, parallelism: int) -> None:
+    """A bounded run ends as soon as it has read what is there, but not before controls are processed."""
+    for number in range(8):
+        folder = tmp_path / str(number)
+        with LiveRunner(sums_job(), folder, parallelism, interval_s=600, drains=True) as live:
+            live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
+            live.send("limits", *({"sensor": sensor, "limit": 9} for sensor in range(20)))
+            assert live.run().outputs.get("alerts", []) == []
+            assert live.records["sum"] == 20
+
+
 def test_an_interval_ends_early_on_request(tmp_path: Path) -> None:
     """A job that is stopped does not wait for the end of its interval."""
     with LiveRunner(sums_job(), tmp_path, 2, interval_s=600) as live:
