@@ -16,8 +16,8 @@ from penstock.base.sizes import bytes_text, counted
 from penstock.bindings.types import RECORDS_PER_BATCH
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import CheckpointError
+from penstock.runtime.bound_source import BoundSource
 from penstock.sources.kafka_log import KafkaLog
-from penstock.spark.query import BoundSource
 
 __all__ = ["BatchBounds", "RecordSize", "TopicBounds", "next_limit"]
 

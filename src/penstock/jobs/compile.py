@@ -42,6 +42,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
+from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.cuts import oldest_ends
 from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
@@ -66,7 +67,6 @@ from penstock.sources.socket import SocketReceiver
 from penstock.sources.starts import StartLog
 from penstock.sources.topic_identity import TopicIdentity
 from penstock.spark.lazy_pickle import Sealed
-from penstock.spark.query import BoundSource
 from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, Port, ProcessNode, SourceNode, TransformNode
 from penstock.streams.job_description import JobDescription
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.snapshot_capture import positions_of
 from penstock.sources.base import topic_offsets
 from penstock.sources.file_source import FileLog
 from penstock.sources.kafka_log import KafkaLog
-from penstock.spark.query import BoundSource
 from penstock.streams.graph import STARTS
 
 __all__ = ["ControlHistory", "control_history"]

@@ -13,10 +13,11 @@ from penstock.jobs.commit import BatchCommitter
 from penstock.jobs.settings import RunSettings
 from penstock.realtime.coordinator import Coordinator
 from penstock.realtime.interval_files import IntervalFiles
+from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.cuts import batch_numbers, runs_in_real_time
 from penstock.sources.base import ReplayableLog
 from penstock.sources.starts import StartLog
-from penstock.spark.query import BoundSource, Query
+from penstock.spark.query import Query
 
 __all__ = ["changes_mode", "check_cores", "coordinated"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import math
 import secrets
 import selectors
@@ -16,7 +15,6 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from penstock.errors import CheckpointError, PenstockError
 from penstock.realtime.interval_files import Interval, IntervalFiles
 from penstock.realtime.interval_task import CoordinatorAddress
 from penstock.realtime.messages import (
@@ -33,6 +31,7 @@ from penstock.realtime.messages import (
     Push,
     Reading,
     StartData,
+    knows_secret,
     receive,
     send,
 )
@@ -109,7 +108,7 @@ class Coordinator:
         self._server: Final = socket.create_server((host, 0), backlog=4 * tasks)
         port: int = self._server.getsockname()[1]
         self.address: Final = CoordinatorAddress(host, port, secrets.token_hex(_SECRET_BYTES))
-        self.error: PenstockError | None = None
+        self.error: Exception | None = None
         self._number = -1
         self._attempt: _Attempt | None = None
         self._recorded: Interval | None = None
@@ -171,9 +170,8 @@ class Coordinator:
     def _run(self) -> None:
         try:
             self._coordinate()
-        except Exception as e:  # the run must end with whatever it is
-            is_own = isinstance(e, PenstockError)
-            self.error = e if is_own else PenstockError(f"The intervals failed ({type(e).__name__}: {e}).")  # type: ignore[assignment]
+        except Exception as e:  # the run ends with whatever it is
+            self.error = e
         finally:
             with self._lock:
                 self._drop()
@@ -228,10 +226,7 @@ class Coordinator:
                 self._complete(attempt)
 
     def _join(self, one: socket.socket, hello: Hello) -> None:
-        if (
-            not hmac.compare_digest(hello.token.encode(), self.address.secret.encode())
-            or hello.number != self._number
-        ):
+        if not knows_secret(hello, self.address.secret) or hello.number != self._number:
             self._forget(one)
             return
         if self._attempt is not None and (hello.task in self._attempt.sockets or self._attempt.has_begun):
@@ -322,12 +317,9 @@ class Coordinator:
             position = log.latest(before, limited=not history)
             if position != before:
                 attempt.positions[name] = position
-                now_ms = time.time_ns() // 1_000_000
                 # One task reads all of a log, since tasks do not wait for each other and records keep their order.
                 reader = attempt.sockets[index % self._tasks]
-                splits = log.splits(before, position, 1)
-                ranges = [(one.partition, one.path, one.start, one.end) for one in splits]
-                self._tell(reader, Push(name, Reading(now_ms, ranges)))
+                self._tell(reader, Push(name, Reading.of(log.splits(before, position, 1))))
             if history:
                 for one in attempt.sockets.values():
                     self._tell(one, Push(name, None))
@@ -340,17 +332,8 @@ class Coordinator:
         encoded = {name: log.encode(attempt.positions[name]) for name, log in self._logs.items()}
         logs = [attempt.done[task].log for task in range(self._tasks)]
         if self._recorded is None:
-            try:
-                self._check()
-                self._files.write(self._number, Interval({**self._positions, **encoded}, logs))
-            except (OSError, PenstockError) as e:
-                self.error = (
-                    e
-                    if isinstance(e, PenstockError)
-                    else CheckpointError(f"Interval {self._number} cannot be written ({e.strerror}).")
-                )
-                self._drop()
-                return
+            self._check()
+            self._files.write(self._number, Interval({**self._positions, **encoded}, logs))
         self._after = encoded if self._recorded is None else self._recorded.positions
         for one in attempt.sockets.values():
             self._tell(one, Commit())

@@ -7,7 +7,6 @@ much to do, and once for what its slot sends, which never waits. (If it did, two
 from __future__ import annotations
 
 import contextlib
-import hmac
 import socket
 import threading
 from collections.abc import Iterable
@@ -21,6 +20,8 @@ from penstock.realtime.messages import (
     MAX_GREETING_BYTES,
     Bundle,
     Joined,
+    connect,
+    knows_secret,
     receive,
     send,
 )
@@ -72,12 +73,9 @@ class Exchange:
         for task, address in enumerate(peers):
             if task == self._task:
                 continue
-            for found, kind in ((self._reading, 0), (self._running, 1)):
-                one = socket.create_connection(address, timeout=30)
-                one.settimeout(None)
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                send(one, Joined(self._secret, kind, self._task))
-                found[task] = one
+            for found in (self._reading, self._running):
+                one = found[task] = connect(address)
+                send(one, Joined(self._secret, waits=found is self._reading))
                 self._sockets.append(one)
 
     def _accept(self) -> None:
@@ -99,7 +97,7 @@ class Exchange:
                 bundle = receive(one, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
                 delivery = Delivery(bundle.sender, bundle.level, rows, bundle.through)
-                if not self._inbox.offer(delivery, waits=joined.number == 0):
+                if not self._inbox.offer(delivery, waits=joined.waits):
                     return
         except (OSError, msgspec.DecodeError) as e:
             self._lose(e)
@@ -112,7 +110,7 @@ class Exchange:
             one.settimeout(None)
         except (OSError, msgspec.DecodeError):
             return None
-        return joined if hmac.compare_digest(joined.token.encode(), self._secret.encode()) else None
+        return joined if knows_secret(joined, self._secret) else None
 
     def _lose(self, error: Exception) -> PeerLostError:
         lost = PeerLostError(f"another task of the interval is gone ({error})")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +27,7 @@ from penstock.realtime.messages import (
     Push,
     StartData,
     TaskLog,
+    connect,
     receive,
     send,
 )
@@ -38,36 +38,24 @@ from penstock.realtime.stream_feeds import (
     FollowedTopic,
     PushedRanges,
     RepeatedReadings,
-    RowReader,
 )
+from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.level import StoredStates
 from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Writer
-from penstock.sources.base import ReplayableLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.state.kept_slots import SlotCache, kept_slots
-from penstock.streams.graph import SourceNode
 
-__all__ = ["CoordinatorAddress", "IntervalTask", "LiveSource"]
+__all__ = ["CoordinatorAddress", "IntervalTask"]
 
 # What readers may have read before the slot has processed it.
 _WAITING_BYTES: Final = 32 << 20
 # Readers and the slot share the interpreter. By default one waits 5 ms for the other.
 _SWITCH_S: Final = 0.0005
-_CONNECT_TIMEOUT_S: Final = 30.0
 _CAUSE_FIRST_S: Final = 0.5
 
 _decoder: Final = msgspec.msgpack.Decoder(FromCoordinator)
-
-
-@dataclass(frozen=True)
-class LiveSource:
-    """A source of the job: its node, the log that it reads, and what makes rows of it."""
-
-    node: SourceNode
-    log: ReplayableLog[Any]
-    reader: RowReader
 
 
 @dataclass(frozen=True)
@@ -84,7 +72,7 @@ class IntervalTask:
     """What a worker needs to run the task of an interval. Interval 0 is micro-batch `first_batch` of the job."""
 
     plan: JobPlan
-    sources: tuple[LiveSource, ...]
+    sources: tuple[BoundSource, ...]
     writer: Writer
     coordinator: CoordinatorAddress
     first_batch: int
@@ -124,13 +112,12 @@ class _Running:
         self._cache: Final = cache
         self._inbox: Final = Inbox(_WAITING_BYTES)
         place = job.coordinator
-        self._link: Final = socket.create_connection((place.host, place.port), timeout=_CONNECT_TIMEOUT_S)
-        self._link.settimeout(None)
-        self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._link: Final = connect((place.host, place.port))
         host = self._link.getsockname()[0]
         self._exchange: Final = Exchange(job.plan, task, self._inbox, host, place.secret)
         self._feeds: dict[str, Feed] = {}
         self._started: set[str] = set()
+        self._starting: Final = threading.Lock()
         self._committed: Final = threading.Event()
         send(self._link, Hello(place.secret, number, task, self._exchange.address))
 
@@ -182,7 +169,7 @@ class _Running:
         self._committed.wait()
         self._inbox.take(0)
 
-    def _arrivals(self, source: LiveSource, go: Go) -> Arrivals:
+    def _arrivals(self, source: BoundSource, go: Go) -> Arrivals:
         name, log = source.node.name, source.log
         if go.log is not None:
             return RepeatedReadings(log, source.node, go.log.readings.get(name, ()))
@@ -192,9 +179,11 @@ class _Running:
         return PushedRanges(log, source.node)
 
     def _start(self, stream: str) -> None:
-        """Start a feed."""
-        self._feeds[stream].start()
-        self._started.add(stream)
+        """Start a feed, unless it has started. The task and what it hears from the coordinator are two threads."""
+        with self._starting:
+            if stream not in self._started:
+                self._started.add(stream)
+                self._feeds[stream].start()
 
     def _join(self) -> None:
         for stream in sorted(self._started):
@@ -222,7 +211,7 @@ class _Running:
                     assert isinstance(arrivals, PushedRanges)
                     arrivals.push(message.reading)
                 elif isinstance(message, StartData):
-                    for name in self._feeds.keys() - self._started:
+                    for name in self._feeds:
                         self._start(name)
                 elif isinstance(message, End):
                     self._end_feeds()
@@ -236,9 +225,8 @@ class _Running:
     def _end_feeds(self) -> None:
         for name, feed in self._feeds.items():
             feed.arrivals.end()
-            if name not in self._started:
-                # The interval ends before data could be read. The slots wait for the end of the feed.
-                self._start(name)
+            # If the interval ends before data could be read, the slots wait for the end of the feed, too.
+            self._start(name)
 
     def close(self) -> None:
         """End the threads and close the connections."""
@@ -249,5 +237,5 @@ class _Running:
         self._join()
 
 
-def _sender(task: int, source: LiveSource) -> str:
+def _sender(task: int, source: BoundSource) -> str:
     return f"{task}/{source.node.name}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
-from typing import Any, Final, TypeAlias
+import time
+from collections.abc import Iterable
+from typing import Any, Final, Self, TypeAlias
 
 import msgspec
+
+from penstock.sources.base import Split
 
 __all__ = [
     "GREETING_TIMEOUT_S",
@@ -28,6 +33,9 @@ __all__ = [
     "Round",
     "StartData",
     "TaskLog",
+    "connect",
+    "knows_secret",
+    "now_ms",
     "receive",
     "send",
 ]
@@ -41,6 +49,7 @@ HISTORY: Final = -1
 """Instead of a level: the history of a control stream has ended."""
 
 _LENGTH_BYTES: Final = 4
+_CONNECT_TIMEOUT_S: Final = 30.0
 
 Range: TypeAlias = tuple[str, str, int, int]
 """A split as plain values: partition, path, start, end."""
@@ -51,6 +60,17 @@ class Reading(msgspec.Struct, array_like=True, frozen=True):
 
     now_ms: int
     ranges: list[Range]
+
+    @classmethod
+    def of(cls, splits: Iterable[Split]) -> Self:
+        """Return what is read now."""
+        ranges = [(one.partition, one.path, one.start, one.end) for one in splits]
+        return cls(now_ms(), ranges)
+
+    @property
+    def splits(self) -> list[Split]:
+        """What was read."""
+        return [Split(*one) for one in self.ranges]
 
 
 class Round(msgspec.Struct, array_like=True, frozen=True):
@@ -127,11 +147,10 @@ class Commit(msgspec.Struct, tag=True, frozen=True):
 
 
 class Joined(msgspec.Struct, tag=True, frozen=True):
-    """The first message of a connection between tasks."""
+    """The first message of a connection between tasks. With `waits` it has what readers send."""
 
     token: str
-    number: int
-    task: int
+    waits: bool
 
 
 class Bundle(msgspec.Struct, tag=True, frozen=True):
@@ -150,6 +169,24 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
 FromTask: TypeAlias = Hello | CaughtUp | Busy | Done
 FromCoordinator: TypeAlias = Go | Push | StartData | End | Commit
 _encoder: Final = msgspec.msgpack.Encoder()
+
+
+def now_ms() -> int:
+    """Return the time, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def knows_secret(message: Hello | Joined, secret: str) -> bool:
+    """Return whether the first message of a connection is from a task of the run."""
+    return hmac.compare_digest(message.token.encode(), secret.encode())
+
+
+def connect(address: tuple[str, int]) -> socket.socket:
+    """Connect to the coordinator or to another task."""
+    one = socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S)
+    one.settimeout(None)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return one
 
 
 def send(to: socket.socket, message: msgspec.Struct) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
@@ -12,7 +11,7 @@ import msgspec
 from penstock.base.instants import instant_of
 from penstock.engine.slot import Slot
 from penstock.realtime.inbox import Delivery, Inbox
-from penstock.realtime.messages import HISTORY, Round
+from penstock.realtime.messages import HISTORY, Round, now_ms
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import COUNTS, SLOT_COMMANDS, TIME, WAKE, WATERMARKS, PackedRow, counts_row
 from penstock.runtime.plan import JobPlan
@@ -91,8 +90,8 @@ class SlotRounds:
         self._reading: Final = set(readers)
         self._through: Final = {f"slot/{number}": 0 for number in range(plan.parallelism)}
         self._waiting: Final[list[dict[str, deque[list[PackedRow]]]]] = [{} for _ in range(len(steps) + 1)]
-        self._history: set[str] | None = None
-        self._on_caught_up: Callable[[], None] = _nothing
+        self._history: set[str] = set()
+        self._on_caught_up: Callable[[], None] | None = None
         self._ended = 0
         self._first_group: Final = sorted(plan.first_key_groups)[task]
         self.totals: Final = Totals()
@@ -114,12 +113,13 @@ class SlotRounds:
         for number, level in enumerate(self._levels, 1):
             if level.wants_clock:
                 # The slot tells when it must run next only once it has run.
-                yield from self._round(Round(number, _now_ms(), {}))
+                yield from self._round(Round(number, now_ms(), {}))
         while True:
             yield from self._run_waiting()
-            if self._history is not None and not self._history and not self._has_waiting():
-                self._history = None
-                self._on_caught_up()
+            on_caught_up = self._on_caught_up
+            if on_caught_up is not None and not self._history and not self._has_waiting():
+                self._on_caught_up = None
+                on_caught_up()
             if self._end_levels():
                 return
             for delivery in self._inbox.take(self._wait_s()):
@@ -145,8 +145,7 @@ class SlotRounds:
         if delivery.rows is not None:
             self._waiting[delivery.level].setdefault(delivery.sender, deque()).append(delivery.rows)
         elif delivery.through == HISTORY:
-            if self._history is not None:
-                self._history.discard(delivery.sender)
+            self._history.discard(delivery.sender)
         elif delivery.sender in self._through:
             self._through[delivery.sender] = delivery.through
         else:
@@ -155,14 +154,14 @@ class SlotRounds:
     def _run_waiting(self) -> Iterator[PackedRow]:
         """Run a round of each level for which something waits, or a timer is due."""
         for number, waiting in enumerate(self._waiting):
-            now_ms = _now_ms()
+            at_ms = now_ms()
             taken = {sender: len(bundles) for sender, bundles in sorted(waiting.items()) if bundles}
             due_ms = self._levels[number - 1].next_timer_ms if number else None
-            if taken or (due_ms is not None and due_ms <= now_ms):
+            if taken or (due_ms is not None and due_ms <= at_ms):
                 on_busy, self._on_busy = self._on_busy, None
                 if on_busy is not None:
                     on_busy()
-                yield from self._round(Round(number, now_ms, taken))
+                yield from self._round(Round(number, at_ms, taken))
 
     def _round(self, one: Round) -> Iterator[PackedRow]:
         self.done.append(one)
@@ -208,12 +207,4 @@ class SlotRounds:
         """How long nothing happens by itself."""
         timers = [level.next_timer_ms for level in self._levels]
         due_ms = min((at for at in timers if at is not None), default=None)
-        return None if due_ms is None else max(0.0, (due_ms - _now_ms()) / 1000)
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+        return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)

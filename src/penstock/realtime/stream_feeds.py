@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from penstock.realtime.messages import HISTORY, Range, Reading
+from penstock.realtime.messages import HISTORY, Reading
 from penstock.runtime.packed_rows import PackedRow
-from penstock.sources.base import ReplayableLog, SourceChunk, Split
+from penstock.sources.base import ReplayableLog, SourceChunk
 from penstock.sources.kafka_log import KafkaLog, Offsets
 from penstock.streams.graph import SourceNode
 
@@ -80,7 +79,7 @@ class FollowedTopic:
             self._is_open = True
         found = reader.take(_POLL_S)
         self.positions, self._read_to = reader.positions, reader.known_ends
-        return Reading(_now_ms(), [_range(split) for split, _ in found]), [chunk for _, chunk in found]
+        return Reading.of(split for split, _ in found), [chunk for _, chunk in found]
 
     def end(self) -> None:
         """Read nothing more, except up to where to stop."""
@@ -106,8 +105,7 @@ class PushedRanges:
         """Wait for a range, and read it."""
         reading = self._ranges.get()
         if reading is not None:
-            splits = [Split(*one) for one in reading.ranges]
-            return reading, list(self._log.read(splits, self._node.record_type))
+            return reading, list(self._log.read(reading.splits, self._node.record_type))
         if self._ended.is_set() and self._ranges.empty():
             return None
         self.has_history = False
@@ -192,15 +190,7 @@ class RepeatedReadings:
         reading = next(self._readings, None)
         if reading is None:
             return None
-        return reading, list(self._log.read([Split(*one) for one in reading.ranges], self._node.record_type))
+        return reading, list(self._log.read(reading.splits, self._node.record_type))
 
     def end(self) -> None:
         """Do nothing: the end is known."""
-
-
-def _range(split: Split) -> Range:
-    return (split.partition, split.path, split.start, split.end)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

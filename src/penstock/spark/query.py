@@ -14,14 +14,13 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.realtime.interval_task import CoordinatorAddress, IntervalTask, LiveSource
-from penstock.runtime.command_reader import CommandReader
+from penstock.realtime.interval_task import CoordinatorAddress, IntervalTask
+from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.plan import JobPlan
-from penstock.runtime.record_reader import StreamReader
-from penstock.runtime.start_signal import START_NODE, StartReader
+from penstock.runtime.start_signal import START_NODE
 from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
-from penstock.sources.base import HeldLog, ReplayableLog
+from penstock.sources.base import HeldLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
 from penstock.spark.interval_rows import interval_reports
@@ -29,24 +28,14 @@ from penstock.spark.keyed import keyed_level
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.log_source import LogStart, log_stream
 from penstock.spark.tasks import spark_batch
-from penstock.streams.graph import SourceNode
 
-__all__ = ["BoundSource", "Query", "start_query"]
+__all__ = ["Query", "start_query"]
 
 _WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 # A job with a clock has micro-batches even while no data comes. After an empty one it rests for this long.
 _REST_S: Final = 0.5
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-@dataclass(frozen=True)
-class BoundSource:
-    """A source of the job, and the log that it reads."""
-
-    node: SourceNode
-    log: ReplayableLog[Any]
-    reader: StreamReader | CommandReader | StartReader
 
 
 @dataclass(frozen=True)
@@ -125,8 +114,7 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
 
 def _compile_interval(spark: SparkSession, query: Query) -> DataFrame:
     assert query.coordinator is not None
-    sources = tuple(LiveSource(source.node, source.log, source.reader) for source in query.sources)
-    task = IntervalTask(query.plan, sources, query.writer, query.coordinator, query.first_batch)
+    task = IntervalTask(query.plan, tuple(query.sources), query.writer, query.coordinator, query.first_batch)
     return interval_reports(spark, task)
 
 

@@ -13,8 +13,9 @@ from memory_log import MemoryLog
 from penstock.objects.allowed import AllowedPlaces
 from penstock.realtime.coordinator import Coordinator
 from penstock.realtime.interval_files import IntervalFiles
-from penstock.realtime.interval_task import IntervalTask, LiveSource
+from penstock.realtime.interval_task import IntervalTask
 from penstock.records.wire_formats import format_of
+from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan
@@ -77,18 +78,18 @@ class LiveRunner:
         """Append records to a stream."""
         self.logs[stream].append([r if isinstance(r, bytes) else json.dumps(r).encode() for r in records])
 
-    def sources(self) -> list[LiveSource]:
+    def sources(self) -> list[BoundSource]:
         found = [
-            LiveSource(
+            BoundSource(
                 node, self.logs[node.name], StreamReader(self.plan, node, format_of("json", node.record_type))
             )
             for node in self.job.graph.sources()
         ]
         fetched = FetchedFiles(str(self.folder / "fetched"), 1 << 20, AllowedPlaces.of((), ()))
         found.append(
-            LiveSource(COMMAND_NODE, self.logs[COMMANDS], CommandReader(self.plan, "json", 1 << 20, fetched))
+            BoundSource(COMMAND_NODE, self.logs[COMMANDS], CommandReader(self.plan, "json", 1 << 20, fetched))
         )
-        found.append(LiveSource(START_NODE, StartLog(ends=self.ends), StartReader(self.plan)))
+        found.append(BoundSource(START_NODE, StartLog(ends=self.ends), StartReader(self.plan)))
         return found
 
     def __enter__(self) -> Self:
