@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +16,7 @@ from penstock.objects.allowed import AllowedPlaces
 from penstock.realtime.coordinator import Coordinator
 from penstock.realtime.interval_files import IntervalFiles
 from penstock.realtime.interval_task import IntervalTask
+from penstock.records.types import RecordType
 from penstock.records.wire_formats import format_of
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
@@ -23,6 +26,7 @@ from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.start_signal import START_NODE, StartReader
 from penstock.runtime.writer import Writer
+from penstock.sinks.base import TaskContext
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.starts import StartLog
 from penstock.state.kept_slots import SlotCache
@@ -30,20 +34,37 @@ from penstock.streams.graph import COMMANDS
 from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.memory_entries import MemoryStates, Stored
-from penstock.testing.memory_sinks import MemorySink, Written
+from penstock.testing.memory_sinks import MemorySink, MemoryTask, Written
 
 PATIENCE_S = 60
 
 
+@dataclass
+class _Sink(MemorySink):
+    """A memory sink that also has what tasks have written before they finish."""
+
+    begun: list[MemoryTask] = field(default_factory=list)
+
+    def task(self, context: TaskContext, record_type: RecordType) -> MemoryTask:
+        self.begun.append(one := super().task(context, record_type))
+        return one
+
+    def written(self, record_type: RecordType) -> Written:
+        return Written(record_type, [pair for one in self.begun for pair in list(one.batches)])
+
+
 class LiveRunner:
-    """A job in real time. `states` has what was committed; `sinks` what the last interval wrote."""
+    """A job in real time. `states` has what was committed.
+
+    An interval ends `interval_s` after its first work, or once everything that was sent is read.
+    """
 
     def __init__(
         self,
         job: JobDescription,
         folder: Path,
         parallelism: int = 1,
-        interval_s: float = 0.05,
+        interval_s: float = 600,
         *,
         drains: bool = False,
         ends: bool = False,
@@ -118,7 +139,7 @@ class LiveRunner:
         """Run one interval, and call a function while it runs. Without `commits` Spark loses what the tasks did."""
         assert self.coordinator is not None
         self.coordinator.begin(self.number)
-        sinks = self._sinks()
+        sinks = self._running_sinks = self._sinks()
         task = IntervalTask(
             self.plan, tuple(self._sources), Writer(self.plan, sinks, "lineage"), self.coordinator.address, 0
         )
@@ -142,18 +163,17 @@ class LiveRunner:
             except Exception as e:  # the test looks at it
                 errors.append(e)
 
-        threads = [threading.Thread(target=run, args=(number,)) for number in range(self.plan.parallelism)]
+        threads = self._threads = [
+            threading.Thread(target=run, args=(number,)) for number in range(self.plan.parallelism)
+        ]
         for thread in threads:
             thread.start()
         during()
-        # Without anything to do an interval would not end.
-        end = threading.Timer(self.interval_s, self.coordinator.hasten)
-        end.daemon = True
-        end.start()
+        self._await(lambda: self._has_read_all() or not all(thread.is_alive() for thread in threads))
+        self.coordinator.hasten()
         for thread in threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "a task does not end"
-        end.cancel()
         if errors:
             raise ExceptionGroup("tasks failed", errors)
         written = {
@@ -169,6 +189,29 @@ class LiveRunner:
             self.records = outcome.records_so_far
         return outcome
 
+    def await_written(self, sink: str, count: int) -> None:
+        """Wait until the running interval has written a number of records to a sink."""
+        self._await(lambda: len(self.emitted(sink)) >= count)
+
+    def emitted(self, sink: str) -> list[Any]:
+        """Return what the running interval has written to a sink."""
+        found, record_type, _ = self._running_sinks[sink]
+        return found.written(record_type).records
+
+    def await_end(self) -> None:
+        """Wait until the tasks of the running interval have ended."""
+        self._await(lambda: not any(thread.is_alive() for thread in self._threads))
+
+    def _has_read_all(self) -> bool:
+        return all(log.read_end == len(log.records) for log in self.logs.values())
+
+    @staticmethod
+    def _await(condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline_s, "it does not happen"
+            time.sleep(0.002)
+
     def forget(self) -> None:
         """Go on in new workers."""
         self.caches = [SlotCache() for _ in self.caches]
@@ -176,13 +219,13 @@ class LiveRunner:
     def _sinks(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             node.name: (
-                MemorySink(fails_at_write=node.name == self.failing_sink),
+                _Sink(fails_at_write=node.name == self.failing_sink),
                 node.record_type,
                 self.plan.sink_schema(node),
             )
             for node in self.job.graph.sinks()
         }
-        found[DEAD_LETTERS] = (MemorySink(), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
+        found[DEAD_LETTERS] = (_Sink(), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
         return found
 
 

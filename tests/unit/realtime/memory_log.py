@@ -17,6 +17,7 @@ class MemoryLog(CountedLog):
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
+        self.read_end = 0
         self.forgotten = 0
 
     def append(self, records: Sequence[bytes]) -> None:
@@ -36,6 +37,7 @@ class MemoryLog(CountedLog):
         return [Split("", "", low, high) for low, high in itertools.pairwise(cuts) if high > low]
 
     def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        self.read_end = max(self.read_end, split.end)
         offsets = pa.array(range(split.start, split.end), pa.int64())
         yield SourceChunk("", offsets, raw=pa.array(self.records[split.start : split.end], pa.binary()))
 

@@ -163,7 +163,7 @@ def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: i
 def test_controls_that_are_there_come_before_data(tmp_path: Path, parallelism: int) -> None:
     """At a start no reading is judged without the limits that were sent before the start."""
     for number in range(8):
-        with LiveRunner(sums_job(), tmp_path / str(number), parallelism, interval_s=0.3) as live:
+        with LiveRunner(sums_job(), tmp_path / str(number), parallelism) as live:
             live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
             live.send("limits", *({"sensor": sensor, "limit": 9} for sensor in range(20)))
             assert live.run().outputs.get("alerts", []) == []
@@ -172,7 +172,7 @@ def test_controls_that_are_there_come_before_data(tmp_path: Path, parallelism: i
 
 def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
     """Spark runs all of them again, and nothing is there twice."""
-    with LiveRunner(sums_job(), tmp_path, 3, interval_s=0.2) as live:
+    with LiveRunner(sums_job(), tmp_path, 3) as live:
         # Its slot is in one task.
         live.send("readings", *({"sensor": 1, "value": 5} for _ in range(20)))
         live.failing_sink = "alerts"
@@ -187,7 +187,7 @@ def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
 
 def test_a_drained_interval_reads_what_is_there(tmp_path: Path) -> None:
     """And ends then, however long intervals are."""
-    with LiveRunner(sums_job(), tmp_path, 2, interval_s=600, drains=True) as live:
+    with LiveRunner(sums_job(), tmp_path, 2, drains=True) as live:
         live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(500)))
         begun_s = time.monotonic()
         assert len(emitted(live.run(), "alerts")) == 500
@@ -199,7 +199,7 @@ def test_controls_come_before_data_of_a_drained_interval(tmp_path: Path, paralle
     """A bounded run ends as soon as it has read what is there, but not before controls are processed."""
     for number in range(8):
         folder = tmp_path / str(number)
-        with LiveRunner(sums_job(), folder, parallelism, interval_s=600, drains=True) as live:
+        with LiveRunner(sums_job(), folder, parallelism, drains=True) as live:
             live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
             live.send("limits", *({"sensor": sensor, "limit": 9} for sensor in range(20)))
             assert live.run().outputs.get("alerts", []) == []
@@ -208,16 +208,27 @@ def test_controls_come_before_data_of_a_drained_interval(tmp_path: Path, paralle
 
 def test_an_interval_ends_early_on_request(tmp_path: Path) -> None:
     """A job that is stopped does not wait for the end of its interval."""
-    with LiveRunner(sums_job(), tmp_path, 2, interval_s=600) as live:
-        assert live.coordinator is not None
-        coordinator = live.coordinator
+    with LiveRunner(sums_job(), tmp_path, 2) as live:
+        begun_s = time.monotonic()
+        assert emitted(live.run(lambda: live.send("readings", {"sensor": 1, "value": 5})), "alerts") == [
+            (1, 5, 5)
+        ]
+        assert time.monotonic() - begun_s < live.interval_s / 10
+
+
+def test_an_interval_ends_by_itself(tmp_path: Path) -> None:
+    """Some time after its first work."""
+    with LiveRunner(sums_job(), tmp_path, 2, interval_s=0.2) as live:
 
         def during() -> None:
             live.send("readings", {"sensor": 1, "value": 5})
-            time.sleep(0.3)
-            coordinator.hasten()
+            live.await_written("alerts", 1)
+            # Nobody asks for its end before the second record is there.
+            live.await_end()
+            live.send("readings", {"sensor": 1, "value": 5})
 
         assert emitted(live.run(during), "alerts") == [(1, 5, 5)]
+        assert emitted(live.run(), "alerts") == [(1, 5, 10)]
 
 
 def test_positions_and_rounds_are_on_disk(tmp_path: Path) -> None:
@@ -233,7 +244,7 @@ def test_positions_and_rounds_are_on_disk(tmp_path: Path) -> None:
 
 def test_strangers_change_nothing(tmp_path: Path) -> None:
     """Whoever connects to the coordinator and says something else than a task of the run is left alone."""
-    with LiveRunner(sums_job(), tmp_path, 2, interval_s=0.5) as live:
+    with LiveRunner(sums_job(), tmp_path, 2) as live:
         assert live.coordinator is not None
         place = live.coordinator.address
 

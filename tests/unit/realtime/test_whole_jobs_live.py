@@ -58,7 +58,7 @@ def visit(page: str, number: int, second: int) -> dict[str, Any]:
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_windows_fire_as_the_watermark_passes(tmp_path: Path, parallelism: int) -> None:
     """Within the interval, in both of two window steps, whichever task has the key."""
-    with LiveRunner(windows_job(), tmp_path, parallelism, interval_s=1.0) as live:
+    with LiveRunner(windows_job(), tmp_path, parallelism) as live:
 
         def during() -> None:
             for second in range(45):
@@ -120,40 +120,52 @@ def command(kind: str, payload: Any, number: int = 0) -> bytes:
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
     """A timer fires within the interval in which it was set, and a setting holds from the moment on that it comes."""
-    with LiveRunner(pings_job(), tmp_path, parallelism, interval_s=0.6) as live:
+    with LiveRunner(pings_job(), tmp_path, parallelism) as live:
+        emitted = 10
 
         def during() -> None:
+            nonlocal emitted
             live.send("pings", *({"key": key} for key in range(10)))
-            time.sleep(0.25)
+            live.await_written("late", emitted)
             live.send("commands", command("set", {"more": 100}))
-            time.sleep(0.05)
-            live.send("pings", {"key": 1})
+            while max(one.count for one in live.emitted("late")) < 100:
+                live.send("pings", {"key": 1})
+                emitted += 1
+                live.await_written("late", emitted)
 
         outcome = live.run(during)
-        assert sorted((one.key, one.count) for one in outcome.outputs["late"]) == sorted(
-            [*((key, 1) for key in range(10)), (1, 102)]
+        late = sorted((one.key, one.count) for one in outcome.outputs["late"])
+        pings = 1 + emitted - 10
+        assert late == sorted(
+            [*((key, 1) for key in range(10)), *((1, n) for n in range(2, pings)), (1, 100 + pings)]
         )
         assert [receipt.status for receipt in outcome.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED"]
         # It is in the state of all slots, also of a worker that has none in memory.
         live.forget()
-        outcome = live.run(lambda: live.send("pings", {"key": 2}))
+
+        def ping() -> None:
+            live.send("pings", {"key": 2})
+            live.await_written("late", 1)
+
+        outcome = live.run(ping)
         assert [(one.key, one.count) for one in outcome.outputs["late"]] == [(2, 102)]
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_data_of_a_paused_step_waits(tmp_path: Path, parallelism: int) -> None:
     """By key group, so that it can be rescaled, until the step goes on in a later interval."""
-    with LiveRunner(pings_job(), tmp_path, parallelism, interval_s=0.3) as live:
-
-        def pause() -> None:
-            live.send("commands", command("pause", None))
-            time.sleep(0.1)
-            live.send("pings", *({"key": key} for key in range(10)))
-
-        assert "late" not in live.run(pause).outputs
+    with LiveRunner(pings_job(), tmp_path, parallelism) as live:
+        live.run(lambda: live.send("commands", command("pause", None)))
+        assert (
+            "late" not in live.run(lambda: live.send("pings", *({"key": key} for key in range(10)))).outputs
+        )
         assert live.records.get("remind", 0) == 0
-        live.send("commands", command("resume", None))
-        outcome = live.run()
+
+        def resume() -> None:
+            live.send("commands", command("resume", None))
+            live.await_written("late", 10)
+
+        outcome = live.run(resume)
         assert sorted((one.key, one.count) for one in outcome.outputs["late"]) == [
             (key, 1) for key in range(10)
         ]
