@@ -68,7 +68,7 @@ def coordinated(
         coordinator.begin(number - query.first_batch)
         # The job may have begun to stop meanwhile, and an interval of an idle job does not end by itself.
         if committer.closing:
-            coordinator.hasten()
+            coordinator.finish()
 
     committer.live_ends = coordinator.ends
     with coordinator:

@@ -248,7 +248,7 @@ def _stop_between_batches(query: StreamingQuery, coordinator: Coordinator | None
     `before_batch` refuses the next micro-batch, which ends the query, too. In real time the present interval ends now.
     """
     if coordinator is not None:
-        coordinator.hasten()
+        coordinator.finish()
     while query.isActive and query.status["isTriggerActive"]:
         time.sleep(_STOP_POLL_S)
     failure = query.exception()

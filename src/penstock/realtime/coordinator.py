@@ -1,8 +1,13 @@
-"""The coordinator: begins and ends the intervals of a job in the driver, and makes what they did durable."""
+"""The coordinator: begins and ends the intervals of a job in the driver, and makes what they did durable.
+
+Its sessions are engines, one for each slot, that go on from one interval to the next. A new session begins with the
+first interval, with one that is repeated, and with what follows a failure.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import secrets
 import selectors
@@ -15,26 +20,31 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from penstock.errors import ExternalSystemError
 from penstock.realtime.interval_files import Interval, IntervalFiles
-from penstock.realtime.interval_task import CoordinatorAddress
 from penstock.realtime.messages import (
     GREETING_TIMEOUT_S,
     MAX_GREETING_BYTES,
+    Attached,
+    Attend,
     Busy,
     CaughtUp,
     Commit,
     Done,
     End,
-    FromTask,
     Go,
     Hello,
+    Launch,
     Push,
     Reading,
     StartData,
+    ToCoordinator,
+    hang_up,
     knows_secret,
     receive,
     send,
 )
+from penstock.realtime.slot_engine import CoordinatorAddress
 from penstock.sources.base import ReplayableLog
 from penstock.sources.kafka_log import KafkaLog
 
@@ -45,29 +55,38 @@ _LOOK_S: Final = 0.02
 _SEND_TIMEOUT_S: Final = 30.0
 _SECRET_BYTES: Final = 24
 
-_decoder: Final = msgspec.msgpack.Decoder(FromTask)
+_decoder: Final = msgspec.msgpack.Decoder(ToCoordinator)
 
 
 @dataclass
-class _Attempt:
-    """The tasks that have come for an interval. `positions` are those after what was pushed, as the logs have them."""
+class _Session:
+    """The engines of all slots, from the interval in which they were launched on.
 
+    `positions` are those after what was pushed, as the logs have them, and `cut` those at the end of the present
+    interval; the positions of topics are known once engines are done.
+    """
+
+    id: int
+    interval: int
     positions: dict[str, Any]
+    tasks: set[int] = field(default_factory=set)
     sockets: dict[int, socket.socket] = field(default_factory=dict)
     hellos: dict[int, Hello] = field(default_factory=dict)
     caught_up: set[int] = field(default_factory=set)
     awaits_history: bool = False
     done: dict[int, Done] = field(default_factory=dict)
     has_begun: bool = False
-    # Nothing must be made durable before the first task has anything to do.
-    ends_at_s: float = math.inf
-    has_ended: bool = False
+    # Nothing must be made durable before the first engine has anything to do; those of the next interval may be ahead.
+    busy_s: dict[int, float] = field(default_factory=dict)
+    cut: dict[str, Any] | None = None
+    # After its present interval a new session begins, for example with partitions that a topic has got.
+    is_last: bool = False
 
 
 class Coordinator:
     """The coordinator of a job. `error` is what keeps an interval from ending.
 
-    Use it as a context manager. Spark's thread calls `begin`, any thread `hasten`.
+    Use it as a context manager. Spark's thread calls `begin`, any thread `hasten` and `finish`.
 
     Args:
         logs: the log of each stream.
@@ -75,9 +94,9 @@ class Coordinator:
         held: the streams of which nothing is read.
         first: where each stream begins, as offsets, if the checkpoint has no interval.
         files: the files of intervals.
-        tasks: the number of tasks of an interval.
+        tasks: the number of tasks of an interval, and of engines.
         drains: whether an interval reads what is there, and ends.
-        interval_s: how long an interval takes, from the first work of its tasks on.
+        interval_s: how long an interval takes, from the first work of its engines on.
         host: the address at which to listen.
         check: raises when the run no longer owns the checkpoint.
 
@@ -110,12 +129,14 @@ class Coordinator:
         self.address: Final = CoordinatorAddress(host, port, secrets.token_hex(_SECRET_BYTES))
         self.error: Exception | None = None
         self._number = -1
-        self._attempt: _Attempt | None = None
+        self._session: _Session | None = None
+        self._sessions: Final = itertools.count(1)
         self._recorded: Interval | None = None
         self._positions: dict[str, dict[str, Any]] = {}
         self._read_before: Mapping[str, dict[str, Any]] | None = None
         self._after: Mapping[str, dict[str, Any]] = {}
         self._hastens = False
+        self._finishes = False
         # Data waits in the first interval for what control streams hold by then.
         self._awaits_history = True
         self._lock: Final = threading.Lock()
@@ -140,17 +161,36 @@ class Coordinator:
 
     def begin(self, number: int) -> None:
         """Begin an interval, in Spark's numbering. Its tasks come afterwards."""
+        has_grown = self._has_grown()
         with self._lock:
-            self._drop()
             self._number = number
-            self._hastens = False
+            self._hastens = self._finishes = False
             self._recorded = self._files.read(number)
+            session = self._session
+            if session is not None:
+                if session.interval != number or self._recorded is not None:
+                    self._drop()
+                else:
+                    session.is_last = has_grown
             # A power loss may undo the commit of the last interval, but not that of the one before it.
             if self._read_before is not None:
                 for name, log in self._logs.items():
                     log.forget(log.decode(self._read_before[name]))
             self._read_before = self._positions or None
             self._positions = self._files.positions_before(number, self._first)
+
+    def _has_grown(self) -> bool:
+        """Return whether topics have partitions that the present session does not read."""
+        session = self._session
+        if session is None or not session.has_begun:
+            return False
+        # If a broker does not answer, those who read tell it.
+        with contextlib.suppress(ExternalSystemError):
+            for name, log in self._topics():
+                known = session.positions[name]
+                if any(number not in known for number in log.latest(known, limited=False)):
+                    return True
+        return False
 
     def ends(self) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
         """Return where each stream stands after the last interval, and its newest end if known, as offsets."""
@@ -163,8 +203,13 @@ class Coordinator:
         }
 
     def hasten(self) -> None:
-        """End the interval now."""
+        """End the interval now, and let the engines go on with the next one."""
         self._hastens = True
+        self._wake.send(b"\0")
+
+    def finish(self) -> None:
+        """End the interval now, and the engines with it."""
+        self._finishes = True
         self._wake.send(b"\0")
 
     def _run(self) -> None:
@@ -192,8 +237,8 @@ class Coordinator:
                 self._step()
 
     def _wait_s(self) -> float | None:
-        attempt = self._attempt
-        return None if attempt is None or not attempt.has_begun or attempt.has_ended else _LOOK_S
+        session = self._session
+        return None if session is None or not session.has_begun or _is_over(session) else _LOOK_S
 
     def _accept(self) -> None:
         one, _ = self._server.accept()
@@ -202,88 +247,107 @@ class Coordinator:
         self._selector.register(one, selectors.EVENT_READ)
 
     def _hear(self, one: socket.socket) -> None:
-        """Carry out what a task says."""
+        """Carry out what a task or an engine says."""
+        session = self._session
+        is_known = session is not None and one in session.sockets.values()
         try:
-            is_known = self._attempt is not None and one in self._attempt.sockets.values()
-            message = receive(one, _decoder, None if is_known else MAX_GREETING_BYTES)
+            message: ToCoordinator = receive(one, _decoder, None if is_known else MAX_GREETING_BYTES)
         except (OSError, msgspec.DecodeError):
             self._lose(one)
             return
-        if isinstance(message, Hello):
-            self._join(one, message)
-        elif self._attempt is not None and one in self._attempt.sockets.values():
-            task = next(task for task, found in self._attempt.sockets.items() if found is one)
-            self._hear_from(self._attempt, task, message)
+        if isinstance(message, Attend | Hello):
+            if not knows_secret(message, self.address.secret):
+                self._forget(one)
+            elif isinstance(message, Attend):
+                self._attend(one, message)
+            else:
+                self._join(one, message)
+        elif session is not None and is_known:
+            task = next(task for task, found in session.sockets.items() if found is one)
+            self._hear_from(session, task, message)
 
-    def _hear_from(self, attempt: _Attempt, task: int, message: CaughtUp | Busy | Done) -> None:
+    def _hear_from(self, session: _Session, task: int, message: CaughtUp | Busy | Done) -> None:
         if isinstance(message, CaughtUp):
-            self._catch_up(attempt, task)
+            self._catch_up(session, task)
         elif isinstance(message, Busy):
-            attempt.ends_at_s = min(attempt.ends_at_s, time.monotonic() + self._interval_s)
+            session.busy_s.setdefault(message.number, time.monotonic())
         else:
-            attempt.done[task] = message
-            if len(attempt.done) == self._tasks:
-                self._complete(attempt)
+            session.done[task] = message
+            if len(session.done) == self._tasks:
+                self._complete(session)
+
+    def _attend(self, one: socket.socket, message: Attend) -> None:
+        """Tell a task where the engine of its slot is, or to launch it."""
+        if message.number == self._number:
+            found = self._session
+            if found is not None and (message.task in found.tasks or found.interval != message.number):
+                # Spark runs the task again. What the others have done belongs to the first attempt.
+                self._drop()
+            if self._session is None:
+                self._recorded = self._files.read(message.number)
+                positions = {name: log.decode(self._positions[name]) for name, log in self._logs.items()}
+                self._session = _Session(next(self._sessions), message.number, positions)
+            session = self._session
+            assert session is not None
+            session.tasks.add(message.task)
+            known = session.hellos.get(message.task)
+            self._tell(one, Launch(session.id) if known is None else Attached(known.desk))
+        self._forget(one)
 
     def _join(self, one: socket.socket, hello: Hello) -> None:
-        if not knows_secret(hello, self.address.secret) or hello.number != self._number:
+        session = self._session
+        if session is None or hello.session != session.id or hello.task in session.hellos:
             self._forget(one)
             return
-        if self._attempt is not None and (hello.task in self._attempt.sockets or self._attempt.has_begun):
-            # Spark runs a task again. What the others have done belongs to the first attempt.
-            self._drop()
-        if self._attempt is None:
-            positions = {name: log.decode(self._positions[name]) for name, log in self._logs.items()}
-            self._attempt = _Attempt(positions)
         one.settimeout(_SEND_TIMEOUT_S)
-        self._attempt.sockets[hello.task] = one
-        self._attempt.hellos[hello.task] = hello
-        if len(self._attempt.sockets) == self._tasks:
-            self._go(self._attempt)
+        session.sockets[hello.task] = one
+        session.hellos[hello.task] = hello
+        if len(session.sockets) == self._tasks:
+            self._go(session)
 
-    def _go(self, attempt: _Attempt) -> None:
-        """Let the tasks begin."""
-        peers = [attempt.hellos[task].address for task in range(self._tasks)]
-        follows, ends = self._follows(attempt)
-        attempt.awaits_history = self._awaits_history and self._recorded is None
-        for task, one in attempt.sockets.items():
+    def _go(self, session: _Session) -> None:
+        """Let the engines begin."""
+        peers = [session.hellos[task].address for task in range(self._tasks)]
+        follows, ends = self._follows(session)
+        session.awaits_history = self._awaits_history and self._recorded is None
+        for task, one in session.sockets.items():
             own = self._of_task(ends, task)
             controls = {stream: found for stream, found in own.items() if stream in self._controls}
-            history = controls if attempt.awaits_history else None
+            history = controls if session.awaits_history else None
             log = None if self._recorded is None else self._recorded.tasks[task]
             until = own if self._drains else None
             self._tell(one, Go(peers, self._of_task(follows, task), history, until, log))
-        attempt.has_begun = True
-        if attempt.awaits_history or (self._drains and self._recorded is None):
-            self._push(attempt, history=True)
+        session.has_begun = True
+        if session.awaits_history or (self._drains and self._recorded is None):
+            self._push(session, history=True)
 
     def _of_task(self, found: Mapping[str, Mapping[int, int]], task: int) -> dict[str, dict[int, int]]:
-        """Return the partitions that a task follows."""
+        """Return the partitions that the engine of a task follows."""
         return {
             stream: {number: at for number, at in starts.items() if number % self._tasks == task}
             for stream, starts in found.items()
         }
 
-    def _catch_up(self, attempt: _Attempt, task: int) -> None:
+    def _catch_up(self, session: _Session, task: int) -> None:
         """Let data streams be read once all slots know what control streams held at the start."""
-        attempt.caught_up.add(task)
-        if len(attempt.caught_up) == self._tasks:
-            attempt.awaits_history = self._awaits_history = False
-            for one in attempt.sockets.values():
+        session.caught_up.add(task)
+        if len(session.caught_up) == self._tasks:
+            session.awaits_history = self._awaits_history = False
+            for one in session.sockets.values():
                 self._tell(one, StartData())
 
-    def _follows(self, attempt: _Attempt) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+    def _follows(self, session: _Session) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
         """Return the partitions to follow, by stream, and their present ends.
 
-        Partitions that a topic has got since the last interval are new.
+        Partitions that a topic has got since the last session are new.
         """
         found: dict[str, dict[int, int]] = {}
         ends: dict[str, dict[int, int]] = {}
         for name, log in self._topics():
-            before = attempt.positions[name]
+            before = session.positions[name]
             ahead = log.latest(before, limited=False)
             new = {number: at for number, at in ahead.items() if number not in before}
-            found[name] = attempt.positions[name] = {**before, **new}
+            found[name] = session.positions[name] = {**before, **new}
             ends[name] = dict(ahead)
         return found, ends
 
@@ -294,70 +358,92 @@ class Coordinator:
 
     def _step(self) -> None:
         """Push what is new, and end the interval when it is time."""
-        attempt = self._attempt
-        if attempt is None or not attempt.has_begun or attempt.has_ended:
+        session = self._session
+        if session is None or not session.has_begun or _is_over(session):
             return
         if self._recorded is None:
-            self._push(attempt)
-        # The end would let data be read before the slots have caught up.
-        drains = self._drains and not attempt.awaits_history
-        ends = self._recorded is not None or drains or self._hastens
-        if ends or time.monotonic() >= attempt.ends_at_s:
-            attempt.has_ended = True
-            for one in attempt.sockets.values():
-                self._tell(one, End())
+            self._push(session)
+        # The tasks of the interval take what it has done to Spark.
+        if session.cut is None and session.interval == self._number and len(session.tasks) == self._tasks:
+            self._end(session)
 
-    def _push(self, attempt: _Attempt, *, history: bool = False) -> None:
-        """Give the tasks what is new in logs that are not topics; with `history`, all of it, and that this is all."""
+    def _end(self, session: _Session) -> None:
+        """End the interval if it is time."""
+        # The end would let data be read before the slots have caught up.
+        drains = self._drains and not session.awaits_history
+        is_last = self._recorded is not None or drains or self._finishes
+        is_due = time.monotonic() >= session.busy_s.get(session.interval, math.inf) + self._interval_s
+        if is_last or ((self._hastens or is_due) and not session.awaits_history):
+            session.is_last |= is_last
+            session.cut = dict(session.positions)
+            for one in session.sockets.values():
+                self._tell(one, End(session.is_last))
+
+    def _push(self, session: _Session, *, history: bool = False) -> None:
+        """Give the engines what is new in logs that are not topics; with `history`, all of it, and that this is all."""
         for index, (name, log) in enumerate(self._logs.items()):
-            waits = name not in self._controls and attempt.awaits_history and not self._drains
+            waits = name not in self._controls and session.awaits_history and not self._drains
             if isinstance(log, KafkaLog) or name in self._held or waits:
                 continue
-            before = attempt.positions[name]
+            before = session.positions[name]
             position = log.latest(before, limited=not history)
             if position != before:
-                attempt.positions[name] = position
-                # One task reads all of a log, since tasks do not wait for each other and records keep their order.
-                reader = attempt.sockets[index % self._tasks]
+                session.positions[name] = position
+                # One engine reads all of a log, since engines do not wait for each other and records keep their order.
+                reader = session.sockets[index % self._tasks]
                 self._tell(reader, Push(name, Reading.of(log.splits(before, position, 1))))
             if history:
-                for one in attempt.sockets.values():
+                for one in session.sockets.values():
                     self._tell(one, Push(name, None))
 
-    def _complete(self, attempt: _Attempt) -> None:
-        """Write what the tasks did, and let them commit."""
-        for done in attempt.done.values():
+    def _complete(self, session: _Session) -> None:
+        """Write what the engines did, and let them commit."""
+        assert session.cut is not None
+        cut, session.cut = session.cut, None
+        for done in session.done.values():
             for stream, positions in done.positions.items():
-                attempt.positions[stream] = {**attempt.positions[stream], **positions}
-        encoded = {name: log.encode(attempt.positions[name]) for name, log in self._logs.items()}
-        logs = [attempt.done[task].log for task in range(self._tasks)]
+                cut[stream] = session.positions[stream] = {**cut[stream], **positions}
+        encoded = {name: log.encode(cut[name]) for name, log in self._logs.items()}
+        logs = [session.done[task].log for task in range(self._tasks)]
         if self._recorded is None:
             self._check()
-            self._files.write(self._number, Interval({**self._positions, **encoded}, logs))
+            self._files.write(session.interval, Interval({**self._positions, **encoded}, logs))
         self._after = encoded if self._recorded is None else self._recorded.positions
-        for one in attempt.sockets.values():
+        for one in session.sockets.values():
             self._tell(one, Commit())
+        session.done.clear()
+        session.tasks.clear()
+        session.busy_s.pop(session.interval, None)
+        session.interval += 1
+        if session.is_last:
+            # Its engines end once the tasks have got everything.
+            self._drop()
 
     def _tell(self, one: socket.socket, message: msgspec.Struct) -> None:
-        # A task that is gone is noticed when its connection is read.
+        # Who is gone is noticed when the connection is read.
         with contextlib.suppress(OSError):
             send(one, message)
 
     def _lose(self, one: socket.socket) -> None:
-        """A task is gone. Unless all were done, Spark runs the others again, too."""
-        attempt = self._attempt
+        """A connection has ended. Without one of its engines a session is over, and Spark runs its tasks again."""
+        session = self._session
         self._forget(one)
-        if attempt is not None and one in attempt.sockets.values() and len(attempt.done) < self._tasks:
+        if session is not None and one in session.sockets.values():
             self._drop()
 
     def _drop(self) -> None:
-        """Give up the attempt: its tasks end, and Spark runs them again."""
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            for one in attempt.sockets.values():
+        """Give up the session: its engines end, and Spark runs their tasks again."""
+        session, self._session = self._session, None
+        if session is not None:
+            for one in session.sockets.values():
                 self._forget(one)
 
     def _forget(self, one: socket.socket) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(one)
-        one.close()
+        hang_up(one)
+
+
+def _is_over(session: _Session) -> bool:
+    """Return whether nothing is left to do for a session but to complete its last interval."""
+    return session.is_last and session.cut is not None

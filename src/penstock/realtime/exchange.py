@@ -1,6 +1,6 @@
-"""The exchange: rows go from what has read or emitted them to the slots of their key groups, in all tasks.
+"""The exchange: rows go from what has read or emitted them to the slots of their key groups, in all engines.
 
-Each task connects to each other task twice: once for what its readers send, which waits while the other task has too
+Each engine connects to each other engine twice: once for what its readers send, which waits while the other has too
 much to do, and once for what its slot sends, which never waits. (If it did, two slots could wait for each other.)
 """
 
@@ -21,6 +21,7 @@ from penstock.realtime.messages import (
     Bundle,
     Joined,
     connect,
+    hang_up,
     knows_secret,
     receive,
     send,
@@ -36,14 +37,14 @@ _bundles: Final = msgspec.msgpack.Decoder(Bundle)
 
 
 class Exchange:
-    """The exchange as one task sees it. It listens at `address`.
+    """The exchange as one engine sees it. It listens at `address`.
 
     Args:
         plan: the plan of the job.
-        task: the number of the task.
-        inbox: the inbox of the task's slot.
-        host: the name under which other tasks reach this machine.
-        secret: what tasks of this interval know.
+        task: the number of the slot.
+        inbox: the inbox of the slot.
+        host: the name under which other engines reach this machine.
+        secret: what engines of this run know.
 
     """
 
@@ -68,7 +69,7 @@ class Exchange:
         self.address: Final[tuple[str, int]] = (host, self._server.getsockname()[1])
 
     def connect(self, peers: list[tuple[str, int]]) -> None:
-        """Connect to all tasks, and let them connect."""
+        """Connect to all engines, and let them connect."""
         threading.Thread(target=self._accept, daemon=True).start()
         for task, address in enumerate(peers):
             if task == self._task:
@@ -79,7 +80,7 @@ class Exchange:
                 self._sockets.append(one)
 
     def _accept(self) -> None:
-        """Let tasks connect, until the task ends."""
+        """Let engines connect, until this one ends."""
         with contextlib.suppress(OSError):
             while True:
                 one, _ = self._server.accept()
@@ -87,7 +88,7 @@ class Exchange:
                 threading.Thread(target=self._receive, args=(one,), daemon=True).start()
 
     def _receive(self, one: socket.socket) -> None:
-        """Put what a task sends into the inbox."""
+        """Put what an engine sends into the inbox."""
         joined = self._greeting(one)
         if joined is None:
             one.close()
@@ -96,14 +97,14 @@ class Exchange:
             while True:
                 bundle = receive(one, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
-                delivery = Delivery(bundle.sender, bundle.level, rows, bundle.through)
+                delivery = Delivery(bundle.sender, bundle.interval, bundle.level, rows, bundle.through)
                 if not self._inbox.offer(delivery, waits=joined.waits):
                     return
         except (OSError, msgspec.DecodeError) as e:
             self._lose(e)
 
     def _greeting(self, one: socket.socket) -> Joined | None:
-        """Return how a task introduces itself; None for anybody else."""
+        """Return how an engine introduces itself; None for anybody else."""
         one.settimeout(GREETING_TIMEOUT_S)
         try:
             joined: Joined = receive(one, _joined, MAX_GREETING_BYTES)
@@ -113,31 +114,33 @@ class Exchange:
         return joined if knows_secret(joined, self._secret) else None
 
     def _lose(self, error: Exception) -> PeerLostError:
-        lost = PeerLostError(f"another task of the interval is gone ({error})")
+        lost = PeerLostError(f"another engine of the job is gone ({error})")
         if not self._is_over:
             self._inbox.fail(lost)
         return lost
 
-    def send_read(self, sender: str, rows: Iterable[PackedRow]) -> None:
+    def send_read(self, sender: str, interval: int, rows: Iterable[PackedRow]) -> None:
         """Send what a reader has read."""
-        direct = self._send(sender, rows, 1, is_reader=True)
+        direct = self._send(sender, interval, rows, 1, is_reader=True)
         if direct:
-            self._inbox.put(Delivery(sender, 0, direct), waits=True)
+            self._inbox.put(Delivery(sender, interval, 0, direct), waits=True)
 
-    def end_read(self, sender: str, through: int = 0) -> None:
-        """Tell all slots that a reader has ended, or with HISTORY, that it has read what was there at the start."""
-        self._end(Delivery(sender, 0, None, through), self._reading, self._reading_lock)
+    def end_read(self, sender: str, interval: int, through: int = 0) -> None:
+        """Tell all slots that a reader has ended an interval, or with HISTORY, that it has read what there was."""
+        self._end(Delivery(sender, interval, 0, None, through), self._reading, self._reading_lock)
 
-    def send_emitted(self, sender: str, rows: Iterable[PackedRow], level: int) -> list[PackedRow]:
+    def send_emitted(
+        self, sender: str, interval: int, rows: Iterable[PackedRow], level: int
+    ) -> list[PackedRow]:
         """Send what the slot has emitted. Return the rows for sinks and the driver."""
-        return self._send(sender, rows, level, is_reader=False)
+        return self._send(sender, interval, rows, level, is_reader=False)
 
-    def end_level(self, sender: str, through: int) -> None:
-        """Tell all slots that this slot emits nothing more from levels up to one."""
-        self._end(Delivery(sender, 0, None, through), self._running, self._running_lock)
+    def end_level(self, sender: str, interval: int, through: int) -> None:
+        """Tell all slots that this slot emits nothing more in an interval from levels up to one."""
+        self._end(Delivery(sender, interval, 0, None, through), self._running, self._running_lock)
 
     def _send(
-        self, sender: str, rows: Iterable[PackedRow], level: int, *, is_reader: bool
+        self, sender: str, interval: int, rows: Iterable[PackedRow], level: int, *, is_reader: bool
     ) -> list[PackedRow]:
         direct: list[PackedRow] = []
         found: dict[tuple[int, int], list[PackedRow]] = {}
@@ -154,7 +157,7 @@ class Exchange:
             row = encode_body(row)
             found.setdefault((for_level, task), []).append(row._replace(body=bytes(row.body)))
         for (for_level, task), some in sorted(found.items()):
-            self._deliver(Delivery(sender, for_level, some), task, is_reader=is_reader)
+            self._deliver(Delivery(sender, interval, for_level, some), task, is_reader=is_reader)
         return direct
 
     def _deliver(self, delivery: Delivery, task: int, *, is_reader: bool) -> None:
@@ -162,14 +165,13 @@ class Exchange:
             self._inbox.put(delivery, waits=is_reader)
             return
         to = (self._reading if is_reader else self._running)[task]
-        assert delivery.rows is not None
-        bundle = Bundle(delivery.sender, delivery.level, [tuple(row) for row in delivery.rows])
         with self._reading_lock if is_reader else self._running_lock:
-            self._tell(to, bundle)
+            self._tell(to, delivery)
 
-    def _tell(self, to: socket.socket, bundle: Bundle) -> None:
+    def _tell(self, to: socket.socket, delivery: Delivery) -> None:
+        rows = None if delivery.rows is None else [tuple(row) for row in delivery.rows]
         try:
-            send(to, bundle)
+            send(to, Bundle(delivery.sender, delivery.interval, delivery.level, rows, delivery.through))
         except OSError as e:
             raise self._lose(e) from e
 
@@ -177,13 +179,13 @@ class Exchange:
         self._inbox.put(delivery)
         with lock:
             for one in sockets.values():
-                self._tell(one, Bundle(delivery.sender, 0, None, delivery.through))
+                self._tell(one, delivery)
 
     def finish(self) -> None:
-        """Note that everything has come, so that other tasks may go."""
+        """Note that everything has come, so that other engines may go."""
         self._is_over = True
 
     def close(self) -> None:
         """Close all connections."""
         for one in [self._server, *self._sockets]:
-            one.close()
+            hang_up(one)

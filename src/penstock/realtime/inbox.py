@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import Any, Final, NamedTuple
 
 from penstock.runtime.packed_rows import PackedRow
@@ -12,13 +11,14 @@ __all__ = ["Delivery", "Inbox", "PeerLostError"]
 
 
 class PeerLostError(Exception):
-    """Another task of the interval, or its coordinator, is gone."""
+    """Another engine of the job, a task of Spark, or the coordinator is gone."""
 
 
 class Delivery(NamedTuple):
     """Rows of a sender for a level. Without rows, what ends: as `Bundle.through`."""
 
     sender: str
+    interval: int
     level: int
     rows: list[PackedRow] | None
     through: int = 0
@@ -34,24 +34,28 @@ def _size(body: Any) -> int:
 
 
 class Inbox:
-    """A queue between threads. What readers put waits while more than `max_bytes` wait to be processed."""
+    """A queue between threads, for the present interval, and one for the next interval, which others may have begun.
 
-    def __init__(self, max_bytes: int) -> None:
+    What readers put waits while more than `max_bytes` of its interval wait to be processed.
+    """
+
+    def __init__(self, max_bytes: int, interval: int) -> None:
         self._max_bytes: Final = max_bytes
-        self._deliveries: deque[tuple[Delivery, int]] = deque()
-        self._size = 0
+        self._interval = interval
+        self._deliveries: Final[dict[int, list[Delivery]]] = {interval: []}
+        self._sizes: Final[dict[int, int]] = {}
         self._changed: Final = threading.Condition()
         self._error: BaseException | None = None
 
     def put(self, delivery: Delivery, *, waits: bool = False) -> None:
         """Add a delivery. With `waits`, wait for room first. Raises the error of `fail`."""
-        size = delivery.nbytes
+        size, interval = delivery.nbytes, delivery.interval
         with self._changed:
-            while waits and self._size > self._max_bytes and self._error is None:
+            while waits and self._sizes.get(interval, 0) > self._max_bytes and self._error is None:
                 self._changed.wait()
             self._raise()
-            self._deliveries.append((delivery, size))
-            self._size += size
+            self._deliveries.setdefault(interval, []).append(delivery)
+            self._sizes[interval] = self._sizes.get(interval, 0) + size
             self._changed.notify_all()
 
     def offer(self, delivery: Delivery, *, waits: bool) -> bool:
@@ -69,16 +73,24 @@ class Inbox:
             self._changed.notify_all()
 
     def take(self, timeout_s: float | None) -> list[Delivery]:
-        """Take everything that is there; wait for some time if nothing is. Raises the error of `fail`."""
+        """Take what is there for the interval; wait for some time if nothing is. Raises the error of `fail`."""
         with self._changed:
-            if not self._deliveries and self._error is None:
-                self._changed.wait(timeout_s)
+            if not self._deliveries[self._interval] and self._error is None:
+                self._changed.wait_for(
+                    lambda: self._deliveries[self._interval] or self._error is not None, timeout_s
+                )
             self._raise()
-            found = [delivery for delivery, _ in self._deliveries]
-            self._deliveries.clear()
-            self._size = 0
+            found, self._deliveries[self._interval] = self._deliveries[self._interval], []
+            self._sizes.pop(self._interval, None)
             self._changed.notify_all()
             return found
+
+    def advance(self) -> None:
+        """Go on with the next interval, after all deliveries of the present one were taken."""
+        with self._changed:
+            assert not self._deliveries.pop(self._interval), "an interval ends with all its deliveries"
+            self._interval += 1
+            self._deliveries.setdefault(self._interval, [])
 
     def _raise(self) -> None:
         if self._error is not None:

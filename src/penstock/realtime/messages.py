@@ -1,7 +1,8 @@
-"""Messages between the coordinator of an interval and its tasks, and between its tasks."""
+"""Messages between the coordinator of a job, the engines of its slots, and Spark's tasks."""
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import socket
 import time
@@ -16,24 +17,36 @@ __all__ = [
     "GREETING_TIMEOUT_S",
     "HISTORY",
     "MAX_GREETING_BYTES",
+    "Attached",
+    "Attend",
     "Bundle",
     "Busy",
+    "Carry",
     "CaughtUp",
     "Commit",
+    "Content",
     "Done",
     "End",
+    "Failed",
     "FromCoordinator",
-    "FromTask",
+    "FromEngine",
     "Go",
     "Hello",
     "Joined",
+    "Launch",
+    "Outcome",
     "Push",
+    "Put",
     "Range",
+    "Read",
     "Reading",
     "Round",
     "StartData",
     "TaskLog",
+    "ToCoordinator",
+    "ToTask",
     "connect",
+    "hang_up",
     "knows_secret",
     "now_ms",
     "receive",
@@ -88,28 +101,49 @@ class TaskLog(msgspec.Struct):
     rounds: list[Round] = []
 
 
-class Hello(msgspec.Struct, tag=True, frozen=True):
-    """A task is there, and takes rows of other tasks at `address`."""
+class Attend(msgspec.Struct, tag=True, frozen=True):
+    """Spark has started a task for an interval."""
 
     token: str
     number: int
     task: int
+
+
+class Launch(msgspec.Struct, tag=True, frozen=True):
+    """The task is to launch the engine of its slot, for a session."""
+
+    session: int
+
+
+class Attached(msgspec.Struct, tag=True, frozen=True):
+    """The engine of the slot is alive; the task finds it at `address`."""
+
     address: tuple[str, int]
 
 
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """An engine is there. Other engines find it at `address`, tasks at `desk`."""
+
+    token: str
+    session: int
+    task: int
+    address: tuple[str, int]
+    desk: tuple[str, int]
+
+
 class Done(msgspec.Struct, tag=True, frozen=True):
-    """A task has processed everything; `positions` are those of the partitions that it reads, by stream."""
+    """An engine has processed the whole interval; `positions` are those of its partitions at the end, by stream."""
 
     log: TaskLog
     positions: dict[str, dict[int, int]]
 
 
 class Go(msgspec.Struct, tag=True, frozen=True):
-    """All tasks are there. `log` says what the task does if the interval is repeated.
+    """All engines are there. `log` says what the engine does if the interval is repeated.
 
-    `follows` has the partitions that the task follows, by stream, and where they begin. With `history`, which has the
+    `follows` has the partitions that the engine follows, by stream, and where they begin. With `history`, which has the
     ends of control partitions by stream, data waits for the message `StartData`. With `until`, which has the ends of
-    all partitions, the task reads up to there and no further.
+    all partitions, the engine reads up to there and no further.
     """
 
     peers: list[tuple[str, int]]
@@ -120,18 +154,20 @@ class Go(msgspec.Struct, tag=True, frozen=True):
 
 
 class Push(msgspec.Struct, tag=True, frozen=True):
-    """A range of a stream that the task is to read; without one, the end of the history of a control stream."""
+    """A range of a stream that the engine is to read; without one, the end of the history of a control stream."""
 
     stream: str
     reading: Reading | None
 
 
 class CaughtUp(msgspec.Struct, tag=True, frozen=True):
-    """The slot of the task has processed the history of all control streams."""
+    """The slot has processed the history of all control streams."""
 
 
 class Busy(msgspec.Struct, tag=True, frozen=True):
-    """The slot of the task has its first work of the interval, so the interval must end some time."""
+    """The slot has its first work of an interval, so the interval must end some time."""
+
+    number: int
 
 
 class StartData(msgspec.Struct, tag=True, frozen=True):
@@ -139,15 +175,58 @@ class StartData(msgspec.Struct, tag=True, frozen=True):
 
 
 class End(msgspec.Struct, tag=True, frozen=True):
-    """The interval ends: read no more, and process what was read."""
+    """The interval ends: what is read from now on belongs to the next one. If it is the last, nothing more is read."""
+
+    is_last: bool
 
 
 class Commit(msgspec.Struct, tag=True, frozen=True):
-    """What the tasks did is on disk, so sinks may make it visible."""
+    """What the engines did in the interval is on disk, so sinks may make it visible."""
+
+
+class Carry(msgspec.Struct, tag=True, frozen=True):
+    """The task of an interval is there, to read stored state for the engine and to carry its outcome to Spark."""
+
+    token: str
+    number: int
+
+
+class Read(msgspec.Struct, tag=True, frozen=True):
+    """The engine needs a stored entry of a step."""
+
+    step_id: str
+    name: str
+
+
+class Content(msgspec.Struct, tag=True, frozen=True):
+    """A stored entry; None if there is none of that name."""
+
+    content: bytes | None
+
+
+class Put(msgspec.Struct, tag=True, frozen=True):
+    """An entry of a step to store; None removes it."""
+
+    step_id: str
+    name: str
+    content: bytes | None
+
+
+class Outcome(msgspec.Struct, tag=True, frozen=True):
+    """The end of what there is to store, with the reports for the driver, as an Arrow stream."""
+
+    reports: bytes
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """The engine has failed. `is_cause` is false if it has only lost another engine."""
+
+    error: str
+    is_cause: bool
 
 
 class Joined(msgspec.Struct, tag=True, frozen=True):
-    """The first message of a connection between tasks. With `waits` it has what readers send."""
+    """The first message of a connection between engines. With `waits` it has what readers send."""
 
     token: str
     waits: bool
@@ -161,13 +240,16 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     """
 
     sender: str
+    interval: int
     level: int
     rows: list[tuple[str, int, int, str, int, bytes]] | None
     through: int = 0
 
 
-FromTask: TypeAlias = Hello | CaughtUp | Busy | Done
+ToCoordinator: TypeAlias = Attend | Hello | CaughtUp | Busy | Done
+ToTask: TypeAlias = Launch | Attached
 FromCoordinator: TypeAlias = Go | Push | StartData | End | Commit
+FromEngine: TypeAlias = Read | Put | Outcome | Failed
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
@@ -176,17 +258,24 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def knows_secret(message: Hello | Joined, secret: str) -> bool:
+def knows_secret(message: Attend | Hello | Joined | Carry, secret: str) -> bool:
     """Return whether the first message of a connection is from a task of the run."""
     return hmac.compare_digest(message.token.encode(), secret.encode())
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
-    """Connect to the coordinator or to another task."""
+    """Connect to the coordinator or to an engine."""
     one = socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S)
     one.settimeout(None)
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return one
+
+
+def hang_up(one: socket.socket) -> None:
+    """Close a socket, and wake the thread that waits for it."""
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
 
 
 def send(to: socket.socket, message: msgspec.Struct) -> None:

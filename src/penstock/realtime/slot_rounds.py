@@ -1,4 +1,4 @@
-"""Slot rounds: run all levels of one slot on what comes, in rounds, until the interval ends."""
+"""Slot rounds: run all levels of one slot on what comes, in rounds, interval after interval."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock.state.kept_slots import SlotCache, kept_slots
 
 __all__ = ["FOR_EACH_LEVEL", "Send", "SlotRounds", "Totals"]
 
-Send: TypeAlias = Callable[[str, Iterable[PackedRow], int], list[PackedRow]]
-"""Sends rows of a sender to the slots and levels that they are for, and returns those for sinks and the driver.
+Send: TypeAlias = Callable[[str, int, Iterable[PackedRow], int], list[PackedRow]]
+"""Sends rows of a sender in an interval to their slots and levels, and returns those for sinks and the driver.
 
 The last argument is the level that gets rows for every level first.
 """
@@ -52,18 +52,19 @@ class Totals:
 
 
 class SlotRounds:
-    """The rounds of one slot in one interval.
+    """The rounds of one slot. An interval is `open`, `live` or `replay`, and `store`.
 
-    A round takes all deliveries that wait for a level, and runs the level on their rows. `done` has the rounds so far.
+    A round takes all deliveries that wait for a level, and runs the level on their rows. `done` has the rounds of the
+    interval so far.
 
     Args:
         plan: the plan of the job.
-        task: the number of the task that runs the slot.
-        readers: the senders that read streams, in all tasks.
+        task: the number of the slot.
+        readers: the senders that read streams, in all engines.
         inbox: where deliveries come.
         send: sends what a level emits.
-        announce: tells all slots, this one too, that the output of a level has ended.
-        on_busy: called before the first round that has anything to do.
+        announce: tells all slots, this one too, that the output of a level has ended in an interval.
+        on_busy: called with the interval before its first round that has anything to do.
 
     """
 
@@ -74,35 +75,41 @@ class SlotRounds:
         readers: Iterable[str],
         inbox: Inbox,
         send: Send,
-        announce: Callable[[int], None],
-        on_busy: Callable[[], None],
+        announce: Callable[[str, int, int], None],
+        on_busy: Callable[[int], None],
         cache: SlotCache = kept_slots,
     ) -> None:
         self._inbox: Final = inbox
         self._send: Final = send
         self._announce: Final = announce
-        self._on_busy: Callable[[], None] | None = on_busy
+        self._on_busy: Final = on_busy
         self._sender: Final = f"slot/{task}"
         steps = [[node.id for node in level] for level in plan.levels()]
         self._levels: Final = [Level(plan, step_ids, cache) for step_ids in steps]
         self._forwarders: Final = [Forwarder(plan, step_ids) for step_ids in steps]
-        self._offsets: Final[list[dict[str, int]]] = [{} for _ in steps]
-        self._reading: Final = set(readers)
-        self._through: Final = {f"slot/{number}": 0 for number in range(plan.parallelism)}
+        self._readers: Final = frozenset(readers)
+        self._slots: Final = [f"slot/{number}" for number in range(plan.parallelism)]
         self._waiting: Final[list[dict[str, deque[list[PackedRow]]]]] = [{} for _ in range(len(steps) + 1)]
         self._history: set[str] = set()
         self._on_caught_up: Callable[[], None] | None = None
-        self._ended = 0
         self._first_group: Final = sorted(plan.first_key_groups)[task]
-        self.totals: Final = Totals()
-        self.done: list[Round] = []
+        self._knows_timers = False
 
-    def open(self, states: StoredStates, slot: Slot, *, wakes: bool) -> None:
-        """Open the state of the slot. With `wakes`, its first round takes over its seed."""
+    def open(self, interval: int, states: StoredStates, slot: Slot, *, wakes: bool) -> None:
+        """Begin an interval. With `wakes`, the first round of the slot takes over its seed."""
+        self._interval = interval
+        self._offsets: list[dict[str, int]] = [{} for _ in self._levels]
+        self._reading = set(self._readers)
+        self._through = dict.fromkeys(self._slots, 0)
+        self._ended = 0
+        self._is_busy = False
+        self.totals = Totals()
+        self.done: list[Round] = []
         for level in self._levels:
             level.open(states, slot)
         if wakes:
-            self._add(Delivery(self._sender, 1, [PackedRow(WAKE, self._first_group, 0, "", 0, b"")]))
+            row = PackedRow(WAKE, self._first_group, 0, "", 0, b"")
+            self._add(Delivery(self._sender, interval, 1, [row]))
 
     def await_history(self, readers: Iterable[str], on_caught_up: Callable[[], None]) -> None:
         """Call a function once the slot has processed what these senders find in their streams at the start."""
@@ -111,9 +118,10 @@ class SlotRounds:
     def live(self) -> Iterator[PackedRow]:
         """Run rounds as rows and times come, until all senders have ended. Yield rows for sinks and the driver."""
         for number, level in enumerate(self._levels, 1):
-            if level.wants_clock:
+            if level.wants_clock and not self._knows_timers:
                 # The slot tells when it must run next only once it has run.
                 yield from self._round(Round(number, now_ms(), {}))
+        self._knows_timers = True
         while True:
             yield from self._run_waiting()
             on_caught_up = self._on_caught_up
@@ -135,7 +143,7 @@ class SlotRounds:
             yield from self._round(one)
 
     def store(self) -> Iterator[PackedRow]:
-        """Store the state, and yield the totals of all rounds."""
+        """Store the state, and yield the totals of all rounds of the interval."""
         for level in self._levels:
             for row in level.store():
                 self.totals.add(row)
@@ -158,9 +166,9 @@ class SlotRounds:
             taken = {sender: len(bundles) for sender, bundles in sorted(waiting.items()) if bundles}
             due_ms = self._levels[number - 1].next_timer_ms if number else None
             if taken or (due_ms is not None and due_ms <= at_ms):
-                on_busy, self._on_busy = self._on_busy, None
-                if on_busy is not None:
-                    on_busy()
+                if not self._is_busy:
+                    self._is_busy = True
+                    self._on_busy(self._interval)
                 yield from self._round(Round(number, at_ms, taken))
 
     def _round(self, one: Round) -> Iterator[PackedRow]:
@@ -179,7 +187,7 @@ class SlotRounds:
         level, forwarder = self._levels[number], self._forwarders[number]
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
-        yield from self._without_counts(self._send(self._sender, leaving, one.level + 1))
+        yield from self._without_counts(self._send(self._sender, self._interval, leaving, one.level + 1))
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:
         for row in rows:
@@ -197,7 +205,7 @@ class SlotRounds:
                 return False
             self._ended += 1
             if 0 < level < len(self._levels):
-                self._announce(level)
+                self._announce(self._sender, self._interval, level)
         return True
 
     def _has_waiting(self) -> bool:

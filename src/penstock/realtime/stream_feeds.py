@@ -1,11 +1,12 @@
-"""Feeds: threads of a task that read streams as records come, decode them, and send them to the slots."""
+"""Feeds: threads of an engine that read streams as records come, decode them, and send them to the slots."""
 
 from __future__ import annotations
 
+import enum
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.realtime.messages import HISTORY, Reading
 from penstock.runtime.packed_rows import PackedRow
@@ -13,7 +14,16 @@ from penstock.sources.base import ReplayableLog, SourceChunk
 from penstock.sources.kafka_log import KafkaLog, Offsets
 from penstock.streams.graph import SourceNode
 
-__all__ = ["Arrivals", "Feed", "FollowedTopic", "PushedRanges", "RepeatedReadings", "RowReader"]
+__all__ = [
+    "Arrival",
+    "Arrivals",
+    "EndOfInterval",
+    "Feed",
+    "FollowedTopic",
+    "PushedRanges",
+    "RepeatedReadings",
+    "RowReader",
+]
 
 _POLL_S: Final = 0.05
 
@@ -25,22 +35,34 @@ class RowReader(Protocol):
         """Yield the rows of chunks that were read at a time."""
 
 
+class Arrival(NamedTuple):
+    """What has come of a stream; without chunks nothing has. With `ends`, an interval ends here."""
+
+    reading: Reading
+    chunks: list[SourceChunk]
+    ends: bool = False
+
+
 class Arrivals(Protocol):
-    """What comes of a stream while an interval runs."""
+    """What comes of a stream while a job runs."""
 
     @property
     def has_history(self) -> bool:
         """Whether not all that was there at the start is read."""
 
-    def next(self) -> tuple[Reading, list[SourceChunk]] | None:
-        """Wait for some time, and return what has come; without chunks if nothing has. None is the end."""
+    @property
+    def positions(self) -> Offsets | None:
+        """Where it stands after what `next` has returned, if the coordinator does not know it."""
+
+    def next(self) -> Arrival | None:
+        """Wait for some time, and return what has come. None is the end of the last interval."""
 
     def end(self) -> None:
         """Return None from `next` as soon as everything that belongs to the interval was returned."""
 
 
 class FollowedTopic:
-    """The partitions of a topic that a task follows.
+    """The partitions of a topic that an engine follows.
 
     `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere.
     """
@@ -54,7 +76,7 @@ class FollowedTopic:
         self._until: Final = until
         self._ends: Final = threading.Event()
         self._is_open = False
-        self.positions: dict[int, int] = dict(starts)
+        self.positions: Offsets | None = dict(starts)
         # The same, beyond marks of transactions, which no reader sees.
         self._read_to: dict[int, int] = dict(starts)
 
@@ -66,7 +88,7 @@ class FollowedTopic:
     def _is_before(self, ends: Offsets) -> bool:
         return any(self._read_to.get(number, 0) < end for number, end in ends.items())
 
-    def next(self) -> tuple[Reading, list[SourceChunk]] | None:
+    def next(self) -> Arrival | None:
         """Wait for some time, and return what has come."""
         if self._ends.is_set() or (self._until is not None and not self._is_before(self._until)):
             return None
@@ -79,7 +101,7 @@ class FollowedTopic:
             self._is_open = True
         found = reader.take(_POLL_S)
         self.positions, self._read_to = reader.positions, reader.known_ends
-        return Reading.of(split for split, _ in found), [chunk for _, chunk in found]
+        return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])
 
     def end(self) -> None:
         """Read nothing more, except up to where to stop."""
@@ -88,45 +110,94 @@ class FollowedTopic:
 
 
 class PushedRanges:
-    """The ranges of a log that the coordinator gives a task to read."""
+    """The ranges of a log that the coordinator gives an engine to read."""
+
+    positions = None
 
     def __init__(self, log: ReplayableLog[Any], node: SourceNode) -> None:
         self._log: Final = log
         self._node: Final = node
-        self._ranges: Final[queue.SimpleQueue[Reading | None]] = queue.SimpleQueue()
-        self._ended: Final = threading.Event()
+        self._ranges: Final[queue.SimpleQueue[Reading | _Mark]] = queue.SimpleQueue()
         self.has_history = True
 
     def push(self, reading: Reading | None) -> None:
         """Add a range; None is the end of the history."""
-        self._ranges.put(reading)
+        self._ranges.put(_Mark.HISTORY if reading is None else reading)
 
-    def next(self) -> tuple[Reading, list[SourceChunk]] | None:
+    def cut(self) -> None:
+        """End an interval after the ranges that were pushed."""
+        self._ranges.put(_Mark.CUT)
+
+    def next(self) -> Arrival | None:
         """Wait for a range, and read it."""
-        reading = self._ranges.get()
-        if reading is not None:
-            return reading, list(self._log.read(reading.splits, self._node.record_type))
-        if self._ended.is_set() and self._ranges.empty():
+        found = self._ranges.get()
+        if isinstance(found, Reading):
+            return Arrival(found, list(self._log.read(found.splits, self._node.record_type)))
+        if found is _Mark.END:
             return None
-        self.has_history = False
-        return Reading(0, []), []
+        if found is _Mark.HISTORY:
+            self.has_history = False
+        return Arrival(Reading(0, []), [], ends=found is _Mark.CUT)
 
     def end(self) -> None:
         """Let `next` return None after the ranges that were pushed."""
-        self._ended.set()
-        self._ranges.put(None)
+        self._ranges.put(_Mark.END)
+
+
+class _Mark(enum.Enum):
+    HISTORY = enum.auto()
+    CUT = enum.auto()
+    END = enum.auto()
+
+
+class EndOfInterval:
+    """The end of an interval in all feeds of an engine.
+
+    None sends anything of the next interval before all have ended this one: two feeds share the connections to other
+    engines, and what one has of the next interval may have to wait there for the end of the other.
+    """
+
+    def __init__(self, feeds: int, interval: int) -> None:
+        self._feeds: Final = feeds
+        self._changed: Final = threading.Condition()
+        self._interval = interval
+        self._ended = 0
+        self._is_closed = False
+
+    def reach(self) -> None:
+        """Note that one more feed has ended its interval."""
+        with self._changed:
+            self._ended += 1
+            if self._ended == self._feeds:
+                self._interval, self._ended = self._interval + 1, 0
+                self._changed.notify_all()
+
+    def await_all(self, interval: int) -> None:
+        """Wait until all feeds have ended the interval before this one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._interval >= interval or self._is_closed)
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
 
 class Feed:
-    """A thread that reads one stream in one task, and sends what it reads. `readings` has what it has read so far.
+    """A thread that reads one stream in one engine, and sends what it reads.
+
+    `taken` has what it has read in the interval that has ended last, and its positions then.
 
     Args:
         reader: turns chunks into rows.
         arrivals: what comes of the stream.
         sender: the name under which rows are sent.
-        send: sends rows of a sender.
-        end: tells that a sender has ended, or only the history of its stream.
+        send: sends rows of a sender in an interval.
+        end: tells that a sender has ended an interval, or only the history of its stream.
         fail: is told the error that ends the thread.
+        together: the end of the interval in all feeds.
+        interval: the first interval.
 
     """
 
@@ -135,9 +206,11 @@ class Feed:
         reader: RowReader,
         arrivals: Arrivals,
         sender: str,
-        send: Callable[[str, Iterable[PackedRow]], None],
-        end: Callable[[str, int], None],
+        send: Callable[[str, int, Iterable[PackedRow]], None],
+        end: Callable[[str, int, int], None],
         fail: Callable[[BaseException], None],
+        together: EndOfInterval,
+        interval: int,
     ) -> None:
         self._reader: Final = reader
         self.arrivals: Final = arrivals
@@ -145,7 +218,13 @@ class Feed:
         self._send: Final = send
         self._end: Final = end
         self._fail: Final = fail
-        self.readings: list[Reading] = []
+        self._together: Final = together
+        self._interval = interval
+        self._readings: list[Reading] = []
+        self._positions = arrivals.positions
+        self.taken: tuple[list[Reading], Offsets | None] = ([], None)
+        # What a topic has is cut by another thread, since this one may be waiting for records.
+        self._lock: Final = threading.Lock()
         self._thread: Final = threading.Thread(target=self._run, name=f"feed {sender}", daemon=True)
 
     def start(self) -> None:
@@ -156,41 +235,66 @@ class Feed:
         """Wait for the end of the thread."""
         self._thread.join()
 
+    def cut(self) -> None:
+        """End the interval: what is read from now on belongs to the next one."""
+        if isinstance(self.arrivals, PushedRanges):
+            self.arrivals.cut()
+        else:
+            self._cut()
+
+    def _cut(self) -> None:
+        with self._lock:
+            self.taken = (self._readings, self._positions)
+            self._readings = []
+            self._end(self._sender, self._interval, 0)
+            self._interval += 1
+            self._together.reach()
+
     def _run(self) -> None:
         in_history = True
         try:
             while True:
                 if in_history and not self.arrivals.has_history:
                     in_history = False
-                    self._end(self._sender, HISTORY)
+                    self._end(self._sender, self._interval, HISTORY)
                 found = self.arrivals.next()
                 if found is None:
                     break
-                reading, chunks = found
-                if chunks:
-                    self.readings.append(reading)
-                    self._send(self._sender, self._reader.rows(chunks, reading.now_ms))
-            self._end(self._sender, 0)
-        except BaseException as e:  # whatever it is, the task ends with it
+                if found.ends:
+                    self._cut()
+                else:
+                    self._take(found)
+            self._cut()
+        except BaseException as e:  # whatever it is, the engine ends with it
             self._fail(e)
+
+    def _take(self, arrival: Arrival) -> None:
+        reading, chunks, _ = arrival
+        with self._lock:
+            self._positions = self.arrivals.positions
+            if chunks:
+                self._together.await_all(self._interval)
+                self._readings.append(reading)
+                self._send(self._sender, self._interval, self._reader.rows(chunks, reading.now_ms))
 
 
 class RepeatedReadings:
     """The readings of an interval that is repeated."""
 
     has_history = True
+    positions = None
 
     def __init__(self, log: ReplayableLog[Any], node: SourceNode, readings: Iterable[Reading]) -> None:
         self._log: Final = log
         self._node: Final = node
         self._readings: Final = iter(readings)
 
-    def next(self) -> tuple[Reading, list[SourceChunk]] | None:
+    def next(self) -> Arrival | None:
         """Read what was read."""
         reading = next(self._readings, None)
         if reading is None:
             return None
-        return reading, list(self._log.read(reading.splits, self._node.record_type))
+        return Arrival(reading, list(self._log.read(reading.splits, self._node.record_type)))
 
     def end(self) -> None:
         """Do nothing: the end is known."""

@@ -35,7 +35,7 @@ from penstock.sinks.base import RejectingTask, Sink, SinkTask, TaskContext
 from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
-__all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "Writer"]
+__all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "Writer", "WriterTask"]
 
 REPORT_DDL: Final = "kind STRING, name STRING, partition INT, total BIGINT, body BINARY"
 REPORT_SCHEMA: Final = pa.schema(
@@ -150,45 +150,74 @@ class Writer:
         self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int
     ) -> Iterator[pa.RecordBatch]:
         """Write the rows of one partition and yield the reports for the driver."""
-        context = TaskContext(batch_id, partition, attempt, self.lineage)
-        tasks: dict[str, SinkTask] = {}
-        counts: dict[str, int] = {}
-        reports: list[tuple[str, str, int, int, bytes]] = []
+        task = WriterTask(self, batch_id, partition, attempt)
         try:
-            for row in rows:
-                if row.destination == COUNTS:
-                    reports.append(tuple(msgspec.msgpack.decode(row.body)))
-                elif row.destination == REPORTS:
-                    reports += _encode_reports(row, batch_id)
-                else:
-                    self._write(row, tasks, counts, context)
-            for name, task in tasks.items():
-                reports.append(("out", name, partition, counts[name], task.finish()))
+            task.write(rows)
+            yield task.finish()
         except BaseException:
-            for task in tasks.values():
-                task.abort()
+            task.abort()
             raise
+
+
+class WriterTask:
+    """The writing of one partition of one micro-batch: `write`, then `finish`, or `abort` after a failure."""
+
+    def __init__(self, writer: Writer, batch_id: int, partition: int, attempt: int) -> None:
+        self._writer: Final = writer
+        self._context: Final = TaskContext(batch_id, partition, attempt, writer.lineage)
+        self._tasks: Final[dict[str, SinkTask]] = {}
+        self._finished: Final[dict[str, bytes]] = {}
+        self._counts: Final[dict[str, int]] = {}
+        self._reports: Final[list[tuple[str, str, int, int, bytes]]] = []
+
+    def write(self, rows: Iterable[PackedRow]) -> None:
+        """Write rows to their sinks, and keep the reports among them."""
+        for row in rows:
+            if row.destination == COUNTS:
+                self._reports.append(tuple(msgspec.msgpack.decode(row.body)))
+            elif row.destination == REPORTS:
+                self._reports.extend(_encode_reports(row, self._context.batch_id))
+            else:
+                self._write(row)
+
+    def finish_visible(self) -> None:
+        """Finish the sinks whose records are visible at once, which does not make them any more visible."""
+        for name, task in self._tasks.items():
+            if not self._writer.sinks[name][0].exactly_once:
+                self._finished[name] = task.finish()
+
+    def finish(self) -> pa.RecordBatch:
+        """Finish the sinks, and return the reports for the driver."""
+        for name, task in self._tasks.items():
+            if name not in self._finished:
+                self._finished[name] = task.finish()
+        partition = self._context.partition
+        out = [("out", name, partition, self._counts[name], self._finished[name]) for name in self._tasks]
+        reports = [*self._reports, *out]
         columns = zip(*reports, strict=True) if reports else [[]] * len(REPORT_SCHEMA)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, REPORT_SCHEMA, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
+        return pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
 
-    def _write(
-        self, row: PackedRow, tasks: dict[str, SinkTask], counts: dict[str, int], context: TaskContext
-    ) -> None:
+    def abort(self) -> None:
+        """Undo what can be undone. Never raises."""
+        for task in self._tasks.values():
+            task.abort()
+
+    def _write(self, row: PackedRow) -> None:
         name = DEAD_LETTERS if row.destination == DEAD_LETTERS else row.destination.removeprefix("sink/")
-        sink, record_type, schema = self.sinks[name]
-        if name not in tasks:
-            tasks[name] = sink.task(context, record_type)
-            counts[name] = 0
+        sink, record_type, schema = self._writer.sinks[name]
+        if name not in self._tasks:
+            self._tasks[name] = sink.task(self._context, record_type)
+            self._counts[name] = 0
         batch = record_batch_of(row, schema)
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
-        task = tasks[name]
+        task = self._tasks[name]
         task.write(batch.select(list(record_type.field_names)), keys)
-        counts[name] += batch.num_rows
+        self._counts[name] += batch.num_rows
         if isinstance(task, RejectingTask) and (rejections := task.rejections()):
             if name == DEAD_LETTERS:
                 write_cut(task, rejections)
                 return
-            counts[name] -= len(rejections)
-            for letters in dead_letter_rows(rejected_letters(row, batch, rejections), self.plan):
-                self._write(letters, tasks, counts, context)
+            self._counts[name] -= len(rejections)
+            for letters in dead_letter_rows(rejected_letters(row, batch, rejections), self._writer.plan):
+                self._write(letters)

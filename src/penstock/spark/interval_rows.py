@@ -1,4 +1,4 @@
-"""Intervals in Spark: one micro-batch is one interval, whose tasks stay, each with the slot of its partition."""
+"""Intervals in Spark: one micro-batch is one interval, whose tasks stay, each with the state of its slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from penstock.realtime.interval_task import IntervalTask
+from penstock.realtime.interval_task import run_interval
+from penstock.realtime.slot_engine import JobInRealTime
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.writer import REPORT_DDL
 from penstock.spark.keyed import SparkStates
@@ -20,9 +21,9 @@ from penstock.spark.tasks import spark_batch
 __all__ = ["interval_reports"]
 
 
-def interval_reports(spark: SparkSession, task: IntervalTask) -> DataFrame:
+def interval_reports(spark: SparkSession, job: JobInRealTime) -> DataFrame:
     """Return the reports of the tasks of each interval."""
-    count = task.plan.parallelism
+    count = job.plan.parallelism
     # The source gives a row for each slot in each micro-batch, so that there is always a next one. It needs no process.
     ticks = (
         spark.readStream.format("rate-micro-batch")
@@ -33,19 +34,19 @@ def interval_reports(spark: SparkSession, task: IntervalTask) -> DataFrame:
     keys = functions.array(*(functions.lit(key) for key in slot_keys(count)))
     slot = functions.element_at(keys, (functions.col("value") % count + 1).cast("int")).alias("slot")
     rows = ticks.select(slot)
-    steps = [node.id for node in task.plan.graph.steps()]
+    steps = [node.id for node in job.plan.graph.steps()]
     if not steps:
-        return rows.repartition(count, "slot").mapInArrow(_without_state(task), REPORT_DDL)
+        return rows.repartition(count, "slot").mapInArrow(_without_state(job), REPORT_DDL)
     return rows.groupBy("slot").transformWithState(
-        IntervalProcessor(task, steps), outputStructType=REPORT_DDL, outputMode="Append", timeMode="None"
+        IntervalProcessor(job, steps), outputStructType=REPORT_DDL, outputMode="Append", timeMode="None"
     )
 
 
 class IntervalProcessor(StatefulProcessor):
-    """A processor that runs the slot of its task for an interval. Its Spark state is one map for each step."""
+    """A processor that serves the state of its slot for an interval. Its Spark state is one map for each step."""
 
-    def __init__(self, task: IntervalTask, step_ids: list[str]) -> None:
-        self._sealed: Final = Sealed(task)
+    def __init__(self, job: JobInRealTime, step_ids: list[str]) -> None:
+        self._sealed: Final = Sealed(job)
         self._step_ids: Final = step_ids
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -53,7 +54,7 @@ class IntervalProcessor(StatefulProcessor):
         self._states = SparkStates.of(handle, self._step_ids)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
-        """Run the slot until the interval ends."""
+        """Serve the engine of the slot until the interval ends."""
         (slot,) = key
         # Spark must have sent all rows of the slot before it serves its state.
         for _ in rows:
@@ -66,15 +67,15 @@ class IntervalProcessor(StatefulProcessor):
         """Do nothing. Spark calls this at the end of the task."""
 
 
-def _reports(task: IntervalTask, slot: int, states: SparkStates | None) -> Iterator[pa.RecordBatch]:
+def _reports(job: JobInRealTime, slot: int, states: SparkStates | None) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     assert context is not None
-    number = slot_keys(task.plan.parallelism).index(slot)
-    return task.run(spark_batch(), number, context.taskAttemptId(), states, task.plan.slot_of[slot])
+    number = slot_keys(job.plan.parallelism).index(slot)
+    return run_interval(job, spark_batch(), number, context.taskAttemptId(), states, job.plan.slot_of[slot])
 
 
-def _without_state(task: IntervalTask) -> Any:
-    sealed = Sealed(task)
+def _without_state(job: JobInRealTime) -> Any:
+    sealed = Sealed(job)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         slots = [slot for batch in batches for slot in batch.column(0).to_pylist()]

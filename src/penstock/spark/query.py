@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.realtime.interval_task import CoordinatorAddress, IntervalTask
+from penstock.realtime.slot_engine import CoordinatorAddress, JobInRealTime
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.plan import JobPlan
@@ -114,8 +114,8 @@ def _compile(spark: SparkSession, query: Query) -> DataFrame:
 
 def _compile_interval(spark: SparkSession, query: Query) -> DataFrame:
     assert query.coordinator is not None
-    task = IntervalTask(query.plan, tuple(query.sources), query.writer, query.coordinator, query.first_batch)
-    return interval_reports(spark, task)
+    job = JobInRealTime(query.plan, tuple(query.sources), query.writer, query.coordinator, query.first_batch)
+    return interval_reports(spark, job)
 
 
 def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:

@@ -27,8 +27,8 @@ class MemoryEntries:
         self.stored[name] = content
 
     def remove(self, name: str) -> None:
-        """Remove an entry."""
-        del self.stored[name]
+        """Remove an entry, if there is one."""
+        self.stored.pop(name, None)
 
 
 class MemoryStates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -15,7 +16,8 @@ from memory_log import MemoryLog
 from penstock.objects.allowed import AllowedPlaces
 from penstock.realtime.coordinator import Coordinator
 from penstock.realtime.interval_files import IntervalFiles
-from penstock.realtime.interval_task import IntervalTask
+from penstock.realtime.interval_task import run_interval
+from penstock.realtime.slot_engine import JobInRealTime
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import format_of
 from penstock.runtime.bound_source import BoundSource
@@ -49,14 +51,16 @@ class _Sink(MemorySink):
         self.begun.append(one := super().task(context, record_type))
         return one
 
-    def written(self, record_type: RecordType) -> Written:
-        return Written(record_type, [pair for one in self.begun for pair in list(one.batches)])
+    def written(self, record_type: RecordType, number: int) -> Written:
+        begun = [one for one in self.begun if one.context.batch_id == number]
+        return Written(record_type, [pair for one in begun for pair in list(one.batches)])
 
 
 class LiveRunner:
     """A job in real time. `states` has what was committed.
 
-    An interval ends `interval_s` after its first work, or once everything that was sent is read.
+    An interval ends `interval_s` after its first work, or once everything that was sent is read. Its engines go on with
+    the next one, or end with it if `ends_sessions`.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class LiveRunner:
         *,
         drains: bool = False,
         ends: bool = False,
+        ends_sessions: bool = False,
     ) -> None:
         job.check()
         self.job = job
@@ -91,8 +96,10 @@ class LiveRunner:
         self.interval_s = interval_s
         self.drains = drains
         self.ends = ends
+        self.ends_sessions = ends_sessions
+        self.sinks = self._sinks()
+        self._attempts = itertools.count()
         self.records: dict[str, int] = {}
-        self.failing_sink = ""
         self.coordinator: Coordinator | None = None
 
     def send(self, stream: str, *records: Mapping[str, Any] | bytes) -> None:
@@ -139,10 +146,14 @@ class LiveRunner:
         """Run one interval, and call a function while it runs. Without `commits` Spark loses what the tasks did."""
         assert self.coordinator is not None
         self.coordinator.begin(self.number)
-        sinks = self._running_sinks = self._sinks()
-        task = IntervalTask(
-            self.plan, tuple(self._sources), Writer(self.plan, sinks, "lineage"), self.coordinator.address, 0
+        job = JobInRealTime(
+            self.plan,
+            tuple(self._sources),
+            Writer(self.plan, self.sinks, "lineage"),
+            self.coordinator.address,
+            0,
         )
+        attempt = next(self._attempts)
         states = {name: dict(stored) for name, stored in self.states.items()}
         reports: list[tuple[str, str, int, int, bytes]] = []
         errors: list[Exception] = []
@@ -150,10 +161,11 @@ class LiveRunner:
         def run(number: int) -> None:
             try:
                 slot = slot_keys(self.plan.parallelism)[number]
-                made = task.run(
+                made = run_interval(
+                    job,
                     self.number,
                     number,
-                    0,
+                    attempt,
                     MemoryStates(states, slot),
                     self.plan.slot_of[slot],
                     self.caches[number],
@@ -170,18 +182,21 @@ class LiveRunner:
             thread.start()
         during()
         self._await(lambda: self._has_read_all() or not all(thread.is_alive() for thread in threads))
-        self.coordinator.hasten()
+        if self.ends_sessions:
+            self.coordinator.finish()
+        else:
+            self.coordinator.hasten()
         for thread in threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "a task does not end"
         if errors:
             raise ExceptionGroup("tasks failed", errors)
         written = {
-            name: Written(kind, [pair for one in _in_order(sink) for pair in one.batches])
-            for name, (sink, kind, _) in sinks.items()
-            if sink.finished
+            name: Written(kind, [pair for one in self._finished(sink) for pair in one.batches])
+            for name, (sink, kind, _) in self.sinks.items()
+            if self._finished(sink)
         }
-        outcome = BatchOutcome(self.number, written, sorted(reports), self.records, list(sinks))
+        outcome = BatchOutcome(self.number, written, sorted(reports), self.records, list(self.sinks))
         self.after = states
         if commits:
             self.states = states
@@ -195,8 +210,8 @@ class LiveRunner:
 
     def emitted(self, sink: str) -> list[Any]:
         """Return what the running interval has written to a sink."""
-        found, record_type, _ = self._running_sinks[sink]
-        return found.written(record_type).records
+        found, record_type, _ = self.sinks[sink]
+        return found.written(record_type, self.number).records
 
     def await_end(self) -> None:
         """Wait until the tasks of the running interval have ended."""
@@ -216,10 +231,15 @@ class LiveRunner:
         """Go on in new workers."""
         self.caches = [SlotCache() for _ in self.caches]
 
+    def _finished(self, sink: _Sink) -> list[MemoryTask]:
+        """Return what the last attempt of the interval has written to a sink, in order."""
+        found = {one.context.partition: one for one in sink.finished if one.context.batch_id == self.number}
+        return [found[partition] for partition in sorted(found)]
+
     def _sinks(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             node.name: (
-                _Sink(fails_at_write=node.name == self.failing_sink),
+                _Sink(),
                 node.record_type,
                 self.plan.sink_schema(node),
             )
@@ -227,7 +247,3 @@ class LiveRunner:
         }
         found[DEAD_LETTERS] = (_Sink(), DEAD_LETTER_TYPE, DEAD_LETTER_TYPE.schema)
         return found
-
-
-def _in_order(sink: MemorySink) -> list[Any]:
-    return sorted(sink.finished, key=lambda one: one.context.partition)

@@ -14,7 +14,8 @@ from live_runner import LiveRunner
 
 import penstock as ps
 from penstock.realtime.interval_files import Interval
-from penstock.realtime.messages import Hello, send
+from penstock.realtime.interval_task import SlotFailedError
+from penstock.realtime.messages import Attend, send
 
 
 @dataclass
@@ -175,13 +176,14 @@ def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
     with LiveRunner(sums_job(), tmp_path, 3) as live:
         # Its slot is in one task.
         live.send("readings", *({"sensor": 1, "value": 5} for _ in range(20)))
-        live.failing_sink = "alerts"
+        live.sinks["alerts"][0].fails_at_write = True
         with pytest.raises(ExceptionGroup) as raised:
             live.run()
-        kinds = [type(error) for error in raised.value.exceptions]
-        assert len(kinds) == 3
-        assert sorted(kind.__name__ for kind in kinds) == ["OSError", "PeerLostError", "PeerLostError"]
-        live.failing_sink = ""
+        kinds = sorted(type(error).__name__ for error in raised.value.exceptions)
+        assert kinds == ["PeerLostError", "PeerLostError", "SlotFailedError"]
+        (cause,) = [error for error in raised.value.exceptions if isinstance(error, SlotFailedError)]
+        assert "OSError: the disk is full" in str(cause)
+        live.sinks["alerts"][0].fails_at_write = False
         assert emitted(live.run(), "alerts") == [(1, 5, 5 * number) for number in range(1, 21)]
 
 
@@ -253,7 +255,7 @@ def test_strangers_change_nothing(tmp_path: Path) -> None:
                 with socket.create_connection((place.host, place.port)) as stranger:
                     stranger.sendall(message)
             with socket.create_connection((place.host, place.port)) as stranger:
-                send(stranger, Hello("\u00fcnknown", 0, 1, ("127.0.0.1", 1)))
+                send(stranger, Attend("\u00fcnknown", 0, 1))
                 assert stranger.recv(1) == b""
             live.send("readings", {"sensor": 1, "value": 5})
 

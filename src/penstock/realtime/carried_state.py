@@ -1,0 +1,213 @@
+"""Carried state: the stored state of a slot as its engine sees it, between the tasks that Spark starts for it.
+
+Spark's state is open only in the task of an interval, which may run in another process than the engine. The desk of the
+engine is where the task comes. What the engine has not in memory it reads through the task, and what an interval has
+changed goes to the task at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from penstock.realtime.inbox import PeerLostError
+from penstock.realtime.messages import (
+    GREETING_TIMEOUT_S,
+    MAX_GREETING_BYTES,
+    Carry,
+    Content,
+    Failed,
+    Outcome,
+    Put,
+    Read,
+    hang_up,
+    knows_secret,
+    receive,
+    send,
+)
+
+__all__ = ["CarriedStates", "Desk"]
+
+# Entries up to this size, above all the heads of logs, stay in memory after they were written.
+_SMALL_BYTES: Final = 64 << 10
+
+_carry: Final = msgspec.msgpack.Decoder(Carry)
+_content: Final = msgspec.msgpack.Decoder(Content)
+
+
+class _Visitor:
+    """The task of an interval, while it is connected. `has_all` once it needs nothing more."""
+
+    def __init__(self, interval: int, connection: socket.socket) -> None:
+        self.interval: Final = interval
+        self.connection: Final = connection
+        self.answers: Final[queue.SimpleQueue[Content | None]] = queue.SimpleQueue()
+        self.has_all = False
+
+
+class Desk:
+    """Where the task of each interval comes to an engine. It listens at `address`.
+
+    Args:
+        host: the name under which tasks reach this machine.
+        secret: what tasks of this run know.
+        fail: is told when a task is gone before it has got everything.
+
+    """
+
+    def __init__(self, host: str, secret: str, fail: Callable[[BaseException], None]) -> None:
+        self._secret: Final = secret
+        self._fail: Final = fail
+        self._changed: Final = threading.Condition()
+        self._visitor: _Visitor | None = None
+        self._is_closed = False
+        self._server: Final = socket.create_server((host, 0))
+        self.address: Final[tuple[str, int]] = (host, self._server.getsockname()[1])
+        threading.Thread(target=self._accept, name="desk", daemon=True).start()
+
+    def _accept(self) -> None:
+        """Let the tasks come, one after the other, until the engine ends."""
+        with contextlib.suppress(OSError):
+            while True:
+                one, _ = self._server.accept()
+                self._serve(one)
+
+    def _serve(self, one: socket.socket) -> None:
+        one.settimeout(GREETING_TIMEOUT_S)
+        try:
+            carry: Carry = receive(one, _carry, MAX_GREETING_BYTES)
+            one.settimeout(None)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, msgspec.DecodeError):
+            one.close()
+            return
+        if not knows_secret(carry, self._secret):
+            one.close()
+            return
+        visitor = _Visitor(carry.number, one)
+        with self._changed:
+            self._visitor = visitor
+            self._changed.notify_all()
+        try:
+            while True:
+                visitor.answers.put(receive(one, _content))
+        except (OSError, msgspec.DecodeError) as e:
+            visitor.answers.put(None)
+            if not visitor.has_all:
+                self._fail(PeerLostError(f"the task of interval {carry.number} is gone ({e})"))
+        finally:
+            one.close()
+
+    def read(self, interval: int, step_id: str, name: str) -> bytes | None:
+        """Read a stored entry as it is before an interval. Waits for the task of the interval."""
+        visitor = self._await(interval)
+        send(visitor.connection, Read(step_id, name))
+        answer = visitor.answers.get()
+        if answer is None:
+            raise PeerLostError(f"the task of interval {interval} is gone")
+        return answer.content
+
+    def deliver(self, interval: int, entries: list[Put], outcome: Outcome) -> None:
+        """Give the task of an interval what it has to store and to report."""
+        visitor = self._await(interval)
+        for entry in entries:
+            send(visitor.connection, entry)
+        visitor.has_all = True
+        send(visitor.connection, outcome)
+
+    def _await(self, interval: int) -> _Visitor:
+        """Return the task of an interval, once it is there."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_closed or (self._visitor is not None and self._visitor.interval >= interval)
+            )
+            if self._is_closed or self._visitor is None:
+                raise PeerLostError("the engine has ended")
+            return self._visitor
+
+    def close(self, failure: Failed | None) -> None:
+        """End. A task that is there is told why the engine has failed."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        hang_up(self._server)
+        visitor = self._visitor
+        if visitor is None or visitor.has_all:
+            return
+        if failure is not None:
+            with contextlib.suppress(OSError):
+                send(visitor.connection, failure)
+        with contextlib.suppress(OSError):
+            visitor.connection.shutdown(socket.SHUT_RDWR)
+
+
+class CarriedStates:
+    """The stored states of a slot's steps."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk: Final = desk
+        self.interval = 0
+        # Changes that Spark may not have yet, and the interval of each.
+        self._pending: Final[dict[tuple[str, str], tuple[int, bytes | None]]] = {}
+        self._small: Final[dict[tuple[str, str], bytes]] = {}
+        self._changes: dict[tuple[str, str], bytes | None] = {}
+
+    def begin(self, interval: int) -> None:
+        """Go on with an interval. Its task begins with what all intervals but the last have stored."""
+        self.interval = interval
+        for key in [key for key, (number, _) in self._pending.items() if number < interval - 1]:
+            del self._pending[key]
+
+    def entries(self, step_id: str) -> _CarriedEntries:
+        """Return the stored entries of a step."""
+        return _CarriedEntries(self, step_id)
+
+    def take_changes(self) -> list[Put]:
+        """Return what the interval has changed, in the order of the first changes."""
+        changes, self._changes = self._changes, {}
+        return [Put(step_id, name, content) for (step_id, name), content in changes.items()]
+
+    def get(self, key: tuple[str, str]) -> bytes | None:
+        """Return an entry of a step."""
+        if key in self._pending:
+            return self._pending[key][1]
+        if key in self._small:
+            return self._small[key]
+        content = self._desk.read(self.interval, *key)
+        if content is not None and len(content) <= _SMALL_BYTES:
+            self._small[key] = content
+        return content
+
+    def put(self, key: tuple[str, str], content: bytes | None) -> None:
+        """Set an entry of a step; None removes it."""
+        self._pending[key] = (self.interval, content)
+        self._changes[key] = content
+        self._small.pop(key, None)
+        if content is not None and len(content) <= _SMALL_BYTES:
+            self._small[key] = content
+
+
+class _CarriedEntries:
+    """The stored entries of one step."""
+
+    def __init__(self, states: CarriedStates, step_id: str) -> None:
+        self._states: Final = states
+        self._step_id: Final = step_id
+
+    def get(self, name: str) -> bytes | None:
+        """Return the bytes of a name, or None if it does not exist."""
+        return self._states.get((self._step_id, name))
+
+    def put(self, name: str, content: bytes) -> None:
+        """Set the bytes of a name."""
+        self._states.put((self._step_id, name), content)
+
+    def remove(self, name: str) -> None:
+        """Remove a name."""
+        self._states.put((self._step_id, name), None)

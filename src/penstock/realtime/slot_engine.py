@@ -1,0 +1,335 @@
+"""The engine of a slot: its readers, its rounds and its sinks, from one interval to the next.
+
+It lives in the worker process whose task launched it, and goes on while Spark commits an interval and starts the tasks
+of the next one.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.engine.slot import Slot
+from penstock.realtime.carried_state import CarriedStates, Desk
+from penstock.realtime.exchange import Exchange
+from penstock.realtime.inbox import Inbox, PeerLostError
+from penstock.realtime.messages import (
+    Busy,
+    CaughtUp,
+    Commit,
+    Done,
+    End,
+    Failed,
+    FromCoordinator,
+    Go,
+    Hello,
+    Outcome,
+    Push,
+    Put,
+    StartData,
+    TaskLog,
+    connect,
+    hang_up,
+    receive,
+    send,
+)
+from penstock.realtime.slot_rounds import SlotRounds
+from penstock.realtime.stream_feeds import (
+    Arrivals,
+    EndOfInterval,
+    Feed,
+    FollowedTopic,
+    PushedRanges,
+    RepeatedReadings,
+)
+from penstock.runtime.bound_source import BoundSource
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.writer import Writer, WriterTask
+from penstock.sources.kafka_log import KafkaLog
+from penstock.state.kept_slots import SlotCache
+
+__all__ = ["CoordinatorAddress", "JobInRealTime", "SlotEngine"]
+
+# What readers may have read before the slot has processed it.
+_WAITING_BYTES: Final = 32 << 20
+# Readers and the slot share the interpreter. By default one waits 5 ms for the other.
+_SWITCH_S: Final = 0.0005
+
+_decoder: Final = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+@dataclass(frozen=True)
+class CoordinatorAddress:
+    """Where the coordinator listens, and the secret that tasks and engines know."""
+
+    host: str
+    port: int
+    secret: str
+
+
+@dataclass(frozen=True)
+class JobInRealTime:
+    """What a worker needs to run a slot. Interval 0 is micro-batch `first_batch` of the job."""
+
+    plan: JobPlan
+    sources: tuple[BoundSource, ...]
+    writer: Writer
+    coordinator: CoordinatorAddress
+    first_batch: int
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """An interval that is to be carried to Spark once it is durable."""
+
+    number: int
+    is_last: bool
+    entries: list[Put]
+    written: WriterTask
+
+
+class SlotEngine:
+    """The engine of one slot in one session of the coordinator. `address` is where tasks come.
+
+    Args:
+        job: the job.
+        task: the number of the slot.
+        slot: its key groups.
+        session: the session of the coordinator.
+        first: the first interval, in Spark's numbering.
+        attempt: what makes the files of this engine differ from those of others.
+        cache: what the worker keeps of slots between sessions.
+
+    """
+
+    def __init__(
+        self,
+        job: JobInRealTime,
+        task: int,
+        slot: Slot,
+        session: int,
+        first: int,
+        attempt: int,
+        cache: SlotCache,
+    ) -> None:
+        sys.setswitchinterval(_SWITCH_S)
+        self._job: Final = job
+        self._task: Final = task
+        self._slot: Final = slot
+        self._number = first
+        self._attempt: Final = attempt
+        self._cache: Final = cache
+        self._inbox: Final = Inbox(_WAITING_BYTES, first)
+        place = job.coordinator
+        self._link: Final = connect((place.host, place.port))
+        host = self._link.getsockname()[0]
+        self._exchange: Final = Exchange(job.plan, task, self._inbox, host, place.secret)
+        self._desk: Final = Desk(host, place.secret, self._inbox.fail)
+        self.address: Final = self._desk.address
+        self._states: Final = CarriedStates(self._desk)
+        self._together: Final = EndOfInterval(len(job.sources), first)
+        self._feeds: Final[dict[str, Feed]] = {}
+        self._started: Final[set[str]] = set()
+        self._starting: Final = threading.Lock()
+        self._is_last = False
+        self._finished: Final[queue.SimpleQueue[_Finished]] = queue.SimpleQueue()
+        self._commits: Final[queue.SimpleQueue[bool]] = queue.SimpleQueue()
+        send(self._link, Hello(place.secret, session, task, self._exchange.address, self.address))
+
+    def start(self) -> None:
+        """Start to work. The engine ends when the coordinator says so or is gone, or when anything fails."""
+        threading.Thread(target=self._run, name=f"slot {self._task}", daemon=True).start()
+
+    def _run(self) -> None:
+        failure = None
+        try:
+            self._work()
+        except PeerLostError as e:
+            failure = Failed(str(e), is_cause=False)
+        except BaseException:  # whatever it is, the task of the interval reports it
+            failure = Failed(traceback.format_exc(), is_cause=True)
+        self._close(failure)
+
+    def _work(self) -> None:
+        go = self._receive()
+        assert isinstance(go, Go)
+        self._exchange.connect(go.peers)
+        rounds = self._rounds()
+        self._make_feeds(go)
+        if go.history is not None:
+            self._await_history(rounds)
+        for source in self._job.sources:
+            if source.node.is_control or go.history is None:
+                self._start(source.node.name)
+        self._is_last = go.log is not None
+        listening = threading.Thread(target=self._guard, args=(self._listen,), daemon=True)
+        listening.start()
+        carrying = threading.Thread(target=self._guard, args=(self._carry,), daemon=True)
+        carrying.start()
+        self._interval(rounds, go.log)
+        while not self._is_last:
+            self._number += 1
+            self._inbox.advance()
+            self._interval(rounds, None)
+        self._exchange.finish()
+        carrying.join()
+        # The error of another thread is that of the engine.
+        self._inbox.take(0)
+
+    def _rounds(self) -> SlotRounds:
+        plan, sources = self._job.plan, self._job.sources
+        readers = [_sender(task, one) for task in range(plan.parallelism) for one in sources]
+        return SlotRounds(
+            plan,
+            self._task,
+            readers,
+            self._inbox,
+            self._exchange.send_emitted,
+            self._exchange.end_level,
+            lambda number: send(self._link, Busy(number)),
+            self._cache,
+        )
+
+    def _make_feeds(self, go: Go) -> None:
+        for source in self._job.sources:
+            self._feeds[source.node.name] = Feed(
+                source.reader,
+                self._arrivals(source, go),
+                _sender(self._task, source),
+                self._exchange.send_read,
+                self._exchange.end_read,
+                self._inbox.fail,
+                self._together,
+                self._number,
+            )
+
+    def _arrivals(self, source: BoundSource, go: Go) -> Arrivals:
+        name, log = source.node.name, source.log
+        if go.log is not None:
+            return RepeatedReadings(log, source.node, go.log.readings.get(name, ()))
+        if isinstance(log, KafkaLog):
+            until = None if go.until is None else go.until.get(name, {})
+            return FollowedTopic(log, go.follows.get(name, {}), (go.history or {}).get(name), until)
+        return PushedRanges(log, source.node)
+
+    def _await_history(self, rounds: SlotRounds) -> None:
+        controls = [one for one in self._job.sources if one.node.is_control]
+        rounds.await_history(
+            (_sender(task, one) for task in range(self._job.plan.parallelism) for one in controls),
+            lambda: send(self._link, CaughtUp()),
+        )
+
+    def _interval(self, rounds: SlotRounds, log: TaskLog | None) -> None:
+        """Run one interval. It is done when all that belongs to it is processed."""
+        job, number = self._job, self._number
+        self._states.begin(number)
+        rounds.open(number, self._states, self._slot, wakes=number == 0 and job.plan.seed is not None)
+        written = WriterTask(job.writer, job.first_batch + number, self._task, self._attempt)
+        try:
+            written.write(rounds.live() if log is None else rounds.replay(log.rounds))
+            written.write(rounds.store())
+            # The next interval may write to them at once, and they must not wait for its records.
+            written.finish_visible()
+        except BaseException:
+            written.abort()
+            raise
+        taken = {name: feed.taken for name, feed in self._feeds.items()}
+        self._finished.put(_Finished(number, self._is_last, self._states.take_changes(), written))
+        done = TaskLog({name: readings for name, (readings, _) in taken.items()}, rounds.done)
+        positions = {name: dict(found) for name, (_, found) in taken.items() if found is not None}
+        send(self._link, Done(done, positions))
+
+    def _carry(self) -> None:
+        """Finish each interval that is durable, and give it to its task."""
+        while self._commits.get():
+            finished = self._finished.get()
+            try:
+                reports = finished.written.finish()
+            except BaseException:
+                finished.written.abort()
+                raise
+            self._desk.deliver(finished.number, finished.entries, Outcome(_as_bytes(reports)))
+            if finished.is_last:
+                return
+
+    def _start(self, stream: str) -> None:
+        """Start a feed, unless it has started. The engine and what it hears from the coordinator are two threads."""
+        with self._starting:
+            if stream not in self._started:
+                self._started.add(stream)
+                self._feeds[stream].start()
+
+    def _receive(self) -> FromCoordinator:
+        message: FromCoordinator = receive(self._link, _decoder)
+        return message
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Run a thread of the engine, which fails with it."""
+        try:
+            work()
+        except BaseException as e:  # whatever it is
+            self._inbox.fail(e)
+            self._commits.put(False)
+
+    def _listen(self) -> None:
+        """Carry out what the coordinator says."""
+        try:
+            while True:
+                message = self._receive()
+                if isinstance(message, Push):
+                    arrivals = self._feeds[message.stream].arrivals
+                    assert isinstance(arrivals, PushedRanges)
+                    arrivals.push(message.reading)
+                elif isinstance(message, StartData):
+                    for name in self._feeds:
+                        self._start(name)
+                elif isinstance(message, End):
+                    self._end(is_last=message.is_last)
+                elif isinstance(message, Commit):
+                    self._commits.put(True)
+        except (OSError, msgspec.DecodeError) as e:
+            raise PeerLostError(f"the coordinator is gone ({e})") from e
+
+    def _end(self, *, is_last: bool) -> None:
+        self._is_last |= is_last
+        for name, feed in self._feeds.items():
+            if not is_last:
+                feed.cut()
+                continue
+            feed.arrivals.end()
+            # If the interval ends before data could be read, the slots wait for the end of the feed, too.
+            self._start(name)
+
+    def _close(self, failure: Failed | None) -> None:
+        """End the threads and close the connections."""
+        self._inbox.fail(PeerLostError("the engine has ended"))
+        self._commits.put(False)
+        self._desk.close(failure)
+        self._together.close()
+        self._end(is_last=True)
+        hang_up(self._link)
+        self._exchange.close()
+        for stream in sorted(self._started):
+            self._feeds[stream].join()
+        while not self._finished.empty():
+            self._finished.get().written.abort()
+
+
+def _as_bytes(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _sender(task: int, source: BoundSource) -> str:
+    return f"{task}/{source.node.name}"
