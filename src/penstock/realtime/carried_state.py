@@ -92,6 +92,9 @@ class Desk:
             return
         visitor = _Visitor(carry.number, one)
         with self._changed:
+            if self._is_closed:
+                one.close()
+                return
             self._visitor = visitor
             self._changed.notify_all()
         try:
@@ -135,9 +138,9 @@ class Desk:
         """End. A task that is there is told why the engine has failed."""
         with self._changed:
             self._is_closed = True
+            visitor = self._visitor
             self._changed.notify_all()
         hang_up(self._server)
-        visitor = self._visitor
         if visitor is None or visitor.has_all:
             return
         if failure is not None:

@@ -168,7 +168,7 @@ class Coordinator:
             self._recorded = self._files.read(number)
             session = self._session
             if session is not None:
-                if session.interval != number or self._recorded is not None:
+                if session.interval != number or not session.has_begun or self._recorded is not None:
                     self._drop()
                 else:
                     session.is_last = has_grown

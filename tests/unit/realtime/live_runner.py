@@ -17,6 +17,7 @@ from penstock.objects.allowed import AllowedPlaces
 from penstock.realtime.coordinator import Coordinator
 from penstock.realtime.interval_files import IntervalFiles
 from penstock.realtime.interval_task import run_interval
+from penstock.realtime.messages import Attend, connect, send
 from penstock.realtime.slot_engine import JobInRealTime
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import format_of
@@ -212,6 +213,14 @@ class LiveRunner:
         """Return what the running interval has written to a sink."""
         found, record_type, _ = self.sinks[sink]
         return found.written(record_type, self.number).records
+
+    def lose_task(self) -> None:
+        """Attend as a task that Spark runs again."""
+        assert self.coordinator is not None
+        place = self.coordinator.address
+        with connect((place.host, place.port)) as one:
+            send(one, Attend(place.secret, self.number, 0))
+            self.await_end()
 
     def await_end(self) -> None:
         """Wait until the tasks of the running interval have ended."""

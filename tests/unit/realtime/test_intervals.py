@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,25 +140,83 @@ def lost_and_repeated(live: LiveRunner, during, outcome_of) -> None:  # type: ig
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: int) -> None:
-    """What the tasks took, in which order, is on disk before any of it is visible."""
+    """What engines took, in which order, is on disk before any of it is visible. New engines do the same."""
     made = random.Random(parallelism)
     repeated = 0
     with LiveRunner(sums_job(), tmp_path, parallelism, interval_s=0.03) as live:
+
+        def during() -> None:
+            for _ in range(made.randrange(30)):
+                live.send("readings", {"sensor": made.randrange(20), "value": made.randrange(1, 9)})
+                if made.random() < 0.2:
+                    live.send("limits", {"sensor": made.randrange(20), "limit": made.randrange(6)})
+                time.sleep(0.001)
+
+        def note(outcome) -> None:  # type: ignore[no-untyped-def]
+            nonlocal repeated
+            repeated += bool(outcome.outputs.get("alerts"))
+
         for _ in range(12):
-
-            def during() -> None:
-                for _ in range(made.randrange(30)):
-                    live.send("readings", {"sensor": made.randrange(20), "value": made.randrange(1, 9)})
-                    if made.random() < 0.2:
-                        live.send("limits", {"sensor": made.randrange(20), "limit": made.randrange(6)})
-                    time.sleep(0.001)
-
-            def note(outcome) -> None:  # type: ignore[no-untyped-def]
-                nonlocal repeated
-                repeated += bool(outcome.outputs.get("alerts"))
-
+            # The engines that are lost have been there for none, one or two intervals.
+            for _ in range(made.randrange(3)):
+                live.run(during)
             lost_and_repeated(live, during, note)
     assert repeated > 3
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_records_are_processed_between_intervals(tmp_path: Path, parallelism: int) -> None:
+    """Engines go on while Spark commits an interval and starts the tasks of the next one."""
+    with LiveRunner(sums_job(), tmp_path, parallelism) as live:
+        live.run(lambda: live.send("readings", {"sensor": 1, "value": 5}))
+        for number in range(2, 6):
+            live.send("readings", {"sensor": 1, "value": 5})
+            # No task is there.
+            live.await_written("alerts", 1)
+            assert emitted(live.run(), "alerts") == [(1, 5, 5 * number)]
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_readers_wait_while_slots_have_too_much_to_do(
+    tmp_path: Path, parallelism: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at the ends of intervals, where none may wait for another that waits for it."""
+    monkeypatch.setattr("penstock.realtime.slot_engine._WAITING_BYTES", 500)
+    made = random.Random(parallelism)
+    readings = [(made.randrange(50), made.randrange(1, 9)) for _ in range(6000)]
+    alerts: list[tuple[int, int, int]] = []
+    with LiveRunner(sums_job(), tmp_path, parallelism, interval_s=0.02) as live:
+
+        def sending() -> None:
+            for start in range(0, len(readings), 20):
+                some = readings[start : start + 20]
+                live.send("readings", *({"sensor": key, "value": value} for key, value in some))
+                time.sleep(0.001)
+                while start >= 3000 and live.number < 1:
+                    time.sleep(0.001)
+
+        sender = threading.Thread(target=sending)
+        sender.start()
+        while live.records.get("sum", 0) < len(readings):
+            alerts += emitted(live.run(), "alerts")
+        sender.join()
+    assert by_sensor(alerts) == by_sensor(fold(readings, {}))
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_task_that_spark_runs_again_begins_anew(tmp_path: Path, parallelism: int) -> None:
+    """What the engines did since the last commit is lost with them, and is done again once."""
+    with LiveRunner(sums_job(), tmp_path, parallelism) as live:
+        live.run(lambda: live.send("readings", {"sensor": 1, "value": 5}))
+
+        def during() -> None:
+            live.send("readings", {"sensor": 1, "value": 5})
+            live.await_written("alerts", 1)
+            live.lose_task()
+
+        with pytest.raises(ExceptionGroup):
+            live.run(during)
+        assert emitted(live.run(), "alerts") == [(1, 5, 10)]
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
