@@ -39,6 +39,10 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
+    # Whoever stops Spark's state stores holds the lock that their maintenance may be waiting for. By default that lasts
+    # six minutes. Maintenance that is interrupted is done again.
+    "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "2",
+    "spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout": "1",
     # Packed rows are few and large, so batches between Spark and Python are bounded by bytes rather than rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
