@@ -73,6 +73,10 @@ _StateMemoryOption = Annotated[
         metavar="MB", min=0, help="How much state each worker keeps in memory; the rest is on its local disk."
     ),
 ]
+_MemoryOption = Annotated[
+    int | None,
+    typer.Option("--memory", metavar="MB", help="How much memory the job may use in all on this machine."),
+]
 _ReceiptsOption = Annotated[
     int,
     typer.Option(metavar="MB", min=1, help="How many receipts the checkpoint keeps; the oldest go first."),
@@ -160,6 +164,7 @@ def run(
     max_command_bytes: _MaxCommandBytesOption = 1 << 20,
     max_held_bytes: _MaxHeldBytesOption = 256 << 20,
     state_memory_mb: _StateMemoryOption = 1024,
+    memory_mb: _MemoryOption = None,
     receipts_mb: _ReceiptsOption = 256,
     metrics_mb: _MetricsOption = 32,
     log_mb: _LogSizeOption = 64,
@@ -199,6 +204,7 @@ def run(
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
+            memory_mb=memory_mb,
             receipts_mb=receipts_mb,
             metrics_mb=metrics_mb,
             log_mb=log_mb,

@@ -79,7 +79,8 @@ _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 class CompiledJob:
     """A job with its sources and sinks, ready to run.
 
-    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them.
+    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them. `max_batch_bytes` is
+    the limit of what a micro-batch reads of a topic whose binding has none.
     """
 
     plan: JobPlan
@@ -93,6 +94,7 @@ class CompiledJob:
     dead_letters_at: str
     topics: TopicIdentity
     notes: list[str]
+    max_batch_bytes: int | None = None
 
     @property
     def writer(self) -> Writer:
@@ -127,8 +129,20 @@ def compile_job(
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
     graph = described_graph(job.name, plan, bindings)
+    shares = settings.memory_shares(lineage.parallelism)
     return CompiledJob(
-        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
+        plan,
+        lineage,
+        sources,
+        sinks,
+        receivers,
+        receipts,
+        control,
+        graph,
+        where,
+        topics,
+        notes,
+        None if shares is None else lineage.parallelism * shares.records_mb << 20,
     )
 
 
@@ -148,6 +162,7 @@ def _plan(
         if isinstance(binding := bindings[n.name], KafkaBinding)
     }
     timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
+    shares = settings.memory_shares(lineage.parallelism)
     return JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -157,7 +172,8 @@ def _plan(
         ),
         strict=settings.strict,
         parallelism=lineage.parallelism,
-        state_memory_bytes=settings.state_memory_mb << 20,
+        state_memory_bytes=(settings.state_memory_mb if shares is None else shares.state_mb) << 20,
+        waiting_bytes=JobPlan.waiting_bytes if shares is None else shares.records_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=kafka_sources,
         in_real_time=bool(settings.checkpoint_interval_ms),

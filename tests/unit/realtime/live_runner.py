@@ -74,6 +74,7 @@ class LiveRunner:
         drains: bool = False,
         ends: bool = False,
         ends_sessions: bool = False,
+        waiting_bytes: int = 32 << 20,
     ) -> None:
         job.check()
         self.job = job
@@ -85,6 +86,7 @@ class LiveRunner:
             strict=False,
             parallelism=parallelism,
             in_real_time=True,
+            waiting_bytes=waiting_bytes,
         )
         nodes = job.graph.sources()
         self.logs = {node.name: MemoryLog() for node in nodes}
