@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -191,9 +191,7 @@ def run(
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
     with _errors_reported(log_format) as log:
-        from penstock.jobs.settings import RunSettings
-
-        settings = RunSettings(
+        settings = _settings(
             bindings=_bindings(define),
             bounded=bounded,
             checkpoint=checkpoint,
@@ -224,6 +222,13 @@ def run(
             strict=strict,
         )
         _run_file(job_file, settings, log, output)
+
+
+def _settings(**given: Any) -> RunSettings:
+    # Loaded only here, so that help and mistakes in the arguments show at once.
+    from penstock.jobs.settings import RunSettings
+
+    return RunSettings(**given)
 
 
 @contextmanager
