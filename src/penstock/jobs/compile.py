@@ -322,7 +322,7 @@ def _has_raw(binding: Binding) -> bool:
 
 
 # A task in real time does not flush what it has sent until its interval ends.
-_AT_ONCE: Final = {"linger.ms": "1"}
+_AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
 
 
 @dataclass(frozen=True)
