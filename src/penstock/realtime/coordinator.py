@@ -60,13 +60,14 @@ _decoder: Final = msgspec.msgpack.Decoder(ToCoordinator)
 
 @dataclass
 class _Session:
-    """The engines of all slots, from the interval in which they were launched on.
+    """The engines of all slots, `size` of them, from the interval in which they were launched on.
 
     `positions` are those after what was pushed, as the logs have them, and `cut` those at the end of the present
     interval; the positions of topics are known once engines are done.
     """
 
     id: int
+    size: int
     interval: int
     positions: dict[str, Any]
     tasks: set[int] = field(default_factory=set)
@@ -81,6 +82,11 @@ class _Session:
     cut: dict[str, Any] | None = None
     # After its present interval a new session begins, for example with partitions that a topic has got.
     is_last: bool = False
+
+    @property
+    def has_all_tasks(self) -> bool:
+        """Whether all tasks of the present interval are there."""
+        return len(self.tasks) == self.size
 
 
 class Coordinator:
@@ -286,7 +292,7 @@ class Coordinator:
             if self._session is None:
                 self._recorded = self._files.read(message.number)
                 positions = {name: log.decode(self._positions[name]) for name, log in self._logs.items()}
-                self._session = _Session(next(self._sessions), message.number, positions)
+                self._session = _Session(next(self._sessions), self._tasks, message.number, positions)
             session = self._session
             assert session is not None
             session.tasks.add(message.task)
@@ -364,7 +370,7 @@ class Coordinator:
         if self._recorded is None:
             self._push(session)
         # The tasks of the interval take what it has done to Spark.
-        if session.cut is None and session.interval == self._number and len(session.tasks) == self._tasks:
+        if session.cut is None and session.interval == self._number and session.has_all_tasks:
             self._end(session)
 
     def _end(self, session: _Session) -> None:

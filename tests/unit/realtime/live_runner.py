@@ -217,12 +217,17 @@ class LiveRunner:
         return found.written(record_type, self.number).records
 
     def lose_task(self) -> None:
-        """Attend as a task that Spark runs again."""
+        """Attend as a task that Spark runs again, once all tasks of the interval are there."""
         assert self.coordinator is not None
+        self._await(self._is_attended)
         place = self.coordinator.address
         with connect((place.host, place.port)) as one:
             send(one, Attend(place.secret, self.number, 0))
             self.await_end()
+
+    def _is_attended(self) -> bool:
+        session = self.coordinator and self.coordinator._session
+        return session is not None and session.interval == self.number and session.has_all_tasks
 
     def await_end(self) -> None:
         """Wait until the tasks of the running interval have ended."""
