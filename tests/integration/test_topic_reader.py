@@ -18,7 +18,8 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import ExternalSystemError, RecordsLostError
 from penstock.machine.kafka_broker import KafkaBroker
-from penstock.sources import topic_reader
+from penstock.sources import gathered_messages, topic_reader
+from penstock.sources.gathered_messages import WantedParts
 from penstock.sources.topic_reader import TopicReader
 
 PARTITIONS = 2
@@ -41,7 +42,7 @@ def binding(kafka: KafkaBroker, topic: str) -> KafkaBinding:
 
 @pytest.fixture
 def reader(binding: KafkaBinding) -> Iterator[TopicReader]:
-    found = TopicReader(binding, {}, wants_keys=True)
+    found = TopicReader(binding, {}, WantedParts(keys=True))
     yield found
     found.close()
 
@@ -94,7 +95,7 @@ def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: Kafk
     """By two workers in turn, ahead, back, and cut through transactions, aborted ones and their marks."""
     chance = random.Random(7)
     rows, ends = write(kafka, topic, [(chance.randint(1, 9), chance.random() < 0.6) for _ in range(30)])
-    readers = [TopicReader(binding, {}, wants_keys=True) for _ in range(2)]
+    readers = [TopicReader(binding, {}, WantedParts(keys=True)) for _ in range(2)]
     at = dict.fromkeys(range(PARTITIONS), 0)
     for _ in range(60):
         if all(at[number] >= end for number, end in ends.items()) or chance.random() < 0.1:
@@ -114,7 +115,7 @@ def test_a_task_that_ends_early_costs_the_next_one_nothing(
     kafka: KafkaBroker, topic: str, reader: TopicReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was taken for a range that was not read to its end is read again."""
-    monkeypatch.setattr(topic_reader, "_CHUNK_RECORDS", 10)
+    monkeypatch.setattr(gathered_messages, "_CHUNK_RECORDS", 10)
     rows, ends = write(kafka, topic, [(100, True)])
     ranges = {number: (0, end) for number, end in ends.items()}
     for taken in (1, 5, 12):
@@ -134,16 +135,16 @@ def test_chunks_do_not_depend_on_how_records_come(
 
     def cut(taken_at_once: int) -> list[tuple[str, pa.Array]]:
         monkeypatch.setattr(topic_reader, "_TAKEN_AT_ONCE", taken_at_once)
-        one = TopicReader(binding, {}, wants_keys=False)
+        one = TopicReader(binding, {}, WantedParts())
         found = [(chunk.partition, chunk.offsets.to_pylist()) for chunk in one.read(ranges)]
         one.close()
         return found
 
-    monkeypatch.setattr(topic_reader, "_CHUNK_RECORDS", 13)
+    monkeypatch.setattr(gathered_messages, "_CHUNK_RECORDS", 13)
     by_records = cut(1)
     assert {len(offsets) for _, offsets in by_records[:-1]} >= {13}
     assert by_records == cut(7) == cut(1000)
-    monkeypatch.setattr(topic_reader, "_CHUNK_BYTES", 40)
+    monkeypatch.setattr(gathered_messages, "_CHUNK_BYTES", 40)
     by_bytes = cut(1)
     assert len(by_bytes) > len(by_records)
     assert by_bytes == cut(7) == cut(1000)

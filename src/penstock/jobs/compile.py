@@ -45,6 +45,7 @@ from penstock.records.wire_formats import Format, format_of
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.cuts import oldest_ends
+from penstock.runtime.message_fields import MessageFields
 from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan, wants_starts
 from penstock.runtime.record_reader import StreamReader
@@ -59,6 +60,7 @@ from penstock.sources import kafka_source
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
+from penstock.sources.gathered_messages import WantedParts
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.rate import RateLog, check_schema
@@ -336,6 +338,7 @@ class _Place:
 def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
     """Return the source, and a receiver that writes its journal if it cannot be read again."""
     where = place.checkpoint.folder / "sources"
+    is_filled = _is_filled(node, binding)
     log: ReplayableLog[Any]
     receiver: Receiver[Any] | None = None
     name: Any = None
@@ -345,7 +348,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
             kafka_source.client_settings(binding),
             place.topics.begins[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
-            wants_keys=place.plan.wants_keys(Port(node.id)),
+            WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
         )
         name = binding.format
     elif isinstance(binding, FilesBinding):
@@ -363,7 +366,24 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         log = JournalLog(folder)
         name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
-    return BoundSource(node, log, StreamReader(place.plan, node, _format(name, node), lines)), receiver
+    fields = MessageFields(node.record_type, node.metadata) if is_filled else None
+    kind = node.record_type if fields is None else node.body_type
+    reader = StreamReader(place.plan, node, _format(name, node, kind), lines, fields)
+    return BoundSource(node, log, reader), receiver
+
+
+def _is_filled(node: SourceNode, binding: Binding) -> bool:
+    """Return whether messages fill fields of a stream. Raises BindingError when its source cannot have them."""
+    if not node.metadata or isinstance(binding, KafkaBinding):
+        return bool(node.metadata)
+    # Files that were made from records have all of their fields, and so have records from Python.
+    if isinstance(binding, FilesBinding) and binding.format != "text":
+        return False
+    raise BindingError(
+        f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
+        f"{redacted(binding.uri)!r} does not have. Bind it to kafka://, to a folder (jsonl, csv, parquet) whose "
+        "records have these fields, or describe the stream without metadata=."
+    )
 
 
 def _receiver(
@@ -422,10 +442,10 @@ def _is_one_text(record_type: RecordType) -> bool:
     return len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary())
 
 
-def _format(name: Any, node: SourceNode) -> Format | None:
+def _format(name: Any, node: SourceNode, kind: RecordType) -> Format | None:
     if name is None or node is COMMAND_NODE:
         return None
-    return format_of(name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
+    return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)
 
 
 def _sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None) -> Sink:

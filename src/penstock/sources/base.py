@@ -39,7 +39,8 @@ class SourceChunk:
     `partition` names the partition (a file name, a zero-padded Kafka partition); partitions sort as strings in
     the order in which their records count. `offsets` (int64) ascend within the chunk. Either `raw` holds the bytes
     of each record, to be decoded by the stream's format, or `batch` holds records that are already decoded (columns as
-    in the stream's record type). `keys` are message keys, for sources that have them.
+    in the stream's record type). `keys`, `timestamps` (milliseconds) and `headers`, by name, are those of messages, for
+    sources that have them; null where a message has none.
     """
 
     partition: str
@@ -48,6 +49,8 @@ class SourceChunk:
     batch: pa.RecordBatch | None = None
     keys: pa.Array | None = None
     bad: Sequence[BadRecord] = field(default=())
+    timestamps: pa.Array | None = None
+    headers: Mapping[str, pa.Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from penstock.brokers.topic_offsets import find_begins, find_ends
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
 from penstock.sources.base import PLANNED, SourceChunk, Split
-from penstock.sources.topic_reader import STALLED_AFTER_S, TopicReader, partition_name, topic_reader
+from penstock.sources.gathered_messages import WantedParts, partition_name
+from penstock.sources.topic_reader import STALLED_AFTER_S, TopicReader, topic_reader
 
 __all__ = ["KafkaLog", "Offsets"]
 
@@ -56,7 +57,7 @@ class KafkaLog:
     settings: Mapping[str, Any]
     begins: Offsets
     limit: int = RECORDS_PER_BATCH
-    wants_keys: bool = False
+    wanted: WantedParts = field(default_factory=WantedParts)
     _frozen: dict[int, int] | None = field(default=None, init=False)
     _look: _Look | None = field(default=None, init=False, repr=False)
 
@@ -142,7 +143,7 @@ class KafkaLog:
 
     def reader(self) -> TopicReader:
         """Return the reader of the topic in this worker."""
-        return topic_reader(self.binding, self.settings, wants_keys=self.wants_keys)
+        return topic_reader(self.binding, self.settings, self.wanted)
 
     def forget(self, end: Offsets) -> None:
         """The brokers keep records as long as the topic says."""

@@ -9,7 +9,7 @@ from penstock.bindings.secrets import redacted
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import BindingError
-from penstock.sources.topic_reader import partition_name
+from penstock.sources.gathered_messages import partition_name
 
 __all__ = ["client_settings", "preflight"]
 

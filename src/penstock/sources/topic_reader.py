@@ -15,21 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
 from penstock.sources.base import SourceChunk, Split
+from penstock.sources.gathered_messages import OFFSET, GatheredMessages, WantedParts, partition_name
 
-__all__ = ["TopicReader", "partition_name", "topic_reader"]
+__all__ = ["TopicReader", "topic_reader"]
 
-# A chunk is decoded and packed when it has this many records or bytes. Larger chunks make fatter blocks, and blocks are
-# what each key group pays for.
-_CHUNK_RECORDS: Final = 500_000
-_CHUNK_BYTES: Final = 64 << 20
 _TAKEN_AT_ONCE: Final = 50_000
 _POLL_S: Final = 0.1
 _MAX_READERS: Final = 16
@@ -60,16 +55,8 @@ _SETTINGS: Final[dict[str, Any]] = {
     "fetch.max.bytes": 16 << 20,
     "max.partition.fetch.bytes": 4 << 20,
 }
-_VALUE: Final = methodcaller("value")
-_KEY: Final = methodcaller("key")
-_OFFSET: Final = methodcaller("offset")
 _PARTITION: Final = methodcaller("partition")
 _ERROR: Final = methodcaller("error")
-
-
-def partition_name(number: int) -> str:
-    """Name a partition as chunks do, so that names sort as numbers."""
-    return f"{number:05d}"
 
 
 class _Partition:
@@ -88,7 +75,7 @@ class _Partition:
         self.received = max(self.received, messages[-1].offset() + 1)
         if messages[0].offset() < self.at:
             # Some were to be skipped before they came.
-            messages = messages[bisect.bisect_left(messages, self.at, key=_OFFSET) :]
+            messages = messages[bisect.bisect_left(messages, self.at, key=OFFSET) :]
         self.messages += messages
 
     def skip(self, start: int) -> bool:
@@ -104,63 +91,17 @@ class _Partition:
         messages = self.messages
         count = len(messages)
         if count and messages[-1].offset() >= end:
-            count = bisect.bisect_left(messages, end, key=_OFFSET)
+            count = bisect.bisect_left(messages, end, key=OFFSET)
         taken, self.messages = messages[:count], messages[count:]
         return taken
-
-
-class _Gathered:
-    """What a chunk is made of, until it is large enough."""
-
-    def __init__(self, partition: str, *, has_keys: bool) -> None:
-        self._partition: Final = partition
-        self._offsets: list[np.ndarray] = []
-        self._values: list[Any] = []
-        self._keys: list[Any] | None = [] if has_keys else None
-        self._size = 0
-
-    def add(self, messages: list[Any]) -> Iterator[SourceChunk]:
-        """Add messages, and yield the chunks that are large enough. Where they end does not depend on the additions."""
-        while messages:
-            part = messages[: _CHUNK_RECORDS - len(self._values)]
-            values = list(map(_VALUE, part))
-            sizes = np.cumsum([0 if value is None else len(value) for value in values])
-            if self._size + sizes[-1] >= _CHUNK_BYTES:
-                count = int(np.searchsorted(sizes, _CHUNK_BYTES - self._size)) + 1
-                part, values = part[:count], values[:count]
-            messages = messages[len(part) :]
-            self._size += int(sizes[len(part) - 1])
-            self._values += values
-            self._offsets.append(_offsets_of(part))
-            if self._keys is not None:
-                self._keys += map(_KEY, part)
-            if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
-                yield from self.rest()
-
-    def rest(self) -> Iterator[SourceChunk]:
-        """Yield what is left as a chunk, if anything is."""
-        if self._values:
-            keys = None if self._keys is None else pa.array(self._keys, pa.binary())
-            offsets = pa.array(np.concatenate(self._offsets), pa.int64())
-            yield SourceChunk(self._partition, offsets, raw=pa.array(self._values, pa.binary()), keys=keys)
-        self._offsets, self._values, self._size = [], [], 0
-        self._keys = None if self._keys is None else []
-
-
-def _offsets_of(messages: Sequence[Any]) -> np.ndarray:
-    first, last = messages[0].offset(), messages[-1].offset()
-    # Offsets have gaps where transactions or compaction have left some.
-    if last - first == len(messages) - 1:
-        return np.arange(first, last + 1)
-    return np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
 
 
 class TopicReader:
     """Reads ranges of one topic. Use it in one thread."""
 
-    def __init__(self, binding: KafkaBinding, settings: Mapping[str, Any], *, wants_keys: bool) -> None:
+    def __init__(self, binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts) -> None:
         self._binding: Final = binding
-        self._wants_keys: Final = wants_keys
+        self._wanted: Final = wanted
         self._errors: Final = LastError()
         self._consumer: Final = build_client(Consumer, binding, {**_SETTINGS, **settings}, self._errors)
         self._partitions: Final[dict[int, _Partition]] = {}
@@ -201,7 +142,7 @@ class TopicReader:
             start, taken = waiting.at, waiting.take(_NO_END)
             if taken:
                 waiting.at = taken[-1].offset() + 1
-                gathered = _Gathered(partition_name(number), has_keys=self._wants_keys)
+                gathered = GatheredMessages(partition_name(number), self._wanted)
                 chunks = [*gathered.add(taken), *gathered.rest()]
                 ends = [chunk.offsets[-1].as_py() + 1 for chunk in chunks]
                 for chunk, end in zip(chunks, ends, strict=True):
@@ -243,7 +184,7 @@ class TopicReader:
 
     def _chunks(self, number: int, open_ranges: Mapping[int, int]) -> Iterator[SourceChunk]:
         one, end = self._partitions[number], open_ranges[number]
-        gathered = _Gathered(partition_name(number), has_keys=self._wants_keys)
+        gathered = GatheredMessages(partition_name(number), self._wanted)
         while True:
             is_complete = one.received >= end
             yield from gathered.add(one.take(end))
@@ -325,7 +266,7 @@ class TopicReader:
 _readers: OrderedDict[Any, TopicReader] = OrderedDict()
 
 
-def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], *, wants_keys: bool) -> TopicReader:
+def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts) -> TopicReader:
     """Return this process's reader of a topic; the reader that was used least recently makes room for a new one."""
     key = (
         os.getpid(),
@@ -333,11 +274,11 @@ def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], *, wants_ke
         binding.servers,
         binding.topic,
         tuple(sorted(settings.items())),
-        wants_keys,
+        wanted,
     )
     reader = _readers.get(key)
     if reader is None:
-        reader = _readers[key] = TopicReader(binding, settings, wants_keys=wants_keys)
+        reader = _readers[key] = TopicReader(binding, settings, wanted)
         if len(_readers) > _MAX_READERS:
             _readers.popitem(last=False)[1].close()
     _readers.move_to_end(key)
