@@ -12,6 +12,7 @@ __all__ = [
     "ALL_ROLES",
     "CLIENT_SETTING",
     "FILE_SCHEMES",
+    "JAVA_SETTINGS",
     "OWN_SETTINGS",
     "PARAMETERS",
     "RABBIT_SCHEMES",
@@ -78,11 +79,12 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "missing",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, "kafka"),
         SOURCE_ROLES,
         ("fail", "skip"),
         "fail",
-        "Whether a file that disappears before it is read ends the run, or is skipped with a dead letter.",
+        "Whether a file, or records of a topic, that disappear before they are read end the run, or are skipped with a "
+        "dead letter.",
     ),
     Parameter(
         "format",
@@ -170,6 +172,16 @@ OWN_SETTINGS: Final = {
     "value.serializer": "write format=json|protobuf|bytes instead",
 }
 """Client settings that would break penstock's guarantees, and what to do instead."""
+
+
+JAVA_SETTINGS: Final = {
+    "sasl.jaas.config": "write sasl.username=USER&sasl.password=env:NAME",
+    "ssl.truststore.": "write ssl.ca.location=FILE, with certificates in PEM",
+    "ssl.keystore.type": "write ssl.certificate.location=FILE and ssl.key.location=FILE, in PEM",
+    "ssl.keystore.key": "write ssl.key.location=FILE, in PEM",
+    "ssl.keystore.certificate.chain": "write ssl.certificate.location=FILE, in PEM",
+}
+"""Beginnings of settings that only Kafka's Java client has, and what librdkafka has instead."""
 
 
 def parameters_of(scheme: str, role: Role) -> list[Parameter]:

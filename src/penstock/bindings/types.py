@@ -68,7 +68,7 @@ class KafkaBinding:
 
     `max_records_per_batch` is None for a control stream whose binding sets none: at a start its backlog is then read
     before any data, in as many micro-batches as the default limit needs. `max_bytes_per_batch` is applied by the mean
-    size of the records so far.
+    size of the records so far. `missing` says what happens when brokers delete records before they are read.
     """
 
     stream: str
@@ -82,6 +82,7 @@ class KafkaBinding:
     create_topic: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
     max_bytes_per_batch: int | None = None
+    missing: Missing = "fail"
 
     @property
     def is_paced(self) -> bool:

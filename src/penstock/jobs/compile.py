@@ -345,7 +345,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
     if isinstance(binding, KafkaBinding):
         log = KafkaLog(
             binding,
-            kafka_source.client_settings(binding),
+            binding.client,
             place.topics.begins[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
             WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),

@@ -18,6 +18,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError
@@ -96,7 +97,8 @@ def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> di
 
 def transaction_timeout_s(binding: KafkaBinding) -> float:
     """Return how long a transaction of the binding may be open before the broker ends it."""
-    return float(producer_settings(binding, "")["transaction.timeout.ms"]) / 1000
+    settings = producer_settings(binding, "")
+    return float(resolved_setting(binding.stream, settings, "transaction.timeout.ms")) / 1000
 
 
 def connection_settings(binding: KafkaBinding) -> dict[str, Any]:

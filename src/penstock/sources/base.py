@@ -11,6 +11,8 @@ import pyarrow as pa
 from penstock.records.types import BadRecord, RecordType
 
 __all__ = [
+    "FIRST_THERE",
+    "MISSING",
     "PLANNED",
     "BadRecord",
     "CountedLog",
@@ -24,12 +26,19 @@ __all__ = [
 PLANNED: Final = "planned_ms"
 """The field of an offset, beside the position, with the time when it was planned, in milliseconds since 1970."""
 
+FIRST_THERE: Final = "@first"
+"""The field of the offset of a Kafka stream, beside the position, with the first offsets of partitions whose earlier
+records were deleted before they were read."""
+
+MISSING: Final = "@missing"
+"""The path of a split whose records were deleted before they were read."""
+
 PositionT = TypeVar("PositionT")
 
 
 def topic_offsets(offset: Mapping[str, Any]) -> Mapping[str, int] | None:
     """Return the next offsets by partition in the offset of a Kafka stream, whatever its topic; None if it is empty."""
-    return next((found for name, found in offset.items() if name != PLANNED), None)
+    return next((found for name, found in offset.items() if name not in (PLANNED, FIRST_THERE)), None)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.records.message_metadata import Metadata
-from penstock.sources.base import SourceChunk
+from penstock.sources.base import BadRecord, SourceChunk
 
-__all__ = ["OFFSET", "GatheredMessages", "WantedParts", "partition_name"]
+__all__ = ["OFFSET", "GatheredMessages", "WantedParts", "missing_chunk", "partition_name"]
 
 # A chunk is decoded and packed when it has this many records or bytes. Larger chunks make fatter blocks, and blocks are
 # what each key group pays for.
@@ -104,6 +104,16 @@ class GatheredMessages:
                 headers={name: _header_of(name, self._headers) for name in wanted.headers},
             )
         self._begin()
+
+
+def missing_chunk(topic: str, number: int, start: int, end: int) -> SourceChunk:
+    """Return a chunk without records that reports a range of offsets as missing."""
+    reason = (
+        f"The offsets {start} to {end - 1} of partition {number} of the topic {topic!r} are missing (up to "
+        f"{end - start} records): its brokers had deleted them before the job read them. The stream goes on at {end}."
+    )
+    bad = BadRecord(reason, partition_name(number), start, b"")
+    return SourceChunk(bad.partition, pa.array([], pa.int64()), raw=pa.array([], pa.binary()), bad=[bad])
 
 
 def _offsets_of(messages: Sequence[Any]) -> np.ndarray:

@@ -15,18 +15,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
-from penstock.sources.base import SourceChunk, Split
-from penstock.sources.gathered_messages import OFFSET, GatheredMessages, WantedParts, partition_name
+from penstock.sources.base import MISSING, SourceChunk, Split
+from penstock.sources.gathered_messages import (
+    OFFSET,
+    GatheredMessages,
+    WantedParts,
+    missing_chunk,
+    partition_name,
+)
 
 __all__ = ["TopicReader", "topic_reader"]
 
 _TAKEN_AT_ONCE: Final = 50_000
 _POLL_S: Final = 0.1
+_ANSWER_TIMEOUT_S: Final = 10.0
 _MAX_READERS: Final = 16
 # Tasks of a partition move between workers. A worker that is this many records behind reads them faster than it seeks.
 _MAX_SKIPPED: Final = 20_000
@@ -62,13 +69,15 @@ _ERROR: Final = methodcaller("error")
 class _Partition:
     """A partition that the consumer is assigned to, and the messages of it that wait to be returned.
 
-    `at` is where the last range ended. All records before `received` were received.
+    `at` is where the last range ended. All records before `received` were received, except those in `lost`, ranges of
+    offsets that the broker had deleted.
     """
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.received = at
         self.messages: list[Any] = []
+        self.lost: list[tuple[int, int]] = []
 
     def add(self, messages: list[Any]) -> None:
         """Add messages that follow the others."""
@@ -83,8 +92,20 @@ class _Partition:
         if not self.at <= start <= self.at + _MAX_SKIPPED:
             return False
         self.take(start)
+        self.take_lost(start)
         self.at = start
         return True
+
+    def lose(self, first: int) -> None:
+        """Note that what is not received before an offset was deleted."""
+        self.lost.append((self.received, first))
+        self.received = first
+
+    def take_lost(self, end: int) -> list[tuple[int, int]]:
+        """Take the ranges before an offset that were deleted."""
+        taken = [(first, min(last, end)) for first, last in self.lost if first < end]
+        self.lost = [(max(first, end), last) for first, last in self.lost if last > end]
+        return taken
 
     def take(self, end: int) -> list[Any]:
         """Take the messages before an offset."""
@@ -105,12 +126,13 @@ class TopicReader:
         self._errors: Final = LastError()
         self._consumer: Final = build_client(Consumer, binding, {**_SETTINGS, **settings}, self._errors)
         self._partitions: Final[dict[int, _Partition]] = {}
+        self._out_of_range: Final[set[int]] = set()
 
     def read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[SourceChunk]:
         """Read the records of each range [start, end), by partition in ascending order.
 
-        The chunks are the same each time. Raises RecordsLostError when the broker has deleted records of a range,
-        ExternalSystemError when brokers do not answer.
+        The chunks are the same each time. When the broker has deleted records of a range, raises RecordsLostError, or
+        reports them in a chunk if the binding says so. Raises ExternalSystemError when brokers do not answer.
         """
         self._seek({number: start for number, (start, _) in ranges.items()})
         open_ranges = {number: end for number, (_, end) in ranges.items()}
@@ -148,6 +170,10 @@ class TopicReader:
                 for chunk, end in zip(chunks, ends, strict=True):
                     found.append((Split(partition_name(number), "", start, end), chunk))
                     start = end
+            for first, last in waiting.take_lost(_NO_END):
+                waiting.at = last
+                lost = Split(partition_name(number), MISSING, first, last)
+                found.append((lost, missing_chunk(self._binding.topic, number, first, last)))
         return found
 
     @property
@@ -188,6 +214,8 @@ class TopicReader:
         while True:
             is_complete = one.received >= end
             yield from gathered.add(one.take(end))
+            for lost in one.take_lost(end):
+                yield missing_chunk(self._binding.topic, number, *lost)
             if is_complete:
                 break
             self._receive(open_ranges)
@@ -217,6 +245,8 @@ class TopicReader:
             runs = [(numbers.pop(), messages)]
         for number, run in runs:
             self._partitions[number].add(list(run))
+        while self._out_of_range:
+            self._pass_over(self._out_of_range.pop())
 
     def _is_error(self, message: Any) -> bool:
         """Whether a message is an event, not a record. Raises what the event says."""
@@ -229,15 +259,35 @@ class TopicReader:
                 one = self._partitions[number]
                 one.received = max(one.received, offset)
             return True
-        binding = self._binding
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            raise RecordsLostError(
-                f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} has deleted records of "
-                f"partition {number} that the job has not read yet ({error.str()})."
-            )
-        raise ExternalSystemError(
+            # The records before it may be among the messages that came with it.
+            self._out_of_range.add(number)
+            return True
+        raise self._refused(number, error.str())
+
+    def _pass_over(self, number: int) -> None:
+        """Go on at the first record that is there. Raises RecordsLostError unless the binding says to do so."""
+        binding, one = self._binding, self._partitions.get(number)
+        if one is None:
+            return
+        place = TopicPartition(binding.topic, number)
+        try:
+            first, end = self._consumer.get_watermark_offsets(place, _ANSWER_TIMEOUT_S)
+        except KafkaException as e:
+            raise self._refused(number, e.args[0].str()) from e
+        if first <= one.received:
+            raise self._refused(number, f"it has no record at offset {one.received}, and ends at {end}")
+        if binding.missing != "skip":
+            raise RecordsLostError(_lost_text(binding, number, one.received, first))
+        one.lose(first)
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([TopicPartition(binding.topic, number, first)])
+
+    def _refused(self, number: int, reason: str) -> ExternalSystemError:
+        binding = self._binding
+        return ExternalSystemError(
             f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of the topic "
-            f"{binding.topic!r}, partition {number} ({error.str()})."
+            f"{binding.topic!r}, partition {number} ({reason})."
         )
 
     def _drop_surplus(self, open_ranges: Mapping[int, int]) -> None:
@@ -263,6 +313,16 @@ class TopicReader:
         self._consumer.close()
 
 
+def _lost_text(binding: KafkaBinding, number: int, start: int, first: int) -> str:
+    return (
+        f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} has deleted records of partition "
+        f"{number} that the job has not read yet: the offsets {start} to {first - 1}. To go on at {first}, with a dead "
+        "letter that counts them, add missing=skip to the URI and start the job again. To read everything that is left "
+        "anew, take a savepoint of the checkpoint (penstock savepoint), and start the job from it with a new "
+        "checkpoint, --from-savepoint and --no-positions."
+    )
+
+
 _readers: OrderedDict[Any, TopicReader] = OrderedDict()
 
 
@@ -273,6 +333,7 @@ def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], wanted: Wan
         binding.stream,
         binding.servers,
         binding.topic,
+        binding.missing,
         tuple(sorted(settings.items())),
         wanted,
     )
