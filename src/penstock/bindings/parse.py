@@ -270,6 +270,10 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
         client=uri.client(),
         max_bytes_per_batch=known.get("max_bytes_per_batch", usual_bytes),
         missing=known.get("missing", "fail"),
+        key_field=known.get("key"),
+        header_fields=known.get("headers", ()),
+        partitioner=known.get("partitioner", "murmur2_random"),
+        origin=known.get("origin") == "true",
     )
 
 

@@ -56,6 +56,7 @@ from penstock.sinks.console import ConsoleSink
 from penstock.sinks.discard import DiscardSink
 from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
+from penstock.sinks.message_parts import check_parts
 from penstock.sources import kafka_source
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
@@ -69,7 +70,16 @@ from penstock.sources.socket import SocketReceiver
 from penstock.sources.starts import StartLog
 from penstock.sources.topic_identity import TopicIdentity
 from penstock.spark.lazy_pickle import Sealed
-from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, Port, ProcessNode, SourceNode, TransformNode
+from penstock.streams.graph import (
+    COMMANDS,
+    RECEIPTS,
+    STARTS,
+    Port,
+    ProcessNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+)
 from penstock.streams.job_description import JobDescription
 
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
@@ -118,6 +128,9 @@ def compile_job(
     read = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
     topics, notes = known_topics((bindings[node.name] for node in read), checkpoint, lineage)
     sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics))
+    for name in (RECEIPTS, DEAD_LETTERS):
+        if name in bindings:
+            _refuse_origin(bindings[name])
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
@@ -177,6 +190,7 @@ def _sinks(
     for sink in job.graph.sinks():
         binding = bindings[sink.name]
         if settings.checkpoint_interval_ms and isinstance(binding, KafkaBinding):
+            _check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
         made = _sink(binding, sink.record_type, sink.protobuf)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
@@ -186,6 +200,26 @@ def _sinks(
         DEAD_LETTER_TYPE.schema,
     )
     return sinks
+
+
+def _refuse_origin(binding: Binding) -> None:
+    """Raise BindingError when messages are to have an origin that are not records of a stream."""
+    if isinstance(binding, KafkaBinding) and binding.origin:
+        raise BindingError(
+            f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
+            "Leave it out."
+        )
+
+
+def _check_origin(job: JobDescription, sink: SinkNode, binding: KafkaBinding) -> None:
+    """Raise BindingError when the origins of records would differ after a crash in real time."""
+    steps = [node for node in job.graph.origins(sink.upstream) if isinstance(node, ProcessNode)]
+    if binding.origin and steps:
+        raise BindingError(
+            f"Sink {sink.name!r}: origin=true numbers the output of step {steps[0].step!r} within a micro-batch, and "
+            "real time has none: what is read again after a crash comes in other rounds. Use delivery=exactly-once, or "
+            "run the job in micro-batches."
+        )
 
 
 def _sources(
@@ -452,6 +486,7 @@ def _sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | 
     if isinstance(binding, FilesBinding):
         return FilesSink(binding)
     if isinstance(binding, KafkaBinding):
+        check_parts(binding, record_type)
         return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
     if isinstance(binding, DiscardBinding):
         return DiscardSink()
