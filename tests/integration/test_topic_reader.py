@@ -19,9 +19,11 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import ExternalSystemError, RecordsLostError
 from penstock.machine.kafka_broker import KafkaBroker
+from penstock.records.schemas import record_type
 from penstock.sources import gathered_messages, topic_reader
 from penstock.sources.base import MISSING, SourceChunk, Split
 from penstock.sources.gathered_messages import WantedParts
+from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.topic_reader import TopicReader
 
 PARTITIONS = 2
@@ -111,6 +113,29 @@ def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: Kafk
         assert read(chance.choice(readers), ranges) == within(rows, ranges), ranges
     for one in readers:
         one.close()
+
+
+def test_aborted_records_are_read_if_the_uri_says_so(
+    kafka: KafkaBroker, topic: str, binding: KafkaBinding
+) -> None:
+    """By default they are left out, and so is what an open transaction has written so far."""
+    _, ends = write(kafka, topic, [(3, True), (4, False)])
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-open"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush()
+    for isolation, count in ((None, 3), ("read_committed", 3), ("read_uncommitted", 8)):
+        client = {} if isolation is None else {"isolation.level": isolation}
+        log = KafkaLog(replace(binding, client=client), client, dict.fromkeys(ends, 0))
+        log.freeze()
+        end = log.latest(log.beginning(), limited=False)
+        assert end[0] == ends[0] + (isolation == "read_uncommitted")
+        chunks = log.read(log.splits({0: 0}, {0: end[0]}, 1), record_type("value BINARY"))
+        assert sum(len(chunk.offsets) for chunk in chunks) == count
+        log.reader().close()
+        topic_reader._readers.clear()
+    producer.abort_transaction()
 
 
 def test_a_task_that_ends_early_costs_the_next_one_nothing(

@@ -108,7 +108,15 @@ class KafkaLog:
         that a replay passes over the same.
         """
         ends = self._frozen if self._frozen is not None else self._ends()
-        first_there = self._passed_over(start, ends) if self.binding.missing == "skip" else {}
+        first_there: Offsets = {}
+        if self.binding.missing == "skip":
+            try:
+                first_there = self._passed_over(start, ends)
+            except ExternalSystemError:
+                # What was frozen is read to its end. Otherwise the next look at the ends tells whether this lasts.
+                if self._frozen is not None:
+                    raise
+                return start
         reached = self._limited({**start, **first_there}, ends, limited=limited)
         new = [number for number in ends if number not in start]
         if new:
@@ -183,6 +191,11 @@ class KafkaLog:
     def lag(self, position: Offsets) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
         """Return nothing: Spark reports what waits, as of the plan of a micro-batch."""
         return {}
+
+    def count_partitions(self) -> int:
+        """Ask the brokers how many partitions the topic has. Raises what `latest` raises."""
+        look = self._looked()
+        return self._count(look.admin, look.errors)
 
     def _looked(self) -> _Look:
         if self._look is None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.schemas import record_type
 from penstock.sources import kafka_log
 from penstock.sources.base import MISSING, PLANNED, Split, topic_offsets
@@ -76,6 +76,23 @@ def test_what_was_deleted_is_passed_over_once(monkeypatch: pytest.MonkeyPatch) -
         "The offsets 10 to 89 of partition 0 of the topic 't' are missing (up to 80"
     )
     assert "@first" not in one.encode(one.latest(again.decode(stored), limited=False))
+
+
+def test_a_plan_waits_while_no_broker_tells_where_a_partition_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is new then; a run that reads to an end fails instead, since it would be over."""
+
+    def away(*_: Any) -> None:
+        raise ExternalSystemError("away")
+
+    monkeypatch.setattr(kafka_log, "find_begins", away)
+    monkeypatch.setattr(KafkaLog, "_ends", lambda _: {0: 5})
+    one = log()
+    one.binding = dataclasses.replace(one.binding, missing="skip")
+    one._look = typing.cast("Any", types.SimpleNamespace(admin=None))
+    assert one.latest({0: 1}, limited=True) == {0: 1}
+    one._frozen = {0: 5}
+    with pytest.raises(ExternalSystemError):
+        one.latest({0: 1}, limited=True)
 
 
 @examples(100)
