@@ -139,7 +139,8 @@ class JobHarness:
             stream: a data stream or a control stream of the job, or `commands` for encoded commands.
             records: objects with the fields of the stream's schema, protobuf messages, or what a source would read:
                 dicts, and JSON as bytes or text. If the schema has a single field of text or bytes, text and bytes are
-                the value of that field. A list stands for the records in it.
+                the value of that field. A `KafkaMessage` has a body and the message around it. A list stands for the
+                records in it.
             partition: the number of the source partition. Records keep their order within a partition.
 
         Raises:
