@@ -122,6 +122,7 @@ def _result(sizes: Sizes, trips: Trips, run: dict[str, Any]) -> dict[str, Any]:
         "records": trips.readings,
         "unanswered": trips.unanswered,
         "wrong": trips.wrong,
+        "repeated": trips.repeated,
         "rate_per_s": sizes.rate_per_s,
         "delivery": sizes.delivery,
         "batch_ms": float(np.median(triggers)),
@@ -142,8 +143,8 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     """Measure, print a table, and with --json the result as the last line."""
     result = run_command(Sizes, measure, show)
-    if result["unanswered"] or result["wrong"]:
-        raise SystemExit("Not every reading had its command.")
+    if result["unanswered"] or result["wrong"] or result["repeated"]:
+        raise SystemExit("Not every reading had one command.")
 
 
 if __name__ == "__main__":

@@ -41,17 +41,16 @@ def probe_rooms(sensors: int) -> Rooms:
 
 @dataclass(frozen=True)
 class Trips:
-    """What became of some readings: latencies of those answered, in ms, and how many had no or a wrong answer."""
+    """What became of some readings: latencies of those answered, in ms, and how many had no or a wrong answer.
+
+    `repeated` commands are those equal to the one before them, which a job that emits at least once may send again.
+    """
 
     latency_ms: Floats
     readings: int
     unanswered: int
     wrong: int
-
-    @property
-    def sound(self) -> bool:
-        """Whether each reading had its command."""
-        return not (self.unanswered or self.wrong)
+    repeated: int
 
 
 class Probe:
@@ -79,8 +78,10 @@ class Probe:
             for value, sensor in zip(values, numbers, strict=True)
         ]
         self._turn: Final = rooms.count
-        # Send as soon as possible: a lingering producer would add to the latency.
-        self._producer: Final = producer(broker, **{"linger.ms": 0, "compression.type": "none"})
+        # Send as soon as possible: a lingering producer would add to the latency. Nothing is sent twice or late when
+        # the broker goes away.
+        settings = {"linger.ms": 0, "compression.type": "none", "enable.idempotence": True}
+        self._producer: Final = producer(broker, **settings)
         self._consumer: Final = consumer(broker, heaters, new_records=True)
         self._thread: Final = threading.Thread(target=self._take, daemon=True)
         self._ended: Final = threading.Event()
@@ -211,14 +212,18 @@ class Probe:
         mine = sensors < self._sensors
         order = np.argsort(sensors[mine], kind="stable")
         found = Commands(sensors[mine][order], codes[mine][order])
+        new = np.ones(len(found), bool)
+        new[1:] = (np.diff(found.sensor_id) != 0) | (np.diff(found.code) != 0)
+        found = Commands(found.sensor_id[new], found.code[new])
         numbers = places(found, np.bincount(found.sensor_id, minlength=1)) * self._sensors + found.sensor_id
         wrong = (numbers >= self.sent) | (found.code != np.where(numbers // self._sensors % 2 == 0, OFF, ON))
         received = np.full(self.sent, np.nan)
         known = numbers < self.sent
-        received[numbers[known]] = times[mine][order][known]
+        received[numbers[known]] = times[mine][order][new][known]
         taken = received[begin:end] - np.frombuffer(self._sent, np.float64, end)[begin:]
         answered = ~np.isnan(taken)
-        return Trips(taken[answered] * 1000, end - begin, int((~answered).sum()), int(wrong.sum()))
+        missing, repeated = int((~answered).sum()), int((~new).sum())
+        return Trips(taken[answered] * 1000, end - begin, missing, int(wrong.sum()), repeated)
 
 
 def percentiles(values: Floats) -> dict[str, float]:

@@ -124,25 +124,28 @@ def slow_function(setting: Setting) -> Figures:
 
 
 def broker_away(setting: Setting) -> Figures:
-    """Stop the broker for a time under load, and start it again: readings after it are answered, and none is lost."""
+    """Stop the broker for a time under load, and start it again: all readings are answered, also those of that time.
+
+    While the broker is away, the readings wait in the probe's client. The latency is that of later ones.
+    """
     with setting.probed(_RATE * 10) as probed:
         probed.send(_SETTLED_S, _RATE)
         setting.broker.stop()
         gone_s = time.time()
-        time.sleep(setting.seconds)
+        probed.send(setting.seconds, _RATE)
         setting.broker.start()
         back_s = time.time()
-        probed.job.check()
+        probed.send(_SETTLED_S, _RATE)
         begin = probed.probe.sent
-        probed.send(_SETTLED_S * 2, _RATE)
-        probed.check_answers()
+        probed.send(_SETTLED_S, _RATE)
+        trips = probed.check_answers(repeated=True)
         first_s = probed.probe.first_command_after(back_s)
-        latency = percentiles(
-            probed.probe.trips((begin + probed.probe.sent) // 2, probed.probe.sent).latency_ms
-        )
+        latency = percentiles(probed.probe.trips(begin, probed.probe.sent).latency_ms)
         return {
             "away_s": round(back_s - gone_s, 1),
             "first_answer_s": round(first_s - back_s, 2) if first_s is not None else None,
+            "readings": trips.readings,
+            "repeated": trips.repeated,
             **latency,
             "memory_mb": probed.job.memory_mb,
         }

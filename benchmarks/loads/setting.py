@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.peers.contestants import Topics, penstock_command
-from benchmarks.probe import Probe, probe_rooms
+from benchmarks.probe import Probe, Trips, probe_rooms
 from benchmarks.processes import EXAMPLE, MemoryWatch, Program, TreeUsage
 from benchmarks.topics import consumer, count_records, create_topic, load_settings
 from benchmarks.workload import Rooms
@@ -152,11 +152,16 @@ class Probed:
         """Send readings for a time."""
         self.probe.send(round(seconds * rate_per_s), rate_per_s, self.job.check)
 
-    def check_answers(self) -> None:
-        """Raise LoadError unless every reading has had its command."""
+    def check_answers(self, *, repeated: bool = False) -> Trips:
+        """Return what became of all readings. Raises LoadError unless each has had its command, and not twice.
+
+        `repeated`: outputs were interrupted, after which they may come again.
+        """
         self.probe.await_answers()
         trips = self.probe.trips(0, self.probe.sent)
-        if not trips.sound:
+        if trips.unanswered or trips.wrong or (trips.repeated and not repeated):
             raise LoadError(
-                f"Of {trips.readings:,} readings {trips.unanswered:,} have no command, {trips.wrong:,} a wrong one."
+                f"Of {trips.readings:,} readings {trips.unanswered:,} have no command and {trips.wrong:,} a wrong one; "
+                f"{trips.repeated:,} commands are repeated."
             )
+        return trips

@@ -67,6 +67,7 @@ def measure_latency(
         "readings": trips.readings,
         "unanswered": all_trips.unanswered,
         "wrong": all_trips.wrong,
+        "extra": all_trips.repeated,
         "cores_used": round(used_s / load.seconds, 2),
         "memory_mb": memory.peak_mb,
         "sender_late_p99_ms": round(probe.sender_late_ms(), 1),
