@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,9 +54,10 @@ def measure_latency(
     ):
         probe.await_job(_SETTLED_S, program.check)
         probe.send(round(load.warm_up_s * load.rate_per_s), load.rate_per_s, program.check)
-        begin, used_s = probe.sent, TreeUsage.of(program.pid).cpu_s
+        begin, used_s, own_s = probe.sent, TreeUsage.of(program.pid).cpu_s, time.process_time()
         probe.send(round(load.seconds * load.rate_per_s), load.rate_per_s, program.check)
         used_s = TreeUsage.of(program.pid).cpu_s - used_s
+        own_s = time.process_time() - own_s
         probe.await_answers()
         trips = probe.trips(begin, probe.sent)
         all_trips = probe.trips(0, probe.sent)
@@ -69,6 +71,7 @@ def measure_latency(
         "wrong": all_trips.wrong,
         "extra": all_trips.repeated,
         "cores_used": round(used_s / load.seconds, 2),
+        "probe_cores_used": round(own_s / load.seconds, 2),
         "memory_mb": memory.peak_mb,
         "sender_late_p99_ms": round(probe.sender_late_ms(), 1),
     }
