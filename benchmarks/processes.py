@@ -56,13 +56,16 @@ def python_process(module: str, arguments: list[str], log: Path) -> subprocess.P
 class Program:
     """Any command in a session of its own, whose output goes to a log file; a context manager that ends it.
 
+    It is asked to end, and killed if it has not ended after `patience_s`.
+
     >>> with Program(["sleep", "60"], Path("sleep.log")) as program:  # doctest: +SKIP
     ...     program.check()
 
     """
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, patience_s: float = _PATIENCE_S) -> None:
         self._log: Final = log
+        self._patience_s: Final = patience_s
         self.started_s: Final = time.time()
         with log.open("ab") as output:
             self._process: Final = subprocess.Popen(
@@ -92,7 +95,7 @@ class Program:
     ) -> None:
         self._process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_PATIENCE_S)
+            self._process.wait(self._patience_s)
         end_session(self._process)
 
 

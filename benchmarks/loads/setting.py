@@ -20,6 +20,7 @@ __all__ = ["JOBS", "Figures", "LoadError", "Probed", "Running", "Setting"]
 
 JOBS: Final = Path(__file__).resolve().parent / "jobs.py"
 _SETTLED_S: Final = 5.0
+_STOP_S: Final = 90.0
 
 Figures = dict[str, Any]
 """Figures of a load by name; units stand last."""
@@ -114,7 +115,7 @@ class Setting:
         folder = self.work / self.name
         folder.mkdir(parents=True, exist_ok=True)
         command = penstock_command(job, uris, folder / "checkpoint", self.interval, self.cores)
-        with Program(command, folder / "log") as program, MemoryWatch(program.pid) as memory:
+        with Program(command, folder / "log", _STOP_S) as program, MemoryWatch(program.pid) as memory:
             yield Running(program, memory)
 
 

@@ -78,6 +78,11 @@ def measure(
 ) -> dict[str, Any]:
     """Run all contestants in turns, on the given broker or a new one. Topics are named after the folder."""
     sizes = sizes.small() if small else sizes
+    if "before" in sizes.latency_contestants and not Path(sizes.before, ".venv", "bin", "penstock").exists():
+        raise MissingToolError(
+            f"The contestant `before` needs --before CHECKOUT, with a .venv, which {sizes.before!r} has not. "
+            "Run `make setup` there."
+        )
     if set(FLINK) & {*sizes.contestants, *sizes.latency_contestants}:
         build_flink()
     with broker_or_own(broker) as kafka:
