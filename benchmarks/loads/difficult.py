@@ -128,7 +128,7 @@ def broker_away(setting: Setting) -> Figures:
 
     While the broker is away, the readings wait in the probe's client. The latency is that of later ones.
     """
-    with setting.probed(_RATE * 10) as probed:
+    with setting.probed(_RATE * 10, broker_stops=True) as probed:
         probed.send(_SETTLED_S, _RATE)
         setting.broker.stop()
         gone_s = time.time()

@@ -95,14 +95,21 @@ class Setting:
             yield running
 
     @contextmanager
-    def probed(self, sensors: int) -> Iterator[Probed]:
+    def probed(self, sensors: int, *, broker_stops: bool = False) -> Iterator[Probed]:
         """Run the temperature-control job with a probe of so many sensors, once it answers."""
         topics = self.create_topics()
         rooms = probe_rooms(sensors)
         load_settings(self.broker, topics.settings, rooms)
         with (
             self.thermostat() as running,
-            Probe(self.broker, topics.readings, topics.heaters, rooms, self.partitions) as probe,
+            Probe(
+                self.broker,
+                topics.readings,
+                topics.heaters,
+                rooms,
+                self.partitions,
+                broker_stops=broker_stops,
+            ) as probe,
         ):
             probe.await_job(_SETTLED_S, running.check)
             yield Probed(running, probe, rooms)
