@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox, PeerLostError
 from penstock.realtime.messages import (
     GREETING_TIMEOUT_S,
@@ -97,7 +98,9 @@ class Exchange:
             while True:
                 bundle = receive(one, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
-                delivery = Delivery(bundle.sender, bundle.interval, bundle.level, rows, bundle.through)
+                delivery = Delivery(
+                    bundle.sender, bundle.interval, bundle.level, rows, bundle.through, bundle.times
+                )
                 if not self._inbox.offer(delivery, waits=joined.waits):
                     return
         except (OSError, msgspec.DecodeError) as e:
@@ -119,28 +122,37 @@ class Exchange:
             self._inbox.fail(lost)
         return lost
 
-    def send_read(self, sender: str, interval: int, rows: Iterable[PackedRow]) -> None:
-        """Send what a reader has read."""
-        direct = self._send(sender, interval, rows, 1, is_reader=True)
+    def send_read(
+        self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None
+    ) -> None:
+        """Send what a reader has read, with the times of the records."""
+        direct = self._send(sender, interval, rows, times, 1, is_reader=True)
         if direct:
-            self._inbox.put(Delivery(sender, interval, 0, direct), waits=True)
+            self._inbox.put(Delivery(sender, interval, 0, direct, times=times), waits=True)
 
     def end_read(self, sender: str, interval: int, through: int = 0) -> None:
         """Tell all slots that a reader has ended an interval, or with HISTORY, that it has read what there was."""
         self._end(Delivery(sender, interval, 0, None, through), self._reading, self._reading_lock)
 
     def send_emitted(
-        self, sender: str, interval: int, rows: Iterable[PackedRow], level: int
+        self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None, level: int
     ) -> list[PackedRow]:
-        """Send what the slot has emitted. Return the rows for sinks and the driver."""
-        return self._send(sender, interval, rows, level, is_reader=False)
+        """Send what the slot has emitted, with the times of its causes. Return the rows for sinks and the driver."""
+        return self._send(sender, interval, rows, times, level, is_reader=False)
 
     def end_level(self, sender: str, interval: int, through: int) -> None:
         """Tell all slots that this slot emits nothing more in an interval from levels up to one."""
         self._end(Delivery(sender, interval, 0, None, through), self._running, self._running_lock)
 
     def _send(
-        self, sender: str, interval: int, rows: Iterable[PackedRow], level: int, *, is_reader: bool
+        self,
+        sender: str,
+        interval: int,
+        rows: Iterable[PackedRow],
+        times: SourceTimes | None,
+        level: int,
+        *,
+        is_reader: bool,
     ) -> list[PackedRow]:
         direct: list[PackedRow] = []
         found: dict[tuple[int, int], list[PackedRow]] = {}
@@ -157,7 +169,8 @@ class Exchange:
             row = encode_body(row)
             found.setdefault((for_level, task), []).append(row._replace(body=bytes(row.body)))
         for (for_level, task), some in sorted(found.items()):
-            self._deliver(Delivery(sender, interval, for_level, some), task, is_reader=is_reader)
+            delivery = Delivery(sender, interval, for_level, some, times=times)
+            self._deliver(delivery, task, is_reader=is_reader)
         return direct
 
     def _deliver(self, delivery: Delivery, task: int, *, is_reader: bool) -> None:
@@ -171,7 +184,7 @@ class Exchange:
     def _tell(self, to: socket.socket, delivery: Delivery) -> None:
         rows = None if delivery.rows is None else [tuple(row) for row in delivery.rows]
         try:
-            send(to, Bundle(delivery.sender, delivery.interval, delivery.level, rows, delivery.through))
+            send(to, Bundle(delivery.sender, delivery.interval, delivery.level, rows, *delivery[4:]))
         except OSError as e:
             raise self._lose(e) from e
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.sources.base import Split
 
 __all__ = [
@@ -236,7 +237,7 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     """Packed rows of a sender for a level. The end of the sender's rows has None instead.
 
     `through` is the last level whose output has ended; 0 for what is read, and HISTORY for the end of the history of a
-    control stream, after which more follows.
+    control stream, after which more follows. `times` are those of the records that caused the rows, for metrics only.
     """
 
     sender: str
@@ -244,6 +245,7 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     level: int
     rows: list[tuple[str, int, int, str, int, bytes]] | None
     through: int = 0
+    times: SourceTimes | None = None
 
 
 ToCoordinator: TypeAlias = Attend | Hello | CaughtUp | Busy | Done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
@@ -10,7 +11,9 @@ import msgspec
 
 from penstock.base.instants import instant_of
 from penstock.engine.slot import Slot
+from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
+from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import HISTORY, Round, now_ms
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import COUNTS, SLOT_COMMANDS, TIME, WAKE, WATERMARKS, PackedRow, counts_row
@@ -20,10 +23,11 @@ from penstock.state.kept_slots import SlotCache, kept_slots
 
 __all__ = ["FOR_EACH_LEVEL", "Send", "SlotRounds", "Totals"]
 
-Send: TypeAlias = Callable[[str, int, Iterable[PackedRow], int], list[PackedRow]]
+Send: TypeAlias = Callable[[str, int, Iterable[PackedRow], SourceTimes | None, int], list[PackedRow]]
 """Sends rows of a sender in an interval to their slots and levels, and returns those for sinks and the driver.
 
-The last argument is the level that gets rows for every level first.
+With the rows go the times of the records that caused them. The last argument is the level that gets rows for every
+level first.
 """
 
 FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, WATERMARKS, WAKE})
@@ -89,15 +93,18 @@ class SlotRounds:
         self._forwarders: Final = [Forwarder(plan, step_ids) for step_ids in steps]
         self._readers: Final = frozenset(readers)
         self._slots: Final = [f"slot/{number}" for number in range(plan.parallelism)]
-        self._waiting: Final[list[dict[str, deque[list[PackedRow]]]]] = [{} for _ in range(len(steps) + 1)]
+        self._waiting: Final[list[dict[str, deque[Delivery]]]] = [{} for _ in range(len(steps) + 1)]
         self._history: set[str] = set()
         self._on_caught_up: Callable[[], None] | None = None
         self._first_group: Final = sorted(plan.first_key_groups)[task]
         self._knows_timers = False
 
-    def open(self, interval: int, states: StoredStates, slot: Slot, *, wakes: bool) -> None:
+    def open(
+        self, interval: int, states: StoredStates, slot: Slot, meter: IntervalMeter, *, wakes: bool
+    ) -> None:
         """Begin an interval. With `wakes`, the first round of the slot takes over its seed."""
         self._interval = interval
+        self._meter = meter
         self._offsets: list[dict[str, int]] = [{} for _ in self._levels]
         self._reading = set(self._readers)
         self._through = dict.fromkeys(self._slots, 0)
@@ -130,7 +137,7 @@ class SlotRounds:
                 on_caught_up()
             if self._end_levels():
                 return
-            for delivery in self._inbox.take(self._wait_s()):
+            for delivery in self._take(self._wait_s()):
                 self._add(delivery)
 
     def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
@@ -138,7 +145,7 @@ class SlotRounds:
         for one in rounds:
             waiting = self._waiting[one.level]
             while any(len(waiting.get(sender, ())) < count for sender, count in one.taken.items()):
-                for delivery in self._inbox.take(None):
+                for delivery in self._take(None):
                     self._add(delivery)
             yield from self._round(one)
 
@@ -149,9 +156,15 @@ class SlotRounds:
                 self.totals.add(row)
         yield from self.totals.rows()
 
+    def _take(self, timeout_s: float | None) -> list[Delivery]:
+        begun_s = time.perf_counter()
+        found = self._inbox.take(timeout_s)
+        self._meter.waited_s += time.perf_counter() - begun_s
+        return found
+
     def _add(self, delivery: Delivery) -> None:
         if delivery.rows is not None:
-            self._waiting[delivery.level].setdefault(delivery.sender, deque()).append(delivery.rows)
+            self._waiting[delivery.level].setdefault(delivery.sender, deque()).append(delivery)
         elif delivery.through == HISTORY:
             self._history.discard(delivery.sender)
         elif delivery.sender in self._through:
@@ -174,12 +187,9 @@ class SlotRounds:
     def _round(self, one: Round) -> Iterator[PackedRow]:
         self.done.append(one)
         waiting = self._waiting[one.level]
-        rows = [
-            row
-            for sender, count in one.taken.items()
-            for _ in range(count)
-            for row in waiting[sender].popleft()
-        ]
+        taken = [waiting[sender].popleft() for sender, count in one.taken.items() for _ in range(count)]
+        rows = [row for delivery in taken for row in delivery.rows or ()]
+        times = self._meter.causes = SourceTimes.merged(delivery.times for delivery in taken)
         if one.level == 0:
             yield from self._without_counts(rows)
             return
@@ -187,7 +197,8 @@ class SlotRounds:
         level, forwarder = self._levels[number], self._forwarders[number]
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
-        yield from self._without_counts(self._send(self._sender, self._interval, leaving, one.level + 1))
+        sent = self._send(self._sender, self._interval, leaving, times, one.level + 1)
+        yield from self._without_counts(sent)
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:
         for row in rows:

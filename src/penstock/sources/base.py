@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.records.types import BadRecord, RecordType
 
 __all__ = [
@@ -39,7 +40,8 @@ class SourceChunk:
     `partition` names the partition (a file name, a zero-padded Kafka partition); partitions sort as strings in
     the order in which their records count. `offsets` (int64) ascend within the chunk. Either `raw` holds the bytes
     of each record, to be decoded by the stream's format, or `batch` holds records that are already decoded (columns as
-    in the stream's record type). `keys` are message keys, for sources that have them.
+    in the stream's record type). `keys` are message keys, for sources that have them. `times` says, for metrics only,
+    when the records were written, if the source knows.
     """
 
     partition: str
@@ -48,6 +50,7 @@ class SourceChunk:
     batch: pa.RecordBatch | None = None
     keys: pa.Array | None = None
     bad: Sequence[BadRecord] = field(default=())
+    times: SourceTimes | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
+from penstock.metrics.source_times import SourceTimes
 from penstock.sources.base import SourceChunk, Split
+from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 
 __all__ = ["TopicReader", "partition_name", "topic_reader"]
 
@@ -37,6 +39,8 @@ _MAX_READERS: Final = 16
 _MAX_SKIPPED: Final = 20_000
 _MAX_AHEAD: Final = 200_000
 _NO_END: Final = 1 << 63
+# A timestamp takes a call for each record, and metrics need only about what they are.
+_TIMES_SAMPLED: Final = 16
 
 STALLED_AFTER_S: Final = 120.0
 """How long a range may yield nothing before the micro-batch fails, for example while brokers are away."""
@@ -75,12 +79,16 @@ def partition_name(number: int) -> str:
 class _Partition:
     """A partition that the consumer is assigned to, and the messages of it that wait to be returned.
 
-    `at` is where the last range ended. All records before `received` were received.
+    `at` is where the last range ended. All records before `received` were received. `end` is where the broker had
+    nothing more when it said so last, `newest_ms` the newest time of what was taken, and `caught_up_ms` when all was.
     """
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.received = at
+        self.end = -1
+        self.newest_ms: int | None = None
+        self.caught_up_ms: int | None = None
         self.messages: list[Any] = []
 
     def add(self, messages: list[Any]) -> None:
@@ -117,6 +125,7 @@ class _Gathered:
         self._offsets: list[np.ndarray] = []
         self._values: list[Any] = []
         self._keys: list[Any] | None = [] if has_keys else None
+        self._times: list[SourceTimes | None] = []
         self._size = 0
 
     def add(self, messages: list[Any]) -> Iterator[SourceChunk]:
@@ -132,6 +141,7 @@ class _Gathered:
             self._size += int(sizes[len(part) - 1])
             self._values += values
             self._offsets.append(_offsets_of(part))
+            self._times.append(_times_of(part))
             if self._keys is not None:
                 self._keys += map(_KEY, part)
             if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
@@ -142,9 +152,18 @@ class _Gathered:
         if self._values:
             keys = None if self._keys is None else pa.array(self._keys, pa.binary())
             offsets = pa.array(np.concatenate(self._offsets), pa.int64())
-            yield SourceChunk(self._partition, offsets, raw=pa.array(self._values, pa.binary()), keys=keys)
-        self._offsets, self._values, self._size = [], [], 0
+            values, times = pa.array(self._values, pa.binary()), SourceTimes.merged(self._times)
+            yield SourceChunk(self._partition, offsets, raw=values, keys=keys, times=times)
+        self._offsets, self._values, self._times, self._size = [], [], [], 0
         self._keys = None if self._keys is None else []
+
+
+def _times_of(messages: Sequence[Any]) -> SourceTimes | None:
+    """Return the timestamps of messages, of many only a sample; None if they have none."""
+    count = len(messages)
+    places = range(count) if count <= _TIMES_SAMPLED else range(count - 1, -1, -(count // _TIMES_SAMPLED))
+    times_ms = [messages[place].timestamp()[1] for place in places]
+    return None if times_ms[0] < 0 else SourceTimes.of(times_ms, count)
 
 
 def _offsets_of(messages: Sequence[Any]) -> np.ndarray:
@@ -196,6 +215,7 @@ class TopicReader:
             one = self._consumer.poll(timeout_s)
             messages = [] if one is None else [one, *self._consumer.consume(_TAKEN_AT_ONCE, 0)]
         self._sort(messages)
+        now_ms = time.time_ns() // 1_000_000
         found: list[tuple[Split, SourceChunk]] = []
         for number, waiting in sorted(self._partitions.items()):
             start, taken = waiting.at, waiting.take(_NO_END)
@@ -207,7 +227,20 @@ class TopicReader:
                 for chunk, end in zip(chunks, ends, strict=True):
                     found.append((Split(partition_name(number), "", start, end), chunk))
                     start = end
+                times = chunks[-1].times
+                waiting.newest_ms = None if times is None else times.times_ms[-1]
+            if waiting.end >= waiting.at:
+                waiting.caught_up_ms = now_ms
         return found
+
+    def lag(self) -> TopicLag:
+        """Return what waits in the partitions that are followed. Any thread may ask."""
+        looks = []
+        for number, one in list(self._partitions.items()):
+            place = TopicPartition(self._binding.topic, number)
+            _, broker_end = self._consumer.get_watermark_offsets(place, cached=True)
+            looks.append(PartitionLook(one.at, one.end, broker_end, one.caught_up_ms, one.newest_ms))
+        return lag_of(looks, time.time_ns() // 1_000_000)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -287,6 +320,7 @@ class TopicReader:
             if number in self._partitions:
                 one = self._partitions[number]
                 one.received = max(one.received, offset)
+                one.end = offset
             return True
         binding = self._binding
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
