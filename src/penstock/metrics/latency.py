@@ -11,7 +11,15 @@ import msgspec
 
 from penstock.metrics.source_times import SourceTimes
 
-__all__ = ["LATENCY_BOUNDS_S", "Latency", "LatencyCounter", "add_latencies", "latency_at"]
+__all__ = [
+    "LATENCY_BOUNDS_S",
+    "Latency",
+    "LatencyCounter",
+    "Percentiles",
+    "add_latencies",
+    "latency_at",
+    "percentiles_of",
+]
 
 LATENCY_BOUNDS_S: Final = (
     *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075),
@@ -23,6 +31,15 @@ LATENCY_BOUNDS_S: Final = (
 """The upper bounds of the buckets of a latency, in seconds. One more bucket has what took longer."""
 
 _BOUNDS_MS: Final = tuple(round(bound_s * 1000, 3) for bound_s in LATENCY_BOUNDS_S)
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """The latency that half, 95 % and 99 % of the outputs did not exceed, and the longest, in seconds."""
+
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    longest_s: float
 
 
 class Latency(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,20 +61,26 @@ class Latency(msgspec.Struct, frozen=True, omit_defaults=True):
         """The number of outputs."""
         return sum(self.counts)
 
-    def quantile_s(self, fraction: float) -> float | None:
-        """Return the latency that a fraction of the outputs did not exceed, in seconds; None without outputs.
+    @property
+    def percentiles(self) -> Percentiles | None:
+        """The usual percentiles; None without outputs."""
+        if not self.outputs:
+            return None
+        p50_s, p95_s, p99_s = (round(self.quantile_s(fraction), 6) for fraction in (0.5, 0.95, 0.99))
+        return Percentiles(p50_s, p95_s, p99_s, self.longest_s)
+
+    def quantile_s(self, fraction: float) -> float:
+        """Return the latency that a fraction of the outputs did not exceed, in seconds.
 
         It is interpolated within its bucket, so it is off by at most the width of the bucket.
         """
         wanted = fraction * self.outputs
-        if not wanted:
-            return None
         before = 0
         for place, count in enumerate(self.counts):
             if count and before + count >= wanted:
                 low = LATENCY_BOUNDS_S[place - 1] if place else 0.0
                 high = LATENCY_BOUNDS_S[place] if place < len(LATENCY_BOUNDS_S) else self.longest_s
-                return min(low + (high - low) * (wanted - before) / count, self.longest_s or high)
+                return min(low + (high - low) * (wanted - before) / count, self.longest_s)
             before += count
         return self.longest_s
 
@@ -78,6 +101,11 @@ def add_latencies(before: Mapping[str, Latency], more: Mapping[str, Latency]) ->
         known = found.get(sink)
         found[sink] = latency if known is None else known.plus(latency)
     return found
+
+
+def percentiles_of(latencies: Mapping[str, Latency]) -> dict[str, Percentiles]:
+    """Return the percentiles by sink, of those that have outputs."""
+    return {sink: found for sink, latency in latencies.items() if (found := latency.percentiles)}
 
 
 class LatencyCounter:

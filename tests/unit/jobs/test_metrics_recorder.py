@@ -12,25 +12,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.bindings.types import KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.control.encoded_receipts import BatchReceipts, EncodedReceipts
 from penstock.control.receipts import RecordPosition, StepTime
 from penstock.jobs.compile import CompiledJob, compile_job
-from penstock.jobs.metrics_recorder import (
-    PHASES,
-    LagClock,
-    MetricsRecorder,
-    SlotCounts,
-    count_reports,
-    log_waiting,
-    phases_of,
-    topic_waiting,
-)
+from penstock.jobs.metrics_recorder import MetricsRecorder, SlotCounts, count_reports
+from penstock.jobs.phases import PHASES, phases_of
 from penstock.jobs.settings import RunSettings
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import (
@@ -41,8 +30,7 @@ from penstock.metrics.batch_metrics import (
     read_batch_metrics,
 )
 from penstock.runtime.packed_rows import TIME
-from penstock.sources.kafka_log import KafkaLog
-from penstock.spark.progress import BatchProgress, SourceProgress
+from penstock.spark.progress import BatchProgress
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 NOTHING = SlotCounts({}, {}, {})
@@ -289,53 +277,3 @@ def test_recording_costs_a_micro_batch_little(recorder: MetricsRecorder) -> None
         times.append(time.thread_time() - begun_s)
     assert min(times) < 0.002
     assert recorder.latest.totals.commands["applied"] == 50_000
-
-
-def test_what_waits_in_a_topic() -> None:
-    """Adds up over partitions, also those that are new; unknown when Spark does not tell."""
-    log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, {})
-    told = SourceProgress({"rooms": {"0": 10, "1": 5}, "planned_ms": 7}, {"rooms": {"0": 12, "1": 5, "2": 4}})
-    waiting = topic_waiting(log, told)
-    assert waiting is not None
-    assert (waiting.lag, waiting.position, waiting.end) == (Lag(records=6), 15, 21)
-    as_text = SourceProgress('{"rooms": {"0": 10}}', '{"rooms": {"0": 11}}')
-    assert topic_waiting(log, as_text) == (Lag(records=1), 10, 11)
-    assert topic_waiting(log, SourceProgress({"rooms": {"0": 1}}, None)) is None
-
-
-def test_what_waits_in_a_log() -> None:
-    """Counts in the unit of its positions: files of a folder, bytes of a journal. Starts tell nothing."""
-    found: dict[str, Any] = {"files": 3, "bytes": 70}
-    log: Any = SimpleNamespace(lag=lambda position: found, decode=lambda offset: offset["position"])
-    assert log_waiting(log, SourceProgress({"position": 4})) == (Lag(files=3, bytes=70), 4, 7)
-    found = {"bytes": 70}
-    assert log_waiting(log, SourceProgress('{"position": 4}')) == (Lag(bytes=70), 4, 74)
-    assert log_waiting(log, SourceProgress()) is None
-    found = {}
-    assert log_waiting(log, SourceProgress({"position": 4})) is None
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
-def test_the_lag_clock_tells_how_long_the_oldest_waits(steps: list[tuple[int, int]]) -> None:
-    """As if the time at which each record came were known; what was there at first counts from then on."""
-    clock = LagClock()
-    came: list[int] = []
-    position = 0
-    for now, (more, read) in enumerate(steps):
-        came += [now] * more
-        position = min(len(came), position + read)
-        clock.see(now, len(came))
-        expected = now - came[position] if position < len(came) else 0
-        assert clock.waited_s(now, position) == expected
-
-
-def test_the_lag_clock_is_bounded() -> None:
-    """When it has looked too often it forgets every second look; it is then off by a small part of the whole time."""
-    clock = LagClock()
-    for now in range(10_000):
-        clock.see(now, now + 1)
-    assert len(clock._looks) <= 512
-    assert clock.waited_s(10_000, 0) == 10_000
-    assert 4_900 <= clock.waited_s(10_000, 5_000) <= 5_000
-    clock.see(20_000, 20_001)
-    assert clock.waited_s(20_001, 20_000) == 1

@@ -121,7 +121,7 @@ def test_lag_event_time_and_state_are_the_last_values() -> None:
 def test_without_metrics_there_are_charts_without_lines() -> None:
     """So that the page has its place for each."""
     made = charts([], at(0), 60.0)
-    assert len(made) == 6
+    assert len(made) == 7
     assert all(chart.lines == [] for chart in made)
 
 
