@@ -27,7 +27,6 @@ from penstock.server.service.metrics_resources import (
 __all__ = ["show_metrics"]
 
 _WATCH_S: Final = 1.0
-_BATCHES: Final = ("micro-batch", "in micro-batches")
 
 
 def show_metrics(job: str, look: Callable[[], Metrics], *, watch: bool) -> None:
@@ -76,13 +75,15 @@ def _overview(job: str, found: Metrics, newest: Batch) -> RenderableType:
     phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in newest.phases.items() if seconds >= 0.005)
     commands = ", ".join(f"{count:,} {outcome}" for outcome, count in found.commands.items() if count)
     interval_s = found.checkpoint_interval_ms / 1000
-    unit, mode = ("interval", f"in real time, intervals of {interval_s:g} s") if interval_s else _BATCHES
+    unit = "interval" if interval_s else "micro-batch"
+    units = "intervals" if interval_s else "micro-batches"
     lines = {
-        "job": f"{job} ({newest.run}), {'running' if found.running else 'not running'} {mode}",
+        "job": f"{job} ({newest.run}), {'running' if found.running else 'not running'}",
+        "mode": found.mode + (f", intervals of {interval_s:g} s" if interval_s else ""),
         f"newest {unit}": f"{newest.batch}, ended {format_milliseconds(newest.ended_ms)}, took "
         f"{newest.duration_s:.2f} s: {phases}",
         "at work": f"{found.utilisation:.0%} of the last {found.seconds:.0f} s, in {found.batches_per_second:.2f} "
-        f"{unit}s a second of {found.mean_busy_s:.2f} s",
+        f"{units} a second of {found.mean_busy_s:.2f} s",
         "tasks": f"{newest.parallelism} for each step, {newest.cores} at a time",
         "dead letters": f"{found.dead_letters:,}",
         "commands": commands or "none",

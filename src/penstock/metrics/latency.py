@@ -36,6 +36,7 @@ _BOUNDS_MS: Final = tuple(round(bound_s * 1000, 3) for bound_s in LATENCY_BOUNDS
 class Percentiles(msgspec.Struct, frozen=True):
     """The latency that half, 95 % and 99 % of the outputs did not exceed, and the longest, in seconds."""
 
+    outputs: int
     p50_s: float
     p95_s: float
     p99_s: float
@@ -67,7 +68,7 @@ class Latency(msgspec.Struct, frozen=True, omit_defaults=True):
         if not self.outputs:
             return None
         p50_s, p95_s, p99_s = (round(self.quantile_s(fraction), 6) for fraction in (0.5, 0.95, 0.99))
-        return Percentiles(p50_s, p95_s, p99_s, self.longest_s)
+        return Percentiles(self.outputs, p50_s, p95_s, p99_s, self.longest_s)
 
     def quantile_s(self, fraction: float) -> float:
         """Return the latency that a fraction of the outputs did not exceed, in seconds.

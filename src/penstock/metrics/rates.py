@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from penstock.metrics.batch_metrics import BatchMetrics, Totals
-from penstock.metrics.latency import Latency, add_latencies
+from penstock.metrics.latency import Latency, Percentiles, add_latencies, percentiles_of
 
 __all__ = ["WINDOW_S", "Rates", "rates"]
 
@@ -37,7 +37,7 @@ class Rates(msgspec.Struct, frozen=True):
     step_records: dict[str, float] = {}
     dead_letters: float = 0.0
     commands: float = 0.0
-    latency: dict[str, Latency] = {}
+    latency: dict[str, Percentiles] = {}
 
 
 def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = WINDOW_S) -> Rates:
@@ -66,6 +66,8 @@ def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = W
     )
     records_in = _sum_by_name(runs, lambda totals: totals.records_in, lambda metrics: metrics.records_in)
     records_out = _sum_by_name(runs, lambda totals: totals.records_out, lambda metrics: metrics.records_out)
+    # A micro-batch with output always has metrics of its own.
+    latency: dict[str, Latency] = functools.reduce(add_latencies, (one.latency for one in inside), {})
 
     def per_second(amount: float) -> float:
         return round(amount / seconds, 3) if seconds > 0 else 0.0
@@ -84,8 +86,7 @@ def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = W
         step_records=each_per_second(step_records),
         dead_letters=per_second(letters),
         commands=per_second(commands),
-        # A micro-batch with output always has metrics of its own.
-        latency=functools.reduce(add_latencies, (metrics.latency for metrics in inside), {}),
+        latency=percentiles_of(latency),
     )
 
 

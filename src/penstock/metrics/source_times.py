@@ -10,7 +10,7 @@ import msgspec
 
 __all__ = ["MOST_POINTS", "SourceTimes", "TimesRead"]
 
-MOST_POINTS: Final = 64
+MOST_POINTS: Final = 32
 """The maximum number of points."""
 
 
@@ -35,6 +35,7 @@ class SourceTimes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def of(cls, times_ms: Iterable[int], count: int) -> Self:
         """Return the times of `count` records, of which these are a sample that is spread evenly."""
         ordered = sorted(times_ms)
+        assert len(ordered) <= count, "a sample is of some of the records"
         return cls(ordered, _shares([1] * len(ordered), count))
 
     @classmethod
@@ -48,7 +49,7 @@ class SourceTimes(msgspec.Struct, array_like=True, frozen=True, gc=False):
     @classmethod
     def of_points(cls, points: Iterable[tuple[int, int]]) -> Self:
         """Return these times with their counts. Where there are many, neighbours become one point."""
-        found = sorted(points)
+        found = sorted(point for point in points if point[1])
         while len(found) > MOST_POINTS:
             found = list(_paired(found))
         return cls([time_ms for time_ms, _ in found], [count for _, count in found])
@@ -90,4 +91,4 @@ def _paired(points: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     for start in range(0, len(points), 2):
         pair = points[start : start + 2]
         count = sum(one for _, one in pair)
-        yield sum(at * one for at, one in pair) // max(1, count), count
+        yield sum(at * one for at, one in pair) // count, count

@@ -40,7 +40,7 @@ _MAX_SKIPPED: Final = 20_000
 _MAX_AHEAD: Final = 200_000
 _NO_END: Final = 1 << 63
 # A timestamp takes a call for each record, and metrics need only about what they are.
-_TIMES_SAMPLED: Final = 16
+_TIMES_SAMPLED: Final = 8
 
 STALLED_AFTER_S: Final = 120.0
 """How long a range may yield nothing before the micro-batch fails, for example while brokers are away."""
@@ -163,7 +163,9 @@ def _times_of(messages: Sequence[Any]) -> SourceTimes | None:
     count = len(messages)
     places = range(count) if count <= _TIMES_SAMPLED else range(count - 1, -1, -(count // _TIMES_SAMPLED))
     times_ms = [messages[place].timestamp()[1] for place in places]
-    return None if times_ms[0] < 0 else SourceTimes.of(times_ms, count)
+    if times_ms[0] < 0:
+        return None
+    return SourceTimes.at(times_ms[0], 1) if count == 1 else SourceTimes.of(times_ms, count)
 
 
 def _offsets_of(messages: Sequence[Any]) -> np.ndarray:

@@ -19,7 +19,7 @@ from penstock.control.encoded_receipts import BatchReceipts, EncodedReceipts
 from penstock.control.receipts import RecordPosition, StepTime
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.metrics_recorder import MetricsRecorder, SlotCounts, count_reports
-from penstock.jobs.phases import PHASES, phases_of
+from penstock.jobs.phases import INTERVAL_PHASES, PHASES, IntervalEnd, phases_of
 from penstock.jobs.settings import RunSettings
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import (
@@ -29,6 +29,8 @@ from penstock.metrics.batch_metrics import (
     newest_batch_metrics,
     read_batch_metrics,
 )
+from penstock.metrics.latency import Latency
+from penstock.metrics.task_reports import LATENCY, SLOT_TIME, SlotTime, encode_report
 from penstock.runtime.packed_rows import TIME
 from penstock.spark.progress import BatchProgress
 
@@ -136,6 +138,45 @@ def test_phases_are_parts_of_the_micro_batch() -> None:
     assert tuple(found) == PHASES
     assert found == {"offsets": 0.01, "planning": 0.105, "log": 0.05, "processing": 0.2, "sinks": 0.2}
     assert phases_of(progress(0), 0.2, 0.0)["processing"] == 0.0
+
+
+def test_metrics_of_an_interval(bound: CompiledJob, tmp_path: Path) -> None:
+    """It was busy as its busiest slot was, not for as long as it took; phases and latencies are its own."""
+    recorder = MetricsRecorder(BatchMetricsWriter(tmp_path), bound, "visits-1", checkpoint_interval_ms=5000)
+    assert tuple(recorder.latest.totals.phases) == INTERVAL_PHASES
+    reports = [report("in", "visits", 3), report("out", "out", 3)]
+    for slot, rounds_s in enumerate((1.0, 0.5)):
+        body = encode_report(SlotTime(0.25, rounds_s, 0.125, 0.125))
+        reports.append(SimpleNamespace(kind=SLOT_TIME, name="", partition=slot, total=0, body=body))
+        body = encode_report(Latency((0, 2), 0.002, 0.0012))
+        reports.append(SimpleNamespace(kind=LATENCY, name="out", partition=slot, total=0, body=body))
+    for batch in range(2):
+        found = recorder.take(batch, reports, BatchReceipts(), NOTHING, time.monotonic())
+        end_s = BEGUN.timestamp() + 4.5
+        found.interval_end = IntervalEnd(end_s, end_s + 0.25)
+        recorder.commit(batch, progress(batch, triggerExecution=5000, addBatch=4900), {})
+    metrics = recorder.latest
+    assert (metrics.mode, metrics.checkpoint_interval_ms, metrics.busy_s) == ("real time", 5000, 1.5)
+    phases = {
+        "reading": 0.25,
+        "rounds": 1.0,
+        "sinks": 0.125,
+        "ending": 0.25,
+        "commit": 0.25,
+        "waiting": 3.125,
+    }
+    assert metrics.phases == phases
+    assert metrics.latency == {"out": Latency((0, 4), 0.004, 0.0012)}
+    assert metrics.totals.latency == {"out": Latency((0, 8), 0.008, 0.0012)}
+    assert list(read_batch_metrics(tmp_path))[-1] == metrics
+
+
+def test_an_interval_runs_from_its_first_work_on(recorder: MetricsRecorder) -> None:
+    """An idle job waits in it for hours, which is no reason for an alert."""
+    recorder.begin_batch(0)
+    recorder.watch_intervals(lambda: 0.0)
+    time.sleep(0.01)
+    assert recorder.batch_running_s == 0
 
 
 def test_metrics_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_sinks_without_outputs_have_no_percentiles() -> None:
 sample_times = st.lists(st.integers(0, 10_000), min_size=1, max_size=20)
 
 
-@given(st.lists(st.tuples(sample_times, st.integers(1, 500)), min_size=1, max_size=12), st.integers(0, 300))
+@given(st.lists(st.tuples(sample_times, st.integers(20, 500)), min_size=1, max_size=12), st.integers(0, 300))
 def test_outputs_are_attributed_to_records(samples: list[tuple[list[int], int]], outputs: int) -> None:
     """All of them, evenly: each part of the records causes its part of the outputs, but for one."""
     parts = [SourceTimes.of(times_ms, count) for times_ms, count in samples]

@@ -12,7 +12,7 @@ import msgspec
 from penstock.base.instants import milliseconds_of
 from penstock.metrics.batch_metrics import BatchMetrics, Mode, StepBatchMetrics, mode_of
 from penstock.metrics.job_metrics import JobMetrics
-from penstock.metrics.latency import Latency
+from penstock.metrics.latency import Percentiles, percentiles_of
 from penstock.server.resource import Resource
 
 __all__ = [
@@ -244,7 +244,7 @@ def batch_of(metrics: BatchMetrics) -> Batch:
         "ended_ms": milliseconds_of(metrics.ended),
         "busy_s": metrics.busy_s,
         "steps": {name: _step_values(step) for name, step in metrics.steps.items()},
-        "latency": {sink: found for sink, one in metrics.latency.items() if (found := _latency(one))},
+        "latency": {sink: _latency(one) for sink, one in percentiles_of(metrics.latency).items()},
     }
     return msgspec.convert(values, Batch, from_attributes=True)
 
@@ -279,15 +279,12 @@ def _sinks(newest: BatchMetrics, found: JobMetrics) -> Iterator[SinkMetrics]:
             name=name,
             records=records,
             per_second=found.rates.records_out.get(name, 0.0),
-            latency=_latency(found.rates.latency.get(name, Latency())),
+            latency=None if name not in found.rates.latency else _latency(found.rates.latency[name]),
         )
 
 
-def _latency(found: Latency) -> SinkLatency | None:
-    percentiles = found.percentiles
-    if percentiles is None:
-        return None
-    return SinkLatency(outputs=found.outputs, **msgspec.structs.asdict(percentiles))
+def _latency(found: Percentiles) -> SinkLatency:
+    return msgspec.convert(found, SinkLatency, from_attributes=True)
 
 
 def _step_values(step: StepBatchMetrics) -> dict[str, Any]:
