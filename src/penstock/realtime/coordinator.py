@@ -80,6 +80,7 @@ class _Session:
     # Nothing must be made durable before the first engine has anything to do; those of the next interval may be ahead.
     busy_s: dict[int, float] = field(default_factory=dict)
     cut: dict[str, Any] | None = None
+    cut_s: float = 0.0
     # After its present interval a new session begins, for example with partitions that a topic has got.
     is_last: bool = False
 
@@ -134,6 +135,8 @@ class Coordinator:
         port: int = self._server.getsockname()[1]
         self.address: Final = CoordinatorAddress(host, port, secrets.token_hex(_SECRET_BYTES))
         self.error: Exception | None = None
+        # When the last interval was cut and when it was durable, in seconds since 1970, for metrics.
+        self.ended_s: tuple[float, float] | None = None
         self._number = -1
         self._session: _Session | None = None
         self._sessions: Final = itertools.count(1)
@@ -195,6 +198,13 @@ class Coordinator:
             for name, log in self._logs.items()
             if name in after
         }
+
+    @property
+    def running_s(self) -> float:
+        """For how many seconds the present interval has had work, for metrics; 0 while it waits for some."""
+        session = self._session
+        begun_s = None if session is None else session.busy_s.get(session.interval)
+        return 0.0 if begun_s is None else time.monotonic() - begun_s
 
     def hasten(self) -> None:
         """End the interval now, and let the engines go on with the next one."""
@@ -377,6 +387,7 @@ class Coordinator:
         if is_last or ((self._hastens or is_due) and not session.awaits_history):
             session.is_last |= is_last
             session.cut = dict(session.positions)
+            session.cut_s = time.time()
             for one in session.sockets.values():
                 self._tell(one, End(session.is_last))
 
@@ -409,6 +420,7 @@ class Coordinator:
         if self._recorded is None:
             self._check()
             self._files.write(session.interval, Interval({**self._positions, **encoded}, logs))
+        self.ended_s = (session.cut_s, time.time())
         self._after = encoded if self._recorded is None else self._recorded.positions
         for one in session.sockets.values():
             self._tell(one, Commit())

@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.sources.base import Split
 
 __all__ = [
@@ -241,7 +242,8 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     """Packed rows of a sender for a level. The end of the sender's rows has None instead.
 
     `through` is the last level whose output has ended; 0 for what is read, and HISTORY for the end of the history of a
-    control stream, after which more follows. Rows with `at_end` are processed after all others of the interval.
+    control stream, after which more follows. Rows with `at_end` are processed after all others of the interval. `times`
+    are those of the records that caused the rows, for metrics only.
     """
 
     sender: str
@@ -250,6 +252,7 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     rows: list[tuple[str, int, int, str, int, bytes]] | None
     through: int = 0
     at_end: bool = False
+    times: SourceTimes | None = None
 
 
 ToCoordinator: TypeAlias = Attend | Hello | CaughtUp | Busy | Done

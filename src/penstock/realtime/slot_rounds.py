@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol, TypeAlias
@@ -10,7 +11,9 @@ import msgspec
 
 from penstock.base.instants import instant_of
 from penstock.engine.slot import Slot
+from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
+from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import HISTORY, Round, now_ms
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import (
@@ -34,18 +37,26 @@ class Send(Protocol):
     """Sends what a slot has emitted."""
 
     def __call__(
-        self, sender: str, interval: int, rows: Iterable[PackedRow], level: int, *, at_end: bool
+        self,
+        sender: str,
+        interval: int,
+        rows: Iterable[PackedRow],
+        times: SourceTimes | None,
+        level: int,
+        *,
+        at_end: bool,
     ) -> list[PackedRow]:
         """Send rows of an interval to their slots and levels, and return those for sinks and the driver.
 
-        Rows for every level go to `level` first. With `at_end`, slots process them after all others of the interval.
+        With the rows go the times of the records that caused them. Rows for every level go to `level` first. With
+        `at_end`, slots process the rows after all others of the interval.
         """
 
 
 FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, CHECKPOINT_COMMANDS, WATERMARKS, WAKE})
 """The destinations of rows that every level of a slot sees, one after the other."""
 
-_Bundles: TypeAlias = dict[str, deque[list[PackedRow]]]
+_Bundles: TypeAlias = dict[str, deque[Delivery]]
 
 # Counts of which the newest is the value; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
@@ -115,9 +126,12 @@ class SlotRounds:
         self._first_group: Final = sorted(plan.first_key_groups)[task]
         self._knows_timers = False
 
-    def open(self, interval: int, states: StoredStates, slot: Slot, *, wakes: bool) -> None:
+    def open(
+        self, interval: int, states: StoredStates, slot: Slot, meter: IntervalMeter, *, wakes: bool
+    ) -> None:
         """Begin an interval. With `wakes`, the first round of the slot takes over its seed."""
         self._interval = interval
+        self._meter = meter
         self._offsets: list[dict[str, int]] = [{} for _ in self._levels]
         self._reading = set(self._readers)
         self._through = dict.fromkeys(self._slots, 0)
@@ -151,7 +165,7 @@ class SlotRounds:
             yield from self._end_levels()
             if self._ended > len(self._levels):
                 return
-            for delivery in self._inbox.take(self._wait_s()):
+            for delivery in self._take(self._wait_s()):
                 self._add(delivery)
 
     def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
@@ -159,7 +173,7 @@ class SlotRounds:
         for one in rounds:
             waiting = self._bundles(one)
             while any(len(waiting.get(sender, ())) < count for sender, count in one.taken.items()):
-                for delivery in self._inbox.take(None):
+                for delivery in self._take(None):
                     self._add(delivery)
             yield from self._round(one)
 
@@ -169,6 +183,12 @@ class SlotRounds:
             for row in level.store():
                 self.totals.add(row)
         yield from self.totals.rows()
+
+    def _take(self, timeout_s: float | None) -> list[Delivery]:
+        begun_s = time.perf_counter()
+        found = self._inbox.take(timeout_s)
+        self._meter.waited_s += time.perf_counter() - begun_s
+        return found
 
     def _add(self, delivery: Delivery) -> None:
         if delivery.rows is not None:
@@ -191,7 +211,7 @@ class SlotRounds:
         for bundles, some in ((self._for_end, commands), (self._waiting, rows)):
             if some:
                 to = self._for_end if delivery.at_end else bundles
-                to[delivery.level].setdefault(delivery.sender, deque()).append(some)
+                to[delivery.level].setdefault(delivery.sender, deque()).append(delivery._replace(rows=some))
 
     def _note_work(self) -> None:
         if not self._is_busy:
@@ -214,12 +234,9 @@ class SlotRounds:
     def _round(self, one: Round) -> Iterator[PackedRow]:
         self.done.append(one)
         waiting = self._bundles(one)
-        rows = [
-            row
-            for sender, count in one.taken.items()
-            for _ in range(count)
-            for row in waiting[sender].popleft()
-        ]
+        taken = [waiting[sender].popleft() for sender, count in one.taken.items() for _ in range(count)]
+        rows = [row for delivery in taken for row in delivery.rows or ()]
+        times = self._meter.causes = SourceTimes.merged(delivery.times for delivery in taken)
         if one.level == 0:
             yield from self._without_counts(rows)
             return
@@ -227,7 +244,7 @@ class SlotRounds:
         level, forwarder = self._levels[number], self._forwarders[number]
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
-        others = self._send(self._sender, self._interval, leaving, one.level + 1, at_end=one.at_end)
+        others = self._send(self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end)
         yield from self._without_counts(others)
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:

@@ -19,10 +19,17 @@ from penstock.engine.slot import Slot
 from penstock.engine.step import no_cyclic_collection
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
-from penstock.runtime.packed_rows import CHECKPOINT_COMMANDS, SLOT_COMMANDS, PackedRow, packed_batches
+from penstock.runtime.packed_rows import (
+    CHECKPOINT_COMMANDS,
+    SLOT_COMMANDS,
+    PackedRow,
+    packed_batches,
+    times_row,
+)
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import dead_letter_rows
 from penstock.sources.base import SourceChunk
+from penstock.sources.chunk_times import TimesOfChunks
 from penstock.sources.fetched import FetchedFiles
 from penstock.streams.graph import COMMANDS, SourceNode
 
@@ -47,13 +54,15 @@ class CommandReader:
     fetched: FetchedFiles
     node: SourceNode = COMMAND_NODE
 
-    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
-        """Yield the commands as packed Arrow batches."""
-        return packed_batches(self.rows(chunks), self.plan.slots)
+    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the commands as packed Arrow batches. `now_ms` is when they were planned."""
+        return packed_batches(self.rows(chunks, now_ms), self.plan.slots)
 
-    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:  # noqa: ARG002  # as StreamReader
+    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:
         """Yield the same, row by row."""
+        times = TimesOfChunks(now_ms)
         for chunk in chunks:
+            times.add(chunk)
             with no_cyclic_collection():
                 admitted, letters = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
@@ -62,6 +71,8 @@ class CommandReader:
                     concerns = functools.partial(_concerns, slot)
                     body = encode_commands(commands_for_slot(some, slot.own, concerns))
                     yield PackedRow(destination, slot.key_groups[0], 0, chunk.partition, 0, body)
+        if not self.plan.in_real_time:
+            yield from times_row(COMMANDS, times.read)
 
     def _by_destination(self, admitted: list[AdmittedCommand]) -> list[tuple[str, list[AdmittedCommand]]]:
         """Separate commands for the end of the interval. The cut of a micro-batch is at once and at the checkpoint."""

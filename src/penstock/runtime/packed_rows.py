@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from penstock.control.encoded_receipts import Applied, ReceiptColumns
 from penstock.control.receipts import Report, StepTime
+from penstock.metrics.source_times import TimesRead
+from penstock.metrics.task_reports import TIMES_READ, encode_report
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.records.schemas import record_type
@@ -51,6 +53,7 @@ __all__ = [
     "split_by_key_group",
     "time_of",
     "time_row",
+    "times_row",
     "to_bytes",
     "watermark_rows",
     "watermark_updates_of",
@@ -141,6 +144,12 @@ def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes
     """Return a row that reports a count, such as the records in of a stream or the keys of a step in a key group."""
     report = msgspec.msgpack.encode((kind, name, key_group, count, body))
     return PackedRow(COUNTS, key_group, 0, name, 0, report)
+
+
+def times_row(stream: str, read: TimesRead | None) -> Iterator[PackedRow]:
+    """Yield a row with the times of the records that a task has read of a stream, if it knows any."""
+    if read is not None:
+        yield counts_row(TIMES_READ, stream, sum(read.times.counts), body=encode_report(read))
 
 
 def time_row(step: str, key_group: int, time: StepTime) -> PackedRow:
