@@ -349,6 +349,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
             place.topics.begins[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
             WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
+            starts_small=not (node.is_control or place.settings.bounded or binding.is_paced),
         )
         name = binding.format
     elif isinstance(binding, FilesBinding):
