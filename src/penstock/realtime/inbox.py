@@ -15,13 +15,14 @@ class PeerLostError(Exception):
 
 
 class Delivery(NamedTuple):
-    """Rows of a sender for a level. Without rows, what ends: as `Bundle.through`."""
+    """Rows of a sender for a level, perhaps for the end of the interval. Without rows, what ends: see `Bundle`."""
 
     sender: str
     interval: int
     level: int
     rows: list[PackedRow] | None
     through: int = 0
+    at_end: bool = False
 
     @property
     def nbytes(self) -> int:
