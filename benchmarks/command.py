@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
 import sys
 import tempfile
 import typing
@@ -59,6 +60,8 @@ def run_command(
     given = vars(parser.parse_args())
     as_json = bool(given.pop("json")) | (given.pop("o") == "json")
     chosen = {flag: given.pop(flag) for flag in flags or {}}
+    # Contestants have sessions of their own, and would stay if this process just ended.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
         result = measure(sizes(**given), Path(work), **chosen)
     show(result)

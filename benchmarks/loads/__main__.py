@@ -49,6 +49,7 @@ class Sizes:
     checkpoint_interval: str = option("5s", "the interval of real time; 0s: micro-batches")
     partitions: int = 2
     cores: int = 2
+    memory_mb: int | None = option(None, "what the job may use in all; default: as it likes")
 
 
 def measure(
@@ -70,6 +71,7 @@ def measure(
                 _SMALL_SCALE if small else 1.0,
                 sizes.partitions,
                 sizes.cores,
+                sizes.memory_mb,
             )
             try:
                 found[name] = LOADS[name](setting)

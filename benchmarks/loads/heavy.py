@@ -54,7 +54,7 @@ def _throughput(setting: Setting, rooms: Rooms, readings: Readings) -> Figures:
     expected = expected_commands(rooms, [readings])
     given = Input(topics.readings, topics.settings, setting.partitions, len(readings), expected)
     found = measure_throughput(
-        Penstock(interval=setting.interval),
+        Penstock(interval=setting.interval, memory_mb=setting.memory_mb),
         setting.broker,
         given,
         setting.work / f"{setting.name}-run",

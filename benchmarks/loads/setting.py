@@ -42,6 +42,7 @@ class Setting:
     scale: float
     partitions: int
     cores: int
+    memory_mb: int | None = None
 
     def topics(self) -> Topics:
         """Return the names of this load's topics."""
@@ -122,6 +123,8 @@ class Setting:
         folder = self.work / self.name
         folder.mkdir(parents=True, exist_ok=True)
         command = penstock_command(job, uris, folder / "checkpoint", self.interval, self.cores)
+        if self.memory_mb is not None:
+            command += ["--memory", str(self.memory_mb)]
         with Program(command, folder / "log", _STOP_S) as program, MemoryWatch(program.pid) as memory:
             yield Running(program, memory)
 

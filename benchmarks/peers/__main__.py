@@ -64,6 +64,7 @@ class Sizes:
     warm_up_s: float = 20.0
     checkpoint_interval: str = option("5s", "the interval of real time; default: %(default)s")
     patience_s: float = option(300.0, "after how long a run without all commands fails; default: %(default)s")
+    memory_mb: int | None = option(None, "what penstock may use in all; default: as it likes")
     before: str = option("", "another checkout of penstock, for the latency contestant `before`")
 
     def small(self) -> Sizes:
@@ -108,7 +109,7 @@ def _throughput(sizes: Sizes, broker: KafkaBroker, work: Path) -> list[dict[str,
         for name in sizes.contestants:
             run = functools.partial(
                 measure_throughput,
-                contestant(name, sizes.checkpoint_interval),
+                contestant(name, sizes.checkpoint_interval, memory_mb=sizes.memory_mb),
                 broker,
                 given,
                 work / f"{name}-{number}",
@@ -121,13 +122,14 @@ def _throughput(sizes: Sizes, broker: KafkaBroker, work: Path) -> list[dict[str,
 
 
 def _latency(sizes: Sizes, broker: KafkaBroker, work: Path) -> list[dict[str, Any]]:
+    before = Path(sizes.before) if sizes.before else None
     runs = []
     for number in range(sizes.rounds):
         for rate in sizes.latency_rates:
             for name in sizes.latency_contestants:
                 run = functools.partial(
                     measure_latency,
-                    contestant(name, sizes.checkpoint_interval, Path(sizes.before) if sizes.before else None),
+                    contestant(name, sizes.checkpoint_interval, before, sizes.memory_mb),
                     broker,
                     work / f"{name}-{rate}-{number}",
                     Load(rate, sizes.warm_up_s, sizes.seconds, sizes.sensors, sizes.partitions),

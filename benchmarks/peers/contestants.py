@@ -108,6 +108,7 @@ class Penstock:
     form: str = "job.py"
     interval: str | None = None
     checkout: Path | None = None
+    memory_mb: int | None = None
 
     def command(self, topics: Topics, work: Path, cores: int) -> list[str]:
         """Return the command."""
@@ -120,6 +121,8 @@ class Penstock:
         }
         job = root / EXAMPLE.relative_to(EXAMPLE.parents[1]) / self.form
         command = penstock_command(str(job), uris, work / "checkpoint", self.interval, cores)
+        if self.memory_mb is not None:
+            command += ["--memory", str(self.memory_mb)]
         if self.checkout is not None:
             command[0] = str(root / ".venv" / "bin" / "penstock")
         return command
@@ -142,24 +145,27 @@ LATENCY: Final = ("flink_tuned", "real_time", "micro_batch")
 """Contestants by name: those of the throughput, and those of the latency."""
 
 
-def contestant(name: str, interval: str, before: Path | None = None) -> Contestant:
+def contestant(
+    name: str, interval: str, before: Path | None = None, memory_mb: int | None = None
+) -> Contestant:
     """Return a contestant by its name.
 
     Args:
         name: one of the above, or `before`: micro-batches of another checkout.
         interval: the checkpoint interval of real time.
         before: the other checkout.
+        memory_mb: the memory that penstock may use in all; None: as it likes.
 
     """
     known: dict[str, Contestant] = {
         "flink": Flink(),
         "flink_tuned": Flink(tuned=True),
-        "vectorised": Penstock("vectorised.py"),
-        "per_record": Penstock(),
-        "vectorised_real_time": Penstock("vectorised.py", interval),
-        "per_record_real_time": Penstock(interval=interval),
-        "real_time": Penstock(interval=interval),
-        "micro_batch": Penstock(),
+        "vectorised": Penstock("vectorised.py", memory_mb=memory_mb),
+        "per_record": Penstock(memory_mb=memory_mb),
+        "vectorised_real_time": Penstock("vectorised.py", interval, memory_mb=memory_mb),
+        "per_record_real_time": Penstock(interval=interval, memory_mb=memory_mb),
+        "real_time": Penstock(interval=interval, memory_mb=memory_mb),
+        "micro_batch": Penstock(memory_mb=memory_mb),
         "before": Penstock(checkout=before),
     }
     return known[name]
