@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from penstock.base.garbage import no_cyclic_collection
 from penstock.base.instants import milliseconds_of
 from penstock.control.admitted_commands import AdmittedCommand, SlotCommand
 from penstock.control.commands import COMMANDS
@@ -34,7 +35,7 @@ from penstock.engine.slot import (
     store_register,
     whole_part,
 )
-from penstock.engine.step import MAIN, StepCore, StepResult, no_cyclic_collection
+from penstock.engine.step import MAIN, StepCore, StepResult
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError

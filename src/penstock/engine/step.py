@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,7 +39,6 @@ __all__ = [
     "StepCore",
     "StepInput",
     "StepResult",
-    "no_cyclic_collection",
 ]
 
 MAIN: Final = ""
@@ -187,15 +184,3 @@ class StepCore:
             self.function.clear_cache()
         finally:
             self._kept.values.clear()
-
-
-@contextmanager
-def no_cyclic_collection() -> Iterator[None]:
-    """Disable the cyclic garbage collector: records form no cycles, and collections cost more than the records."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

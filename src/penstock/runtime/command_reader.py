@@ -11,12 +11,12 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.base.garbage import no_cyclic_collection
 from penstock.control.admitted_commands import AdmittedCommand, commands_for_slot, encode_commands
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command, CommandError, CommandFormat, DumpRequest
 from penstock.control.receipts import RecordPosition
 from penstock.engine.slot import Slot
-from penstock.engine.step import no_cyclic_collection
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
 from penstock.runtime.packed_rows import (

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.base.garbage import no_cyclic_collection
 from penstock.control.admitted_commands import CommandIdNotice, PlainSets, SlotCommand, decode_commands
 from penstock.engine.slot import Slot, held_name
 from penstock.engine.slot_run import BatchTime, SlotRun
-from penstock.engine.step import Emission, StepCore, StepResult, no_cyclic_collection
+from penstock.engine.step import Emission, StepCore, StepResult
 from penstock.errors import StateError
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, OFFSET, Block

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from penstock.base.garbage import no_cyclic_collection
 from penstock.control.encoded_receipts import Batch, receipt_columns
-from penstock.engine.step import no_cyclic_collection
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, Records
 from penstock.records.types import RecordType

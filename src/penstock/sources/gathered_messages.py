@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.base.garbage import no_cyclic_collection
 from penstock.metrics.source_times import SourceTimes
 from penstock.records.message_metadata import Metadata
 from penstock.sources.base import BadRecord, SourceChunk
@@ -29,6 +30,8 @@ _VALUE: Final = methodcaller("value")
 _KEY: Final = methodcaller("key")
 _TIMESTAMP: Final = methodcaller("timestamp")
 _HEADERS: Final = methodcaller("headers")
+_SECOND: Final = itemgetter(1)
+_NO_HEADERS: Final[dict[str, bytes]] = {}
 
 
 def partition_name(number: int) -> str:
@@ -67,9 +70,9 @@ class GatheredMessages:
         self._offsets: list[np.ndarray] = []
         self._values: list[Any] = []
         self._keys: list[Any] = []
-        self._timestamps: list[Any] = []
+        self._timestamps: list[int] = []
         self._times: list[SourceTimes | None] = []
-        self._headers: list[Any] = []
+        self._headers: list[tuple[str, list[Any]]] = [(name, []) for name in self._wanted.headers]
         self._size = 0
 
     def add(self, messages: list[Any]) -> Iterator[SourceChunk]:
@@ -90,11 +93,22 @@ class GatheredMessages:
             if wanted.keys:
                 self._keys += map(_KEY, part)
             if wanted.timestamps:
-                self._timestamps += map(_TIMESTAMP, part)
+                # Pairs that are kept would keep the garbage collector busy.
+                self._timestamps += map(_SECOND, map(_TIMESTAMP, part))
             if wanted.headers:
-                self._headers += map(_HEADERS, part)
+                self._add_headers(part)
             if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
                 yield from self.rest()
+
+    def _add_headers(self, messages: Sequence[Any]) -> None:
+        columns = [(name, column.append) for name, column in self._headers]
+        # The client makes a list of pairs for each message, and collections would cost twice as much as these.
+        with no_cyclic_collection():
+            for headers in map(_HEADERS, messages):
+                # The last header of a name counts.
+                found = dict(headers) if headers else _NO_HEADERS
+                for name, append in columns:
+                    append(found.get(name))
 
     def rest(self) -> Iterator[SourceChunk]:
         """Yield what is left as a chunk, if anything is."""
@@ -106,7 +120,7 @@ class GatheredMessages:
                 raw=pa.array(self._values, pa.binary()),
                 keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
                 timestamps=_timestamps_of(self._timestamps) if wanted.timestamps else None,
-                headers={name: _header_of(name, self._headers) for name in wanted.headers},
+                headers={name: pa.array(column, pa.binary()) for name, column in self._headers},
                 times=SourceTimes.merged(self._times),
             )
         self._begin()
@@ -140,13 +154,7 @@ def _source_times_of(messages: Sequence[Any]) -> SourceTimes | None:
     return SourceTimes.at(times_ms[0], 1) if count == 1 else SourceTimes.of(times_ms, count)
 
 
-def _timestamps_of(found: Iterable[tuple[int, int]]) -> pa.Array:
-    """Return the times of timestamps, each with its kind; kind 0 is none."""
-    pairs = np.array(list(found), np.int64)
-    return pa.array(pairs[:, 1], pa.int64(), mask=pairs[:, 0] == 0)
-
-
-def _header_of(name: str, found: Iterable[Any]) -> pa.Array:
-    """Return the last header of a name of each message, null where it has none."""
-    # A later entry of a dict with the same name replaces an earlier one.
-    return pa.array([dict(headers).get(name) if headers else None for headers in found], pa.binary())
+def _timestamps_of(found: list[int]) -> pa.Array:
+    """Return the times of messages; those of messages without one are negative."""
+    times = np.array(found, np.int64)
+    return pa.array(times, pa.int64(), mask=times < 0)

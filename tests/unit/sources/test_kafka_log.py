@@ -94,6 +94,23 @@ def test_what_was_deleted_is_passed_over_once(monkeypatch: pytest.MonkeyPatch) -
     assert "@first" not in one.encode(one.latest(again.decode(stored), limited=False))
 
 
+def test_an_interval_with_a_gap_is_read_again_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of its readings, and without asking the brokers for what they had deleted."""
+    seen: list[Any] = []
+    reader = types.SimpleNamespace(read=lambda ranges: iter([seen.append(dict(ranges))]))
+    monkeypatch.setattr(KafkaLog, "reader", lambda _: reader)
+    splits = [
+        Split("00000", "", 0, 5),
+        Split("00000", "", 5, 8),
+        Split("00000", MISSING, 8, 20),
+        Split("00000", "", 20, 30),
+        Split("00001", "", 2, 4),
+    ]
+    found = list(log().read(splits, record_type("n INT")))
+    assert seen == [{0: (0, 8)}, {0: (20, 30), 1: (2, 4)}]
+    assert [chunk.bad[0].offset for chunk in found if chunk is not None] == [8]
+
+
 def test_a_plan_waits_while_no_broker_tells_where_a_partition_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is new then; a run that reads to an end fails instead, since it would be over."""
 
