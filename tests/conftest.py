@@ -31,8 +31,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaBroker]:
-    """A real Apache Kafka broker, started once for the whole session."""
-    with KafkaBroker() as broker:
+    """A real Apache Kafka broker, started once for the whole session; it has a user for clients that log in."""
+    with KafkaBroker(users={"ann": "ann-secret"}) as broker:
         yield broker
 
 

@@ -12,6 +12,14 @@ from penstock.operators.functions import (
 )
 from penstock.operators.handlers import on_command
 from penstock.operators.watermarks import INGESTION_TIME
+from penstock.records.message_metadata import (
+    MessagePart,
+    kafka_header,
+    kafka_key,
+    kafka_offset,
+    kafka_partition,
+    kafka_timestamp,
+)
 from penstock.state.folded_states import AggregateFunction, AggregatingState, ReducingState
 from penstock.state.history import TemporalState
 from penstock.state.lists import ListState
@@ -88,6 +96,7 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "MapState",
+    "MessagePart",
     "NeverTrigger",
     "OperatorListState",
     "Parameter",
@@ -120,5 +129,10 @@ __all__ = [
     "WindowContext",
     "WindowFunction",
     "WindowedStream",
+    "kafka_header",
+    "kafka_key",
+    "kafka_offset",
+    "kafka_partition",
+    "kafka_timestamp",
     "on_command",
 ]

@@ -6,6 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +20,11 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import ExternalSystemError, RecordsLostError
 from penstock.machine.kafka_broker import KafkaBroker
-from penstock.sources import topic_reader
+from penstock.records.schemas import record_type
+from penstock.sources import gathered_messages, topic_reader
+from penstock.sources.base import MISSING, SourceChunk, Split
+from penstock.sources.gathered_messages import WantedParts
+from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.topic_reader import TopicReader
 
 PARTITIONS = 2
@@ -42,7 +47,7 @@ def binding(kafka: KafkaBroker, topic: str) -> KafkaBinding:
 
 @pytest.fixture
 def reader(binding: KafkaBinding) -> Iterator[TopicReader]:
-    found = TopicReader(binding, {}, wants_keys=True)
+    found = TopicReader(binding, {}, WantedParts(keys=True))
     yield found
     found.close()
 
@@ -95,7 +100,7 @@ def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: Kafk
     """By two workers in turn, ahead, back, and cut through transactions, aborted ones and their marks."""
     chance = random.Random(7)
     rows, ends = write(kafka, topic, [(chance.randint(1, 9), chance.random() < 0.6) for _ in range(30)])
-    readers = [TopicReader(binding, {}, wants_keys=True) for _ in range(2)]
+    readers = [TopicReader(binding, {}, WantedParts(keys=True)) for _ in range(2)]
     at = dict.fromkeys(range(PARTITIONS), 0)
     for _ in range(60):
         if all(at[number] >= end for number, end in ends.items()) or chance.random() < 0.1:
@@ -111,11 +116,34 @@ def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: Kafk
         one.close()
 
 
+def test_aborted_records_are_read_if_the_uri_says_so(
+    kafka: KafkaBroker, topic: str, binding: KafkaBinding
+) -> None:
+    """By default they are left out, and so is what an open transaction has written so far."""
+    _, ends = write(kafka, topic, [(3, True), (4, False)])
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-open"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush()
+    for isolation, count in ((None, 3), ("read_committed", 3), ("read_uncommitted", 8)):
+        client = {} if isolation is None else {"isolation.level": isolation}
+        log = KafkaLog(replace(binding, client=client), client, dict.fromkeys(ends, 0))
+        log.freeze()
+        end = log.latest(log.beginning(), limited=False)
+        assert end[0] == ends[0] + (isolation == "read_uncommitted")
+        chunks = log.read(log.splits({0: 0}, {0: end[0]}, 1), record_type("value BINARY"))
+        assert sum(len(chunk.offsets) for chunk in chunks) == count
+        log.reader().close()
+        topic_reader._readers.clear()
+    producer.abort_transaction()
+
+
 def test_a_task_that_ends_early_costs_the_next_one_nothing(
     kafka: KafkaBroker, topic: str, reader: TopicReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was taken for a range that was not read to its end is read again."""
-    monkeypatch.setattr(topic_reader, "_CHUNK_RECORDS", 10)
+    monkeypatch.setattr(gathered_messages, "_CHUNK_RECORDS", 10)
     rows, ends = write(kafka, topic, [(100, True)])
     ranges = {number: (0, end) for number, end in ends.items()}
     for taken in (1, 5, 12):
@@ -135,16 +163,16 @@ def test_chunks_do_not_depend_on_how_records_come(
 
     def cut(taken_at_once: int) -> list[tuple[str, pa.Array]]:
         monkeypatch.setattr(topic_reader, "_TAKEN_AT_ONCE", taken_at_once)
-        one = TopicReader(binding, {}, wants_keys=False)
+        one = TopicReader(binding, {}, WantedParts())
         found = [(chunk.partition, chunk.offsets.to_pylist()) for chunk in one.read(ranges)]
         one.close()
         return found
 
-    monkeypatch.setattr(topic_reader, "_CHUNK_RECORDS", 13)
+    monkeypatch.setattr(gathered_messages, "_CHUNK_RECORDS", 13)
     by_records = cut(1)
     assert {len(offsets) for _, offsets in by_records[:-1]} >= {13}
     assert by_records == cut(7) == cut(1000)
-    monkeypatch.setattr(topic_reader, "_CHUNK_BYTES", 40)
+    monkeypatch.setattr(gathered_messages, "_CHUNK_BYTES", 40)
     by_bytes = cut(1)
     assert len(by_bytes) > len(by_records)
     assert by_bytes == cut(7) == cut(1000)
@@ -156,9 +184,70 @@ def test_records_that_were_deleted_are_no_gap(kafka: KafkaBroker, topic: str, re
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for answer in admin.delete_records([TopicPartition(topic, 1, 10)]).values():
         answer.result(30)
-    with pytest.raises(RecordsLostError, match=f"{topic}.* has deleted records of partition 1"):
+    with pytest.raises(
+        RecordsLostError,
+        match=f"{topic}.* has deleted records of partition 1 .*: the offsets 0 to 9\\..*missing=skip",
+    ):
         read(reader, {number: (0, end) for number, end in ends.items()})
     assert read(reader, {1: (10, ends[1])})
+
+
+def delete(kafka: KafkaBroker, topic: str, partition: int, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        answer.result(30)
+
+
+def test_a_reader_goes_on_where_records_are(kafka: KafkaBroker, topic: str, binding: KafkaBinding) -> None:
+    """With missing=skip, what is deleted between the plan and the reading is a gap of its range, wherever that ends."""
+    rows, ends = write(kafka, topic, [(30, True)])
+    one = TopicReader(replace(binding, missing="skip"), {}, WantedParts(keys=True))
+    assert read(one, {1: (0, 5)}) == within(rows, {1: (0, 5)})
+    delete(kafka, topic, 0, 12)
+    chunks = list(one.read({0: (3, 7), 1: (5, 8)}))
+    assert [(chunk.partition, len(chunk.offsets), len(chunk.bad)) for chunk in chunks] == [
+        ("00000", 0, 1),
+        ("00001", 3, 0),
+    ]
+    assert "offsets 3 to 6 of partition 0" in chunks[0].bad[0].reason
+    found = list(one.read({0: (7, 20)}))
+    assert [bad.offset for chunk in found for bad in chunk.bad] == [7]
+    assert sum(len(chunk.offsets) for chunk in found) == 8
+    one.close()
+    followed = TopicReader(replace(binding, missing="skip"), {}, WantedParts())
+    followed.follow({0: 2, 1: 0})
+    taken: list[tuple[Split, SourceChunk]] = []
+    while followed.known_ends != ends:
+        taken += followed.take(0.1)
+    ranges = [(split.path, split.start, split.end) for split, _ in taken if split.partition == "00000"]
+    assert ranges == [(MISSING, 2, 12), ("", 12, 30)]
+    followed.close()
+
+
+def test_a_job_goes_on_with_a_counted_gap(
+    run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """In micro-batches and in real time; one dead letter says which offsets are missing."""
+    bindings = {
+        "numbers": f"kafka://{kafka.bootstrap}/{topic}?start=earliest&missing=skip",
+        "kept": f"jsonl:{tmp_path}/kept",
+    }
+    write_numbers(kafka, topic, range(10))
+    run_job(keep_job(), bindings)
+    write_numbers(kafka, topic, range(10, 50))
+    delete(kafka, topic, 0, 40)
+    run_job(keep_job(), bindings)
+    write_numbers(kafka, topic, range(50, 90))
+    delete(kafka, topic, 0, 80)
+    # The client of the run before may have read ahead what is deleted now.
+    bindings["numbers"] += "&client.id=anew"
+    run_job(keep_job(), bindings, checkpoint_interval_ms=1000)
+    kept = sorted(one["n"] for one in read_lines(tmp_path / "kept"))
+    assert kept == [*range(10), *range(40, 50), *range(80, 90)]
+    letters = read_lines(tmp_path / "checkpoint" / "dead-letters")
+    assert [(one["partition"], one["offset"]) for one in letters] == [("00000", 10), ("00000", 50)]
+    assert "offsets 10 to 39 of partition 0" in letters[0]["reason"]
+    assert "offsets 50 to 79 of partition 0" in letters[1]["reason"]
 
 
 def test_a_job_says_what_it_has_lost(run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:

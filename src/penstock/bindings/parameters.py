@@ -12,6 +12,7 @@ __all__ = [
     "ALL_ROLES",
     "CLIENT_SETTING",
     "FILE_SCHEMES",
+    "JAVA_SETTINGS",
     "OWN_SETTINGS",
     "PARAMETERS",
     "RABBIT_SCHEMES",
@@ -33,30 +34,52 @@ RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 class Parameter:
     """A query parameter of a URI: where it is allowed, its possible values, and what it does.
 
-    `values` is "integer", or the allowed words. `default` describes what applies when it is left out.
+    `values` is "integer", "field" (the name of a field), "fields" (names, each with another name behind a colon if that
+    differs), or the allowed words. `default` describes what applies when it is left out.
     """
 
     name: str
     schemes: tuple[str, ...]
     roles: tuple[Role, ...]
-    values: tuple[str, ...] | Literal["integer"]
+    values: tuple[str, ...] | Literal["integer", "field", "fields"]
     default: str
     meaning: str
 
     @property
     def form(self) -> str:
         """The written form: `name=a|b`, or `name=N` for an integer."""
-        return f"{self.name}={'N' if self.values == 'integer' else '|'.join(self.values)}"
+        if isinstance(self.values, tuple):
+            return f"{self.name}={'|'.join(self.values)}"
+        return f"{self.name}={_FORMS[self.values]}"
 
-    def parse(self, text: str) -> int | str:
+    def parse(self, text: str) -> int | str | tuple[tuple[str, str], ...]:
         """Return the value of the parameter. Raises ValueError, which says what is wrong with it."""
         if self.values == "integer":
             if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
                 raise ValueError(f"{self.name}={text!r} must be a whole number of at least 1")
             return int(text)
+        if self.values == "field":
+            return _names(self.name, text)[0][0]
+        if self.values == "fields":
+            return _names(self.name, text)
         if text not in self.values:
             raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
         return text
+
+
+_FORMS: Final = {"integer": "N", "field": "FIELD", "fields": "FIELD[:NAME],..."}
+
+
+def _names(parameter: str, text: str) -> tuple[tuple[str, str], ...]:
+    """Return fields, each with its other name. Raises ValueError when one of them is empty or there twice."""
+    pairs = [part.partition(":") for part in text.split(",")]
+    found = tuple((field, other if colon else field) for field, colon, other in pairs)
+    if not all(field.isidentifier() and other for field, other in found):
+        raise ValueError(f"{parameter}={text!r} must name fields, each perhaps with :NAME behind it")
+    names = [other for _, other in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{parameter}={text!r} gives the same name twice")
+    return found
 
 
 PARAMETERS: Final[tuple[Parameter, ...]] = (
@@ -78,11 +101,12 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "missing",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, "kafka"),
         SOURCE_ROLES,
         ("fail", "skip"),
         "fail",
-        "Whether a file that disappears before it is read ends the run, or is skipped with a dead letter.",
+        "Whether a file, or records of a topic, that disappear before they are read end the run, or are skipped with a "
+        "dead letter.",
     ),
     Parameter(
         "format",
@@ -125,6 +149,38 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Whether a read_committed consumer may see a record again after a crash.",
     ),
     Parameter(
+        "key",
+        ("kafka",),
+        ("sink",),
+        "field",
+        "the key of the record's step or message",
+        "The field with the key of a message: text, bytes or an integer.",
+    ),
+    Parameter(
+        "headers",
+        ("kafka",),
+        ("sink",),
+        "fields",
+        "none",
+        "The fields that are headers of a message as well, each with the header's name if that differs.",
+    ),
+    Parameter(
+        "origin",
+        ("kafka",),
+        ("sink",),
+        ("true", "false"),
+        "false",
+        "Whether a header, penstock-origin, tells messages apart, so that a reader can leave out repetitions.",
+    ),
+    Parameter(
+        "partitioner",
+        ("kafka",),
+        ("sink",),
+        ("murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random"),
+        "murmur2_random",
+        "How the key chooses the partition; the default is that of Kafka's Java client.",
+    ),
+    Parameter(
         "create_topic",
         ("kafka",),
         ALL_ROLES,
@@ -165,11 +221,22 @@ OWN_SETTINGS: Final = {
     "interceptor.classes": "penstock reads and writes without interceptors",
     "key.deserializer": "keys stay bytes",
     "key.serializer": "keys stay bytes",
+    "partitioner": "write partitioner=... without kafka. before it",
     "transactional.id": "write delivery=exactly-once instead",
     "value.deserializer": "write format=json|protobuf|bytes instead",
     "value.serializer": "write format=json|protobuf|bytes instead",
 }
 """Client settings that would break penstock's guarantees, and what to do instead."""
+
+
+JAVA_SETTINGS: Final = {
+    "sasl.jaas.config": "write sasl.username=USER&sasl.password=env:NAME",
+    "ssl.truststore.": "write ssl.ca.location=FILE, with certificates in PEM",
+    "ssl.keystore.type": "write ssl.certificate.location=FILE and ssl.key.location=FILE, in PEM",
+    "ssl.keystore.key": "write ssl.key.location=FILE, in PEM",
+    "ssl.keystore.certificate.chain": "write ssl.certificate.location=FILE, in PEM",
+}
+"""Beginnings of settings that only Kafka's Java client has, and what librdkafka has instead."""
 
 
 def parameters_of(scheme: str, role: Role) -> list[Parameter]:

@@ -14,6 +14,7 @@ from penstock.bindings.parameters import (
     ALL_ROLES,
     CLIENT_SETTING,
     FILE_SCHEMES,
+    JAVA_SETTINGS,
     OWN_SETTINGS,
     PARAMETERS,
     RABBIT_SCHEMES,
@@ -22,7 +23,7 @@ from penstock.bindings.parameters import (
     is_client_setting,
     parameters_of,
 )
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import check_reference, redacted
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     RECORDS_PER_BATCH,
@@ -130,6 +131,10 @@ class _Uri:
             bare = name.removeprefix("kafka.")
             if bare in OWN_SETTINGS:
                 raise ValueError(f"{bare} is set by penstock; {OWN_SETTINGS[bare]}")
+            for java, instead in JAVA_SETTINGS.items():
+                if bare.startswith(java):
+                    raise ValueError(f"{bare} is a setting of Kafka's Java client; {instead}")
+            check_reference(bare, value)
             if bare in settings:
                 raise ValueError(f"the client setting {bare} is given twice")
             settings[bare] = value
@@ -264,6 +269,11 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
         create_topic=known.get("create_topic") == "true",
         client=uri.client(),
         max_bytes_per_batch=known.get("max_bytes_per_batch", usual_bytes),
+        missing=known.get("missing", "fail"),
+        key_field=known.get("key"),
+        header_fields=known.get("headers", ()),
+        partitioner=known.get("partitioner", "murmur2_random"),
+        origin=known.get("origin") == "true",
     )
 
 

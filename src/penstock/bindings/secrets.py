@@ -1,14 +1,26 @@
-"""Secrets: URIs and texts with passwords masked."""
+"""Secrets: references to them in settings, and URIs and texts with passwords masked."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import urllib.parse
-from typing import Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from penstock.bindings.types import Binding, FilesBinding
+from penstock.errors import BindingError
 
-__all__ = ["public_uri", "redacted", "without_secrets"]
+__all__ = [
+    "check_reference",
+    "public_uri",
+    "redacted",
+    "resolved_setting",
+    "resolved_settings",
+    "without_secrets",
+]
 
 
 # In the name of a folder that is not itself a URI, @ has no meaning.
@@ -16,7 +28,10 @@ _LOGIN: Final = re.compile(
     r"(?s)^(?!\s*(?:jsonl|csv|parquet|text|console):(?!\s*[A-Za-z][A-Za-z0-9+.-]*:))([^:]*:/*[^:]*:).*@"
 )
 _URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
-_SECRET: Final = re.compile(r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)[^&]*")
+_SECRET: Final = re.compile(
+    r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)(?!env:|file:)[^&]*"
+)
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def redacted(uri: str) -> str:
@@ -24,6 +39,8 @@ def redacted(uri: str) -> str:
 
     >>> redacted("kafka://h:9092/t?sasl.password=abc&format=json")
     'kafka://h:9092/t?sasl.password=***&format=json'
+    >>> redacted("kafka://h:9092/t?sasl.password=env:KAFKA_PASSWORD")
+    'kafka://h:9092/t?sasl.password=env:KAFKA_PASSWORD'
     >>> redacted("amqp://guest:abc@h:5672/%2F/readings")
     'amqp://guest:***@h:5672/%2F/readings'
     """
@@ -45,3 +62,45 @@ def public_uri(binding: Binding) -> str:
     if isinstance(binding, FilesBinding):
         return f"{binding.format}:{urllib.parse.quote(binding.directory)}"
     return redacted(binding.uri)
+
+
+def check_reference(name: str, value: str) -> None:
+    """Raise ValueError when a setting begins like a reference but is none."""
+    kind, _, place = value.partition(":")
+    if kind == "env" and not _VARIABLE.fullmatch(place):
+        raise ValueError(f"{name}=env:{place} must name an environment variable, such as env:KAFKA_PASSWORD")
+    if kind == "file" and not Path(place).is_absolute():
+        raise ValueError(f"{name}=file:{place} must have an absolute path, such as file:/run/secrets/kafka")
+
+
+def resolved_settings(stream: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return client settings with the values that they refer to (`env:NAME`, `file:PATH`), as this process has them.
+
+    Call it where a client is made, so that nothing else ever holds the values. Raises BindingError when one is missing.
+    """
+    return {name: _resolved(stream, name, value) for name, value in settings.items()}
+
+
+def resolved_setting(stream: str, settings: Mapping[str, Any], name: str) -> Any:
+    """Return one setting likewise; None if it is not among them."""
+    return _resolved(stream, name, settings.get(name))
+
+
+def _resolved(stream: str, name: str, value: Any) -> Any:
+    kind, _, place = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if kind == "env":
+        if place in os.environ:
+            return os.environ[place]
+        reason = f"there is no environment variable {place}"
+    elif kind == "file":
+        try:
+            # Editors and tools end a file with a line end, which belongs to no password.
+            return Path(place).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as e:
+            reason = f"that file cannot be read ({getattr(e, 'strerror', None) or e})"
+    else:
+        return value
+    raise BindingError(
+        f"Stream {stream!r}: {name}={value}, but {reason} in the process {os.getpid()} on {socket.gethostname()}. "
+        "Provide it where the job starts, and on every machine that has workers."
+    )

@@ -68,7 +68,10 @@ class KafkaBinding:
 
     `max_records_per_batch` is None for a control stream whose binding sets none: at a start its backlog is then read
     before any data, in as many micro-batches as the default limit needs. `max_bytes_per_batch` is applied by the mean
-    size of the records so far.
+    size of the records so far. `missing` says what happens when brokers delete records before they are read.
+
+    Of a sink, `key_field` is the field with the key of a message, if that is not the record's own, `header_fields` are
+    fields that become headers, each with the header's name, and `origin` says whether a header tells messages apart.
     """
 
     stream: str
@@ -82,6 +85,11 @@ class KafkaBinding:
     create_topic: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
     max_bytes_per_batch: int | None = None
+    missing: Missing = "fail"
+    key_field: str | None = None
+    header_fields: tuple[tuple[str, str], ...] = ()
+    partitioner: str = "murmur2_random"
+    origin: bool = False
 
     @property
     def is_paced(self) -> bool:

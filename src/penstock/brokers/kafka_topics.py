@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
@@ -52,7 +53,10 @@ class LastError:
 def build_client(
     make: Callable[..., _Client], binding: KafkaBinding, settings: Mapping[str, Any], errors: LastError
 ) -> _Client:
-    """Build a quiet confluent-kafka client. Raises BindingError when it does not know a setting."""
+    """Build a quiet confluent-kafka client, with the values that settings refer to.
+
+    Raises BindingError when it does not know a setting, or a value is not there.
+    """
     own = {
         "bootstrap.servers": binding.servers,
         # Looking up a topic must not create it: a mistyped name must be an error.
@@ -60,10 +64,14 @@ def build_client(
         "enable.metrics.push": False,
     }
     quiet = {"error_cb": errors, "log.connection.close": False, "logger": kafka_log}
+    found = resolved_settings(binding.stream, settings)
     try:
-        return make({**own, **settings, **quiet})
+        return make({**own, **found, **quiet})
     except (KafkaException, ValueError, TypeError) as e:
-        reason = e.args[0].str() if isinstance(e, KafkaException) else e
+        reason = e.args[0].str() if isinstance(e, KafkaException) else str(e)
+        for name, value in found.items():
+            if value != settings[name]:
+                reason = reason.replace(value, str(settings[name]))
         raise BindingError(
             f"Stream {binding.stream!r}: the Kafka client rejects a setting of "
             f"kafka://{binding.servers}/{binding.topic}: {reason}. Correct it in the URI."

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S
 from penstock.errors import ExternalSystemError
@@ -50,6 +51,6 @@ def _offsets(
 
 
 def _isolation(binding: KafkaBinding) -> IsolationLevel:
-    if binding.client.get("isolation.level") == "read_uncommitted":
+    if resolved_setting(binding.stream, binding.client, "isolation.level") == "read_uncommitted":
         return IsolationLevel.READ_UNCOMMITTED
     return IsolationLevel.READ_COMMITTED

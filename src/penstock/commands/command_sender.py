@@ -160,10 +160,8 @@ def _to_kafka(command: Command, binding: KafkaBinding) -> None:
     from confluent_kafka import KafkaException, Producer
 
     from penstock.brokers.kafka_topics import LastError, build_client, check_topic
-    from penstock.sources.kafka_source import client_settings
 
-    settings = client_settings(binding)
-    check_topic(binding, settings)
+    check_topic(binding, binding.client)
     failures: list[Any] = []
     errors = LastError()
     own = {
@@ -174,7 +172,7 @@ def _to_kafka(command: Command, binding: KafkaBinding) -> None:
         "linger.ms": 0,
         "on_delivery": lambda error, _: failures.append(error) if error is not None else None,
     }
-    producer = build_client(Producer, binding, settings | own, errors)
+    producer = build_client(Producer, binding, {**binding.client, **own}, errors)
     try:
         # Commands for one step stay in order, whatever the number of partitions.
         producer.produce(binding.topic, _encode(command, binding), (command.target.step or "*").encode())

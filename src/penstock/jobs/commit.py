@@ -195,7 +195,9 @@ class BatchCommitter:
         self._topic_lags: dict[str, Lag] = {}
         self.history = ControlHistory(checkpoint, bound.lineage, {})
         # In real time a task takes what comes, and waits while too much of it is unprocessed.
-        self.bounds: Final = BatchBounds.of(checkpoint, () if in_real_time else bound.sources)
+        self.bounds: Final = BatchBounds.of(
+            checkpoint, () if in_real_time else bound.sources, bound.max_batch_bytes
+        )
         self._rates: list[tuple[float, int]] = []
         # By step and slot. A new run gets all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}

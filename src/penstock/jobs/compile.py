@@ -45,6 +45,7 @@ from penstock.records.wire_formats import Format, format_of
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.cuts import oldest_ends
+from penstock.runtime.message_fields import MessageFields
 from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan, wants_starts
 from penstock.runtime.record_reader import StreamReader
@@ -55,10 +56,12 @@ from penstock.sinks.console import ConsoleSink
 from penstock.sinks.discard import DiscardSink
 from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
+from penstock.sinks.message_parts import check_parts
 from penstock.sources import kafka_source
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
+from penstock.sources.gathered_messages import WantedParts
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.rate import RateLog, check_schema
@@ -67,7 +70,16 @@ from penstock.sources.socket import SocketReceiver
 from penstock.sources.starts import StartLog
 from penstock.sources.topic_identity import TopicIdentity
 from penstock.spark.lazy_pickle import Sealed
-from penstock.streams.graph import COMMANDS, RECEIPTS, STARTS, Port, ProcessNode, SourceNode, TransformNode
+from penstock.streams.graph import (
+    COMMANDS,
+    RECEIPTS,
+    STARTS,
+    Port,
+    ProcessNode,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+)
 from penstock.streams.job_description import JobDescription
 
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
@@ -79,7 +91,8 @@ _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 class CompiledJob:
     """A job with its sources and sinks, ready to run.
 
-    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them.
+    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them. `max_batch_bytes` is
+    the limit of what a micro-batch reads of a topic whose binding has none.
     """
 
     plan: JobPlan
@@ -93,6 +106,7 @@ class CompiledJob:
     dead_letters_at: str
     topics: TopicIdentity
     notes: list[str]
+    max_batch_bytes: int | None = None
 
     @property
     def writer(self) -> Writer:
@@ -116,6 +130,9 @@ def compile_job(
     read = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
     topics, notes = known_topics((bindings[node.name] for node in read), checkpoint, lineage)
     sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics))
+    for name in (RECEIPTS, DEAD_LETTERS):
+        if name in bindings:
+            _refuse_origin(bindings[name])
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
@@ -127,8 +144,20 @@ def compile_job(
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
     graph = described_graph(job.name, plan, bindings)
+    shares = settings.memory_shares(lineage.parallelism)
     return CompiledJob(
-        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
+        plan,
+        lineage,
+        sources,
+        sinks,
+        receivers,
+        receipts,
+        control,
+        graph,
+        where,
+        topics,
+        notes,
+        None if shares is None else lineage.parallelism * shares.records_mb << 20,
     )
 
 
@@ -148,6 +177,7 @@ def _plan(
         if isinstance(binding := bindings[n.name], KafkaBinding)
     }
     timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
+    shares = settings.memory_shares(lineage.parallelism)
     return JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -157,7 +187,8 @@ def _plan(
         ),
         strict=settings.strict,
         parallelism=lineage.parallelism,
-        state_memory_bytes=settings.state_memory_mb << 20,
+        state_memory_bytes=(settings.state_memory_mb if shares is None else shares.state_mb) << 20,
+        waiting_bytes=JobPlan.waiting_bytes if shares is None else shares.records_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=kafka_sources,
         in_real_time=bool(settings.checkpoint_interval_ms),
@@ -175,6 +206,7 @@ def _sinks(
     for sink in job.graph.sinks():
         binding = bindings[sink.name]
         if settings.checkpoint_interval_ms and isinstance(binding, KafkaBinding):
+            _check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
         made = _sink(binding, sink.record_type, sink.protobuf)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
@@ -184,6 +216,26 @@ def _sinks(
         DEAD_LETTER_TYPE.schema,
     )
     return sinks
+
+
+def _refuse_origin(binding: Binding) -> None:
+    """Raise BindingError when messages are to have an origin that are not records of a stream."""
+    if isinstance(binding, KafkaBinding) and binding.origin:
+        raise BindingError(
+            f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
+            "Leave it out."
+        )
+
+
+def _check_origin(job: JobDescription, sink: SinkNode, binding: KafkaBinding) -> None:
+    """Raise BindingError when the origins of records would differ after a crash in real time."""
+    steps = [node for node in job.graph.origins(sink.upstream) if isinstance(node, ProcessNode)]
+    if binding.origin and steps:
+        raise BindingError(
+            f"Sink {sink.name!r}: origin=true numbers the output of step {steps[0].step!r} within a micro-batch, and "
+            "real time has none: what is read again after a crash comes in other rounds. Use delivery=exactly-once, or "
+            "run the job in micro-batches."
+        )
 
 
 def _sources(
@@ -306,7 +358,7 @@ def _has_raw(binding: Binding) -> bool:
 
 
 # A task in real time does not flush what it has sent until its interval ends.
-_AT_ONCE: Final = {"linger.ms": "1"}
+_AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
 
 
 @dataclass(frozen=True)
@@ -336,16 +388,17 @@ class _Place:
 def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSource, Receiver[Any] | None]:
     """Return the source, and a receiver that writes its journal if it cannot be read again."""
     where = place.checkpoint.folder / "sources"
+    is_filled = _is_filled(node, binding)
     log: ReplayableLog[Any]
     receiver: Receiver[Any] | None = None
     name: Any = None
     if isinstance(binding, KafkaBinding):
         log = KafkaLog(
             binding,
-            kafka_source.client_settings(binding),
+            binding.client,
             place.topics.begins[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
-            wants_keys=place.plan.wants_keys(Port(node.id)),
+            WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
         )
         name = binding.format
     elif isinstance(binding, FilesBinding):
@@ -363,7 +416,24 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         log = JournalLog(folder)
         name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
-    return BoundSource(node, log, StreamReader(place.plan, node, _format(name, node), lines)), receiver
+    fields = MessageFields(node.record_type, node.metadata) if is_filled else None
+    kind = node.record_type if fields is None else node.body_type
+    reader = StreamReader(place.plan, node, _format(name, node, kind), lines, fields)
+    return BoundSource(node, log, reader), receiver
+
+
+def _is_filled(node: SourceNode, binding: Binding) -> bool:
+    """Return whether messages fill fields of a stream. Raises BindingError when its source cannot have them."""
+    if not node.metadata or isinstance(binding, KafkaBinding):
+        return bool(node.metadata)
+    # Files that were made from records have all of their fields, and so have records from Python.
+    if isinstance(binding, FilesBinding) and binding.format != "text":
+        return False
+    raise BindingError(
+        f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
+        f"{redacted(binding.uri)!r} does not have. Bind it to kafka://, to a folder (jsonl, csv, parquet) whose "
+        "records have these fields, or describe the stream without metadata=."
+    )
 
 
 def _receiver(
@@ -422,16 +492,17 @@ def _is_one_text(record_type: RecordType) -> bool:
     return len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary())
 
 
-def _format(name: Any, node: SourceNode) -> Format | None:
+def _format(name: Any, node: SourceNode, kind: RecordType) -> Format | None:
     if name is None or node is COMMAND_NODE:
         return None
-    return format_of(name, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
+    return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)
 
 
 def _sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None) -> Sink:
     if isinstance(binding, FilesBinding):
         return FilesSink(binding)
     if isinstance(binding, KafkaBinding):
+        check_parts(binding, record_type)
         return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
     if isinstance(binding, DiscardBinding):
         return DiscardSink()

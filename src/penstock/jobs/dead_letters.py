@@ -24,7 +24,6 @@ from penstock.bindings.types import Binding, FilesBinding, KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client, check_topic
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.operators.record_blocks import DeadLetter
-from penstock.sources.kafka_source import client_settings
 
 __all__ = ["FoundLetter", "format_record", "newest_letters"]
 
@@ -140,7 +139,7 @@ def _read_parquet(path: Path, most: int) -> list[DeadLetter]:
 
 
 def _read_topic(binding: KafkaBinding, most: int, timeout_s: float) -> list[FoundLetter]:
-    settings = client_settings(binding)
+    settings = binding.client
     deadline_s = time.monotonic() + timeout_s
     partitions = check_topic(binding, settings, timeout_s)
     errors = LastError()

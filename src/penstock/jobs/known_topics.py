@@ -9,7 +9,6 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.snapshot_capture import positions_of
 from penstock.sources.base import topic_offsets
-from penstock.sources.kafka_source import client_settings
 from penstock.sources.topic_identity import TopicIdentity
 
 __all__ = ["known_topics"]
@@ -34,6 +33,6 @@ def known_topics(
     for binding in of_kafka:
         # The position names one topic, which may differ from the topic of the binding.
         read_to = topic_offsets(positions.get(binding.stream, {}))
-        note = topics.begin(binding, client_settings(binding), read_to)
+        note = topics.begin(binding, binding.client, read_to)
         notes += [note] if note is not None else []
     return topics, notes

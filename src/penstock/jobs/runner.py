@@ -41,6 +41,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import handle_signals
 from penstock.jobs.stream_lags import StreamLags
 from penstock.jobs.worker_output import WorkerOutput
+from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import evolve, finish_rescaling
@@ -360,6 +361,7 @@ class JobRunner:
         return Checkpoint.open(self._settings.checkpoint)
 
     def _session_settings(self, bound: CompiledJob, checkpoint: Checkpoint) -> SessionSettings:
+        shares = self._settings.memory_shares(bound.lineage.parallelism)
         return SessionSettings(
             app_name=self._job.name,
             master=self._settings.master,
@@ -367,6 +369,8 @@ class JobRunner:
             log_file=checkpoint.folder / "spark.log",
             log_bytes=self._settings.log_mb << 18,
             bounded=self._settings.bounded,
+            heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
+            frugal=shares is not None or bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
             more=self._settings.spark_settings,
         )

@@ -11,8 +11,8 @@ import msgspec
 from penstock.metrics.batch_metrics import Lag
 from penstock.runtime.bound_source import BoundSource
 from penstock.sources.base import ReplayableLog
+from penstock.sources.gathered_messages import partition_name
 from penstock.sources.kafka_log import KafkaLog
-from penstock.sources.topic_reader import partition_name
 from penstock.spark.progress import SourceProgress
 
 __all__ = ["LagClock", "StreamLags", "Waiting", "log_waiting", "topic_waiting"]

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -51,20 +52,31 @@ class KafkaBroker:
     Args:
         folder: the folder of its data; None is a temporary folder that is removed at the end.
         heap_mb: the broker's heap, in megabytes.
+        users: the passwords of users, by name. With them the broker also listens at `secured`, where clients log in
+            (SASL_PLAINTEXT, mechanism PLAIN).
 
     """
 
-    def __init__(self, folder: Path | None = None, heap_mb: int = 512) -> None:
+    def __init__(
+        self, folder: Path | None = None, heap_mb: int = 512, users: Mapping[str, str] | None = None
+    ) -> None:
         self._temporary = folder is None
         self._folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self._heap_mb = heap_mb
         self._process: subprocess.Popen[bytes] | None = None
-        self._port, self._controller_port = _free_ports()
+        self._users = dict(users or {})
+        self._port, self._controller_port, self._secured_port = _free_ports()
 
     @property
     def bootstrap(self) -> str:
         """The address for clients, `host:port`."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def secured(self) -> str:
+        """The address for clients that log in, `host:port`."""
+        assert self._users, "the broker has no users"
+        return f"127.0.0.1:{self._secured_port}"
 
     @property
     def pid(self) -> int:
@@ -182,6 +194,22 @@ class KafkaBroker:
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.hours": "168",
         }
+        if self._users:
+            where = f",SASL_PLAINTEXT://127.0.0.1:{self._secured_port}"
+            users = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
+            login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+            settings["listeners"] += where
+            settings["advertised.listeners"] += where
+            settings["listener.security.protocol.map"] = ",".join(
+                f"{name}:{protocol}"
+                for name, protocol in (
+                    ("PLAINTEXT", "PLAINTEXT"),
+                    ("CONTROLLER", "PLAINTEXT"),
+                    ("SASL_PLAINTEXT", "SASL_PLAINTEXT"),
+                )
+            )
+            settings["sasl.enabled.mechanisms"] = "PLAIN"
+            settings["listener.name.sasl_plaintext.plain.sasl.jaas.config"] = f"{login} required {users};"
         return "".join(f"{name}={value}\n" for name, value in settings.items())
 
     def _await_ready(self) -> None:
@@ -209,13 +237,13 @@ def _ignore(error: Any) -> None:
     """Ignore an error, since the result of the call reports it."""
 
 
-def _free_ports() -> tuple[int, int]:
-    """Return two free ports below those that the kernel uses for outgoing connections.
+def _free_ports() -> tuple[int, int, int]:
+    """Return three free ports below those that the kernel uses for outgoing connections.
 
     With a port of that range, a client that retries while the broker is down could connect to itself and hold the port.
     """
-    with socket.socket() as first, socket.socket() as second:
-        return _bind(first), _bind(second)
+    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
+        return _bind(first), _bind(second), _bind(third)
 
 
 def _bind(listener: socket.socket) -> int:

@@ -20,7 +20,6 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from penstock.errors import ExternalSystemError
 from penstock.realtime.interval_files import Interval, IntervalFiles
 from penstock.realtime.messages import (
     GREETING_TIMEOUT_S,
@@ -45,6 +44,7 @@ from penstock.realtime.messages import (
     send,
 )
 from penstock.realtime.slot_engine import CoordinatorAddress
+from penstock.realtime.topic_growth import TopicGrowth
 from penstock.sources.base import ReplayableLog
 from penstock.sources.kafka_log import KafkaLog
 
@@ -60,13 +60,14 @@ _decoder: Final = msgspec.msgpack.Decoder(ToCoordinator)
 
 @dataclass
 class _Session:
-    """The engines of all slots, from the interval in which they were launched on.
+    """The engines of all slots, `size` of them, from the interval in which they were launched on.
 
     `positions` are those after what was pushed, as the logs have them, and `cut` those at the end of the present
     interval; the positions of topics are known once engines are done.
     """
 
     id: int
+    size: int
     interval: int
     positions: dict[str, Any]
     tasks: set[int] = field(default_factory=set)
@@ -82,6 +83,11 @@ class _Session:
     cut_s: float = 0.0
     # After its present interval a new session begins, for example with partitions that a topic has got.
     is_last: bool = False
+
+    @property
+    def has_all_tasks(self) -> bool:
+        """Whether all tasks of the present interval are there."""
+        return len(self.tasks) == self.size
 
 
 class Coordinator:
@@ -146,6 +152,7 @@ class Coordinator:
         self._selector: Final = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._closing = False
+        self._growth: Final = TopicGrowth(dict(self._topics()), self._look_again)
         self._thread: Final = threading.Thread(target=self._run, name="coordinator", daemon=True)
 
     def __enter__(self) -> Self:
@@ -153,9 +160,11 @@ class Coordinator:
         self._selector.register(self._server, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._thread.start()
+        self._growth.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._growth.close()
         self._closing = True
         self._wake.send(b"\0")
         self._thread.join()
@@ -164,36 +173,21 @@ class Coordinator:
 
     def begin(self, number: int) -> None:
         """Begin an interval, in Spark's numbering. Its tasks come afterwards."""
-        has_grown = self._has_grown()
         with self._lock:
             self._number = number
             self._hastens = self._finishes = False
             self._recorded = self._files.read(number)
             session = self._session
-            if session is not None:
-                if session.interval != number or not session.has_begun or self._recorded is not None:
-                    self._drop()
-                else:
-                    session.is_last = has_grown
+            if session is not None and (
+                session.interval != number or not session.has_begun or self._recorded is not None
+            ):
+                self._drop()
             # A power loss may undo the commit of the last interval, but not that of the one before it.
             if self._read_before is not None:
                 for name, log in self._logs.items():
                     log.forget(log.decode(self._read_before[name]))
             self._read_before = self._positions or None
             self._positions = self._files.positions_before(number, self._first)
-
-    def _has_grown(self) -> bool:
-        """Return whether topics have partitions that the present session does not read."""
-        session = self._session
-        if session is None or not session.has_begun:
-            return False
-        # If a broker does not answer, those who read tell it.
-        with contextlib.suppress(ExternalSystemError):
-            for name, log in self._topics():
-                known = session.positions[name]
-                if any(number not in known for number in log.latest(known, limited=False)):
-                    return True
-        return False
 
     def ends(self) -> dict[str, tuple[dict[str, Any], dict[str, Any] | None]]:
         """Return where each stream stands after the last interval, and its newest end if known, as offsets."""
@@ -221,6 +215,11 @@ class Coordinator:
         """End the interval now, and the engines with it."""
         self._finishes = True
         self._wake.send(b"\0")
+
+    def _look_again(self) -> None:
+        # It may be told after the end.
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
 
     def _run(self) -> None:
         try:
@@ -296,7 +295,7 @@ class Coordinator:
             if self._session is None:
                 self._recorded = self._files.read(message.number)
                 positions = {name: log.decode(self._positions[name]) for name, log in self._logs.items()}
-                self._session = _Session(next(self._sessions), message.number, positions)
+                self._session = _Session(next(self._sessions), self._tasks, message.number, positions)
             session = self._session
             assert session is not None
             session.tasks.add(message.task)
@@ -328,6 +327,7 @@ class Coordinator:
             until = own if self._drains else None
             self._tell(one, Go(peers, self._of_task(follows, task), history, until, log))
         session.has_begun = True
+        self._growth.follow(follows)
         if session.awaits_history or (self._drains and self._recorded is None):
             self._push(session, history=True)
 
@@ -374,14 +374,15 @@ class Coordinator:
         if self._recorded is None:
             self._push(session)
         # The tasks of the interval take what it has done to Spark.
-        if session.cut is None and session.interval == self._number and len(session.tasks) == self._tasks:
+        if session.cut is None and session.interval == self._number and session.has_all_tasks:
             self._end(session)
 
     def _end(self, session: _Session) -> None:
         """End the interval if it is time."""
         # The end would let data be read before the slots have caught up.
         drains = self._drains and not session.awaits_history
-        is_last = self._recorded is not None or drains or self._finishes
+        grows = self._growth.has_grown and not session.awaits_history
+        is_last = self._recorded is not None or drains or self._finishes or grows
         is_due = time.monotonic() >= session.busy_s.get(session.interval, math.inf) + self._interval_s
         if is_last or ((self._hastens or is_due) and not session.awaits_history):
             session.is_last |= is_last

@@ -17,14 +17,12 @@ import msgspec
 from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox, PeerLostError
 from penstock.realtime.messages import (
-    GREETING_TIMEOUT_S,
-    MAX_GREETING_BYTES,
     Bundle,
     Joined,
     connect,
     hang_up,
-    knows_secret,
     receive,
+    receive_greeting,
     send,
 )
 from penstock.realtime.slot_rounds import FOR_EACH_LEVEL
@@ -60,6 +58,7 @@ class Exchange:
         }
         self._depth: Final = len(plan.levels())
         self._is_over = False
+        self._is_closed = False
         self._sockets: list[socket.socket] = []
         self._reading: dict[int, socket.socket] = {}
         self._running: dict[int, socket.socket] = {}
@@ -86,11 +85,14 @@ class Exchange:
             while True:
                 one, _ = self._server.accept()
                 self._sockets.append(one)
+                if self._is_closed:
+                    # It came while the others were closed.
+                    hang_up(one)
                 threading.Thread(target=self._receive, args=(one,), daemon=True).start()
 
     def _receive(self, one: socket.socket) -> None:
         """Put what an engine sends into the inbox."""
-        joined = self._greeting(one)
+        joined: Joined | None = receive_greeting(one, _joined, self._secret)
         if joined is None:
             one.close()
             return
@@ -99,22 +101,18 @@ class Exchange:
                 bundle = receive(one, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
                 delivery = Delivery(
-                    bundle.sender, bundle.interval, bundle.level, rows, bundle.through, bundle.times
+                    bundle.sender,
+                    bundle.interval,
+                    bundle.level,
+                    rows,
+                    bundle.through,
+                    bundle.at_end,
+                    bundle.times,
                 )
                 if not self._inbox.offer(delivery, waits=joined.waits):
                     return
         except (OSError, msgspec.DecodeError) as e:
             self._lose(e)
-
-    def _greeting(self, one: socket.socket) -> Joined | None:
-        """Return how an engine introduces itself; None for anybody else."""
-        one.settimeout(GREETING_TIMEOUT_S)
-        try:
-            joined: Joined = receive(one, _joined, MAX_GREETING_BYTES)
-            one.settimeout(None)
-        except (OSError, msgspec.DecodeError):
-            return None
-        return joined if knows_secret(joined, self._secret) else None
 
     def _lose(self, error: Exception) -> PeerLostError:
         lost = PeerLostError(f"another engine of the job is gone ({error})")
@@ -126,7 +124,7 @@ class Exchange:
         self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None
     ) -> None:
         """Send what a reader has read, with the times of the records."""
-        direct = self._send(sender, interval, rows, times, 1, is_reader=True)
+        direct = self._send(sender, interval, rows, times, 1, is_reader=True, at_end=False)
         if direct:
             self._inbox.put(Delivery(sender, interval, 0, direct, times=times), waits=True)
 
@@ -135,10 +133,17 @@ class Exchange:
         self._end(Delivery(sender, interval, 0, None, through), self._reading, self._reading_lock)
 
     def send_emitted(
-        self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None, level: int
+        self,
+        sender: str,
+        interval: int,
+        rows: Iterable[PackedRow],
+        times: SourceTimes | None,
+        level: int,
+        *,
+        at_end: bool,
     ) -> list[PackedRow]:
-        """Send what the slot has emitted, with the times of its causes. Return the rows for sinks and the driver."""
-        return self._send(sender, interval, rows, times, level, is_reader=False)
+        """Send what the slot has emitted, perhaps for the end. Return the rows for sinks and the driver."""
+        return self._send(sender, interval, rows, times, level, is_reader=False, at_end=at_end)
 
     def end_level(self, sender: str, interval: int, through: int) -> None:
         """Tell all slots that this slot emits nothing more in an interval from levels up to one."""
@@ -153,6 +158,7 @@ class Exchange:
         level: int,
         *,
         is_reader: bool,
+        at_end: bool,
     ) -> list[PackedRow]:
         direct: list[PackedRow] = []
         found: dict[tuple[int, int], list[PackedRow]] = {}
@@ -169,7 +175,7 @@ class Exchange:
             row = encode_body(row)
             found.setdefault((for_level, task), []).append(row._replace(body=bytes(row.body)))
         for (for_level, task), some in sorted(found.items()):
-            delivery = Delivery(sender, interval, for_level, some, times=times)
+            delivery = Delivery(sender, interval, for_level, some, at_end=at_end, times=times)
             self._deliver(delivery, task, is_reader=is_reader)
         return direct
 
@@ -182,9 +188,10 @@ class Exchange:
             self._tell(to, delivery)
 
     def _tell(self, to: socket.socket, delivery: Delivery) -> None:
-        rows = None if delivery.rows is None else [tuple(row) for row in delivery.rows]
+        sender, interval, level, found, through, at_end, times = delivery
+        rows = None if found is None else [tuple(row) for row in found]
         try:
-            send(to, Bundle(delivery.sender, delivery.interval, delivery.level, rows, *delivery[4:]))
+            send(to, Bundle(sender, interval, level, rows, through, at_end, times))
         except OSError as e:
             raise self._lose(e) from e
 
@@ -200,5 +207,6 @@ class Exchange:
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed = True
         for one in [self._server, *self._sockets]:
             hang_up(one)

@@ -16,13 +16,17 @@ class PeerLostError(Exception):
 
 
 class Delivery(NamedTuple):
-    """Rows of a sender for a level. Without rows, what ends: as `Bundle.through`. `times` are for metrics only."""
+    """Rows of a sender for a level, perhaps for the end of the interval. Without rows, what ends: see `Bundle`.
+
+    `times` are those of the records that caused the rows, for metrics only.
+    """
 
     sender: str
     interval: int
     level: int
     rows: list[PackedRow] | None
     through: int = 0
+    at_end: bool = False
     times: SourceTimes | None = None
 
     @property

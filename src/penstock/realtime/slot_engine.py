@@ -60,8 +60,6 @@ from penstock.state.kept_slots import SlotCache
 
 __all__ = ["CoordinatorAddress", "JobInRealTime", "SlotEngine"]
 
-# What readers may have read before the slot has processed it.
-_WAITING_BYTES: Final = 32 << 20
 # Readers and the slot share the interpreter. By default one waits 5 ms for the other.
 _SWITCH_S: Final = 0.0005
 
@@ -129,7 +127,7 @@ class SlotEngine:
         self._number = first
         self._attempt: Final = attempt
         self._cache: Final = cache
-        self._inbox: Final = Inbox(_WAITING_BYTES, first)
+        self._inbox: Final = Inbox(job.plan.waiting_bytes, first)
         place = job.coordinator
         self._link: Final = connect((place.host, place.port))
         host = self._link.getsockname()[0]

@@ -22,7 +22,7 @@ from penstock.records.json_lines import JsonLines
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType, concat_batches, rows_where
 
-__all__ = ["Decoded", "Format", "FormatName", "format_of"]
+__all__ = ["Decoded", "Format", "FormatName", "decode_pieces", "format_of"]
 
 _OPEN, _CLOSE, _LINE_END = b"{}\n"
 
@@ -71,10 +71,13 @@ def format_of(
     return ProtobufFormat(record_type, protobuf, allow_nan)
 
 
-def _decode_pieces(
+def decode_pieces(
     raw: pa.Array, decode: Callable[[pa.Array], pa.RecordBatch], schema: pa.Schema
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None, list[tuple[int, str]]]:
-    """Decode a column whole, or by halves where that fails, until each record that does not decode is isolated."""
+    """Decode a column whole, or by halves where that fails, until each record that does not decode is isolated.
+
+    Returns the records, their rows (None: all, in order), and why the others do not decode.
+    """
     pieces: list[pa.RecordBatch] = []
     bad: list[tuple[int, str]] = []
 
@@ -153,7 +156,7 @@ class JsonFormat:
         return _decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
-        decoded = Decoded(*_decode_pieces(raw, self._decode_all, self._type.schema))
+        decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
         return _reject_invalid(decoded, self._type, self._allow_nan)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
@@ -208,7 +211,7 @@ class BytesFormat:
         return _decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
-        return Decoded(*_decode_pieces(raw, self._decode_all, self._type.schema))
+        return Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         column = raw
@@ -270,7 +273,7 @@ class ProtobufFormat:
         return _decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
-        decoded = Decoded(*_decode_pieces(raw, self._decode_all, self._type.schema))
+        decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
         return _reject_invalid(decoded, self._type, self._allow_nan)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:

@@ -26,6 +26,7 @@ from penstock.records.schemas import record_type
 from penstock.streams.graph import DEAD_LETTERS
 
 __all__ = [
+    "CHECKPOINT_COMMANDS",
     "COUNTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_TYPE",
@@ -74,6 +75,8 @@ PACKED_SCHEMA: Final = pa.schema(
 )
 COUNTS: Final = "counts"
 SLOT_COMMANDS: Final = "slot-commands"
+CHECKPOINT_COMMANDS: Final = "checkpoint-commands"
+"""The same for commands that a slot in real time executes at the end of the interval."""
 REPORTS: Final = "reports"
 RECEIPT_COLUMNS: Final = "receipts"
 WATERMARKS: Final = "watermarks"

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.operators.watermarks import INGESTION_TIME, WatermarkUpdate
 from penstock.records.wire_formats import Format
+from penstock.runtime.message_fields import MessageFields
 from penstock.runtime.packed_rows import PackedRow, counts_row, packed_batches, times_row, watermark_rows
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import Router, dead_letter_rows
@@ -29,13 +30,14 @@ class StreamReader:
     """A reader that turns the chunks of one source into packed rows.
 
     `format` is None for sources that decode by themselves. With `lines`, raw values may end in a line end, which is
-    not part of the record.
+    not part of the record. `message_fields` adds the fields that are filled from messages.
     """
 
     plan: JobPlan
     node: SourceNode
     format: Format | None
     lines: bool = False
+    message_fields: MessageFields | None = None
 
     @functools.cached_property
     def _router(self) -> Router:
@@ -81,6 +83,8 @@ class StreamReader:
         assert chunk.raw is not None
         assert self.format is not None
         decoded = self.format.decode(chunk.raw)
+        if self.message_fields is not None:
+            decoded = self.message_fields.add(chunk, decoded)
         all_raw = _without_line_ends(chunk.raw) if self.lines else chunk.raw
         for row, reason in decoded.bad:
             raw = all_raw[row].as_py() or b""

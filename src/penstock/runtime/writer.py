@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pyarrow as pa
 from penstock.control.encoded_receipts import Batch, receipt_columns
 from penstock.engine.step import no_cyclic_collection
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.record_blocks import KEY, MESSAGE_KEY, Records
+from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, Records
 from penstock.records.types import RecordType
 from penstock.runtime.packed_rows import (
     COUNTS,
@@ -25,6 +26,7 @@ from penstock.runtime.packed_rows import (
     encode_receipt_columns,
     from_bytes,
     packed_batches,
+    place_of,
     record_batch_of,
     reports_of,
     reports_row,
@@ -32,7 +34,7 @@ from penstock.runtime.packed_rows import (
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.rejected_records import rejected_letters, write_cut
 from penstock.runtime.router import Router, dead_letter_rows
-from penstock.sinks.base import RejectingTask, Sink, SinkTask, TaskContext
+from penstock.sinks.base import RecordOrigin, RejectingTask, Sink, SinkTask, TaskContext
 from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
@@ -145,6 +147,15 @@ class Writer:
     sinks: Mapping[str, tuple[Sink, RecordType, pa.Schema]]
     lineage: str
 
+    def origin_of(self, row: PackedRow, offsets: pa.Array) -> RecordOrigin:
+        """Return where the records of a row come from."""
+        branch, stream, partition = place_of(row.partition)
+        return RecordOrigin(branch, stream, partition, offsets, stream in self._source_names)
+
+    @functools.cached_property
+    def _source_names(self) -> frozenset[str]:
+        return frozenset(source.name for source in self.plan.graph.sources())
+
     @property
     def commits_in_tasks(self) -> bool:
         """Whether tasks make records visible permanently, so that a replay must give each task the same ones."""
@@ -235,6 +246,8 @@ class WriterTask:
         batch = record_batch_of(row, schema)
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
         task, before = self._tasks[name], self._counts[name]
+        if isinstance(task, RejectingTask) and OFFSET in schema.names:
+            task.come_from(self._writer.origin_of(row, batch.column(OFFSET)))
         begun_s = time.perf_counter()
         task.write(batch.select(list(record_type.field_names)), keys)
         seconds = time.perf_counter() - begun_s

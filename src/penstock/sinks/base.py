@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.records.types import RecordType
 
-__all__ = ["RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext"]
+__all__ = ["RecordOrigin", "RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext"]
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,31 @@ class Rejection:
     max_bytes: int
 
 
+@dataclass(frozen=True)
+class RecordOrigin:
+    """Where records come from: a stream or the output of a step, its partition, and the offset of each record there.
+
+    `branch` tells apart the ways to a union. The offsets of a source are the same in each replay of its records; those
+    of a step in each replay of a micro-batch.
+    """
+
+    branch: str
+    stream: str
+    partition: str
+    offsets: pa.Array
+    is_source: bool
+
+
 class RejectingTask(SinkTask):
-    """The base class of sink tasks that may not be able to write every record."""
+    """The base class of sink tasks that may not be able to write every record, and may want to know its origin."""
 
     def __init__(self) -> None:
         self._rejections: list[Rejection] = []
+        self._origin: RecordOrigin | None = None
+
+    def come_from(self, origin: RecordOrigin) -> None:
+        """Note where the records of the next write come from."""
+        self._origin = origin
 
     def rejections(self) -> list[Rejection]:
         """Return the records that the last write left out. A replay of the batch leaves out the same."""

@@ -18,9 +18,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError
+from penstock.sinks.message_parts import Headers
 
 __all__ = [
     "FLUSH_TIMEOUT_S",
@@ -47,8 +49,6 @@ _MAX_PRODUCERS: Final = 64
 
 _SETTINGS: Final[dict[str, Any]] = {
     "enable.idempotence": True,
-    # Java's partitioner, so that penstock and Java producers put a key into the same partition.
-    "partitioner": "murmur2_random",
     "compression.type": "lz4",
     # A flush at the task's end sends at once, so waiting longer for full batches costs no latency.
     "linger.ms": 50,
@@ -87,6 +87,8 @@ class TransactionLostError(Exception):
 def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> dict[str, Any]:
     """Return the settings of a binding's producers; those in the URI override penstock's own."""
     own: dict[str, Any] = {"client.id": f"penstock-{binding.stream}", **_SETTINGS}
+    # The default is Java's, so that penstock and Java producers put a key into the same partition.
+    own["partitioner"] = binding.partitioner
     if transactional_id is None:
         own |= _PLAIN_SETTINGS
     else:
@@ -96,7 +98,8 @@ def producer_settings(binding: KafkaBinding, transactional_id: str | None) -> di
 
 def transaction_timeout_s(binding: KafkaBinding) -> float:
     """Return how long a transaction of the binding may be open before the broker ends it."""
-    return float(producer_settings(binding, "")["transaction.timeout.ms"]) / 1000
+    settings = producer_settings(binding, "")
+    return float(resolved_setting(binding.stream, settings, "transaction.timeout.ms")) / 1000
 
 
 def connection_settings(binding: KafkaBinding) -> dict[str, Any]:
@@ -121,10 +124,10 @@ class PlainProducer:
             ("plain", binding.servers, binding.topic, *_sorted_settings(binding)), lambda: cls(binding)
         )
 
-    def send(self, values: pa.Array, keys: pa.Array | None) -> None:
+    def send(self, values: pa.Array, keys: pa.Array | None, headers: Headers | None = None) -> None:
         """Queue messages. Raises ExternalSystemError when earlier ones could not be delivered."""
         try:
-            _send(self._producer, self._binding.topic, values, keys, self._raise_failures)
+            _send(self._producer, self._binding.topic, values, keys, headers or {}, self._raise_failures)
         except KafkaException as e:
             raise self._error(e.args[0]) from e
 
@@ -187,11 +190,11 @@ class TransactionalProducer:
         key = ("transactional", binding.servers, binding.topic, transactional_id, *_sorted_settings(binding))
         return _keep_client(key, lambda: cls(binding, transactional_id))
 
-    def send(self, values: pa.Array, keys: pa.Array | None) -> None:
+    def send(self, values: pa.Array, keys: pa.Array | None, headers: Headers | None = None) -> None:
         """Queue messages, in a transaction that the first one begins."""
         try:
             self._begin()
-            _send(self._producer, self._binding.topic, values, keys, lambda: None)
+            _send(self._producer, self._binding.topic, values, keys, headers or {}, lambda: None)
         except KafkaException as e:
             raise self._lost(e) from e
 
@@ -241,31 +244,57 @@ class TransactionalProducer:
 
 
 def _send(
-    producer: Producer, topic: str, values: pa.Array, keys: pa.Array | None, check: Callable[[], None]
+    producer: Producer,
+    topic: str,
+    values: pa.Array,
+    keys: pa.Array | None,
+    headers: Headers,
+    check: Callable[[], None],
 ) -> None:
     """Queue messages in order, waiting for room."""
     produce = producer.produce
     for begin in range(0, len(values), _SLICE_RECORDS):
         texts = values.slice(begin, _SLICE_RECORDS).to_pylist()
         some_keys = [None] * len(texts) if keys is None else keys.slice(begin, _SLICE_RECORDS).to_pylist()
-        for text, key in zip(texts, some_keys, strict=True):
-            try:
-                produce(topic, text, key)
-            except BufferError:
-                _produce_patiently(producer, topic, text, key, check)
+        if headers:
+            some = {name: column.slice(begin, _SLICE_RECORDS) for name, column in headers.items()}
+            _produce_with_headers(producer, topic, texts, some_keys, some, check)
+        else:
+            # The client's call for many messages takes them as dictionaries, and 1.5 times as long.
+            for text, key in zip(texts, some_keys, strict=True):
+                try:
+                    produce(topic, text, key)
+                except BufferError:
+                    _produce_patiently(producer, check, topic, text, key)
         producer.poll(0)
         check()
 
 
-def _produce_patiently(
-    producer: Producer, topic: str, text: bytes, key: bytes | None, check: Callable[[], None]
+def _produce_with_headers(
+    producer: Producer,
+    topic: str,
+    texts: list[bytes],
+    keys: list[bytes | None],
+    headers: Headers,
+    check: Callable[[], None],
 ) -> None:
+    produce = producer.produce
+    names, columns = list(headers), [column.to_pylist() for column in headers.values()]
+    for text, key, *found in zip(texts, keys, *columns, strict=True):
+        pairs = [(name, value) for name, value in zip(names, found, strict=True) if value is not None]
+        try:
+            produce(topic, text, key, headers=pairs)
+        except BufferError:
+            _produce_patiently(producer, check, topic, text, key, headers=pairs)
+
+
+def _produce_patiently(producer: Producer, check: Callable[[], None], *message: Any, **headers: Any) -> None:
     # Messages leave the queue when they are delivered or time out, so this loop ends.
     while True:
         producer.poll(0.05)
         check()
         with suppress(BufferError):
-            producer.produce(topic, text, key)
+            producer.produce(*message, **headers)
             return
 
 
@@ -311,7 +340,7 @@ _producers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
 
 def _sorted_settings(binding: KafkaBinding) -> Sequence[tuple[str, str]]:
-    return sorted(binding.client.items())
+    return sorted({**binding.client, "partitioner": binding.partitioner}.items())
 
 
 def _keep_client(key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:

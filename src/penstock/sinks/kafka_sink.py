@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -15,7 +15,7 @@ from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.kafka_groups import newest_batch
 from penstock.sinks.kafka_producers import (
     PlainProducer,
@@ -25,12 +25,16 @@ from penstock.sinks.kafka_producers import (
     forget,
     transaction_timeout_s,
 )
+from penstock.sinks.message_parts import Headers, headers_of, keys_of
 from penstock.sinks.message_sizes import MessageLimit, limit_of, oversized, with_limit
 from penstock.sinks.outgoing_messages import OutgoingMessages
 
 __all__ = ["Encoder", "KafkaSink"]
 
 _ATTEMPTS: Final = 3
+
+_Messages: TypeAlias = tuple[pa.Array, pa.Array | None, Headers]
+"""The values, keys and headers of messages."""
 
 
 class Encoder(Protocol):
@@ -76,9 +80,9 @@ class KafkaSink:
         """Return a task that is done when its records are safe, or committed."""
         if self.exactly_once:
             transactional_id = self._transactional_id(context.lineage, str(context.partition))
-            outgoing = _Encoded(self._binding, self._encoder, self._limit)
+            outgoing = _Encoded(self._binding, self._encoder, self._limit, context)
             return _TransactionTask(outgoing, transactional_id, context.batch_id)
-        return _PlainTask(_Encoded(self._binding, self._encoder, self._limit))
+        return _PlainTask(_Encoded(self._binding, self._encoder, self._limit, context))
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
         """Do nothing: the tasks have made their records visible."""
@@ -94,23 +98,27 @@ class _Encoded:
     binding: KafkaBinding
     encoder: Encoder
     limit: MessageLimit
+    context: TaskContext
 
     def messages(
-        self, batch: pa.RecordBatch, keys: pa.Array | None
-    ) -> tuple[pa.Array, pa.Array | None, list[Rejection]]:
-        """Return the values and keys of the messages that are not too large, and the records of the others."""
+        self, batch: pa.RecordBatch, keys: pa.Array | None, origin: RecordOrigin | None
+    ) -> tuple[_Messages, list[Rejection]]:
+        """Return the messages that are not too large, and the records of the others."""
         values = self.encoder.encode(batch)
+        keys = keys_of(self.binding, batch, keys)
+        headers = headers_of(self.binding, batch, self.context, origin)
         max_bytes = self.limit.max_bytes
-        sizes = oversized(values, keys, max_bytes)
+        sizes = oversized(values, keys, max_bytes, headers)
         if not sizes:
-            return values, keys, []
+            return (values, keys, headers), []
         topic = self.binding.topic
         rejections = [
             Rejection(row, self.limit.reason(size, topic), values[row].as_py(), max_bytes)
             for row, size in sizes.items()
         ]
         fits = pa.array([row not in sizes for row in range(len(values))])
-        return values.filter(fits), None if keys is None else keys.filter(fits), rejections
+        kept = {name: column.filter(fits) for name, column in headers.items()}
+        return (values.filter(fits), None if keys is None else keys.filter(fits), kept), rejections
 
 
 class _PlainTask(RejectingTask):
@@ -123,8 +131,8 @@ class _PlainTask(RejectingTask):
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         if len(batch):
-            values, keys, self._rejections = self._encoded.messages(batch, keys)
-            self._producer.send(values, keys)
+            messages, self._rejections = self._encoded.messages(batch, keys, self._origin)
+            self._producer.send(*messages)
 
     def finish(self) -> bytes:
         self._producer.flush()
@@ -161,8 +169,8 @@ class _TransactionTask(RejectingTask):
         if self._producer is None:
             self._producer = TransactionalProducer.of(self._binding, self._id)
             self._encoded = replace(self._encoded, limit=self._limit(self._producer))
-        values, keys, self._rejections = self._encoded.messages(batch, keys)
-        self._messages.append(values, keys)
+        messages, self._rejections = self._encoded.messages(batch, keys, self._origin)
+        self._messages.append(*messages)
 
     def finish(self) -> bytes:
         if self._producer is not None:
@@ -205,8 +213,8 @@ class _TransactionTask(RejectingTask):
         # An earlier task of this process may have left a transaction open.
         producer.abort()
         if producer.done < self._batch_id:
-            for values, keys in self._messages.blocks():
-                producer.send(values, keys)
+            for messages in self._messages.blocks():
+                producer.send(*messages)
             producer.commit(self._batch_id, msgspec.json.encode(self._encoded.limit).decode())
         elif self._limit(producer) != self._encoded.limit:
             raise ExternalSystemError(

@@ -18,9 +18,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
+from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client
 from penstock.errors import ExternalSystemError
+from penstock.sinks.message_parts import Headers
 
 __all__ = ["MessageLimit", "limit_of", "oversized", "with_limit"]
 
@@ -74,7 +76,7 @@ def limit_of(binding: KafkaBinding, settings: Mapping[str, Any]) -> MessageLimit
 
     A broker may refuse to report the settings of its topics; then only what the URI says is known.
     """
-    given = binding.client.get(_SETTING)
+    given = resolved_setting(binding.stream, binding.client, _SETTING)
     errors = LastError()
     admin = build_client(AdminClient, binding, settings, errors)
     asked = ConfigResource(ResourceType.TOPIC, binding.topic)
@@ -98,27 +100,39 @@ def with_limit(binding: KafkaBinding, limit: MessageLimit) -> KafkaBinding:
     return replace(binding, client={**own, **binding.client})
 
 
-def oversized(values: pa.Array, keys: pa.Array | None, max_bytes: int) -> dict[int, int]:
+def oversized(
+    values: pa.Array, keys: pa.Array | None, max_bytes: int, headers: Headers | None = None
+) -> dict[int, int]:
     """Return the sizes of messages that exceed a limit, by their rows."""
     value_bytes = pc.binary_length(values)
     contents = value_bytes if keys is None else pc.add(value_bytes, pc.fill_null(pc.binary_length(keys), 0))
-    if (pc.max(contents).as_py() or 0) + _MAX_OVERHEAD <= max_bytes:
+    if not headers and (pc.max(contents).as_py() or 0) + _MAX_OVERHEAD <= max_bytes:
         return {}
-    sizes = _wire_bytes(values, keys)
+    sizes = _wire_bytes(values, keys, headers or {})
     return {int(row): int(sizes[row]) for row in np.flatnonzero(sizes > max_bytes)}
 
 
-def _wire_bytes(values: pa.Array, keys: pa.Array | None) -> npt.NDArray[np.int64]:
+def _wire_bytes(values: pa.Array, keys: pa.Array | None, headers: Headers) -> npt.NDArray[np.int64]:
     """Return the size of each message as the only record of an uncompressed batch."""
     body = np.full(len(values), _FIXED_BYTES, np.int64)
     for column in (values, keys):
-        lengths = np.zeros(len(values), np.int64)
-        if column is not None:
-            lengths = (
-                pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-            )
+        lengths = np.zeros(len(values), np.int64) if column is None else _lengths(column)
         body += lengths + _varint_bytes(lengths)
+    counts = np.zeros(len(values), np.int64)
+    for name, column in headers.items():
+        name_bytes = np.array(len(name.encode()), np.int64)
+        lengths = _lengths(column)
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        body += there * (name_bytes + _varint_bytes(name_bytes) + lengths + _varint_bytes(lengths))
+        counts += there
+    # The number of headers takes the one byte of 0, or more.
+    body += _varint_bytes(counts) - 1
     return _HEADER_BYTES + _varint_bytes(body) + body
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    found = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return np.asarray(found, np.int64)
 
 
 def _varint_bytes(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -10,13 +10,14 @@ from typing import IO, Final
 import pyarrow as pa
 
 from penstock.errors import ExternalSystemError
+from penstock.sinks.message_parts import Headers
 
 __all__ = ["OutgoingMessages"]
 
 _MEMORY_BYTES: Final = 16 << 20
 # What a block of messages takes in addition to its bytes.
 _BLOCK_BYTES: Final = 1 << 10
-_SCHEMA: Final = pa.schema([("value", pa.binary()), ("key", pa.binary())])
+_FIELDS: Final = [pa.field("value", pa.binary()), pa.field("key", pa.binary())]
 
 
 class OutgoingMessages:
@@ -38,11 +39,16 @@ class OutgoingMessages:
     def __bool__(self) -> bool:
         return bool(self._waiting) or self._file is not None
 
-    def append(self, values: pa.Array, keys: pa.Array | None) -> None:
-        """Append messages. Raises ExternalSystemError when the disk does not accept them."""
+    def append(self, values: pa.Array, keys: pa.Array | None, headers: Headers | None = None) -> None:
+        """Append messages, all with the same names of headers.
+
+        Raises ExternalSystemError when the disk does not accept them.
+        """
         if keys is None:
             keys = pa.nulls(len(values), pa.binary())
-        block = pa.RecordBatch.from_arrays([values, keys], schema=_SCHEMA)
+        found = headers or {}
+        schema = pa.schema([*_FIELDS, *(pa.field(name, pa.binary()) for name in found)])
+        block = pa.RecordBatch.from_arrays([values, keys, *found.values()], schema=schema)
         self._waiting.append(block)
         self._waiting_bytes += block.nbytes + _BLOCK_BYTES
         self.nbytes += block.nbytes
@@ -50,8 +56,11 @@ class OutgoingMessages:
             with self._disk_errors():
                 self._spill()
 
-    def blocks(self) -> Iterator[tuple[pa.Array, pa.Array]]:
-        """Yield the values and keys of all messages, block by block. No more can be appended once they are read."""
+    def blocks(self) -> Iterator[tuple[pa.Array, pa.Array, Headers]]:
+        """Yield the values, keys and headers of all messages, block by block.
+
+        No more can be appended once they are read.
+        """
         if self._file is not None:
             with self._disk_errors():
                 if self._writer is not None:
@@ -65,9 +74,9 @@ class OutgoingMessages:
                         block = stored.read_next_batch()
                     except StopIteration:
                         break
-                yield tuple(block.columns)
+                yield _parts(block)
         for block in self._waiting:
-            yield tuple(block.columns)
+            yield _parts(block)
 
     def close(self) -> None:
         """Drop the messages. Never raises."""
@@ -80,7 +89,7 @@ class OutgoingMessages:
     def _spill(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="penstock-outgoing-")  # noqa: SIM115  # `close` closes it
-            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), _SCHEMA)
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), self._waiting[0].schema)
         assert self._writer is not None, "messages came after they were read"
         for block in self._waiting:
             self._writer.write_batch(block)
@@ -96,3 +105,8 @@ class OutgoingMessages:
                 f"until it is sent, and cannot be written there ({e.strerror or e}). Make room there, or name a folder "
                 "on a larger disk with the environment variable TMPDIR of the workers."
             ) from e
+
+
+def _parts(block: pa.RecordBatch) -> tuple[pa.Array, pa.Array, Headers]:
+    values, keys, *headers = block.columns
+    return values, keys, dict(zip(block.schema.names[len(_FIELDS) :], headers, strict=True))

@@ -12,6 +12,8 @@ from penstock.metrics.source_times import SourceTimes
 from penstock.records.types import BadRecord, RecordType
 
 __all__ = [
+    "FIRST_THERE",
+    "MISSING",
     "PLANNED",
     "BadRecord",
     "CountedLog",
@@ -25,12 +27,19 @@ __all__ = [
 PLANNED: Final = "planned_ms"
 """The field of an offset, beside the position, with the time when it was planned, in milliseconds since 1970."""
 
+FIRST_THERE: Final = "@first"
+"""The field of the offset of a Kafka stream, beside the position, with the first offsets of partitions whose earlier
+records were deleted before they were read."""
+
+MISSING: Final = "@missing"
+"""The path of a split whose records were deleted before they were read."""
+
 PositionT = TypeVar("PositionT")
 
 
 def topic_offsets(offset: Mapping[str, Any]) -> Mapping[str, int] | None:
     """Return the next offsets by partition in the offset of a Kafka stream, whatever its topic; None if it is empty."""
-    return next((found for name, found in offset.items() if name != PLANNED), None)
+    return next((found for name, found in offset.items() if name not in (PLANNED, FIRST_THERE)), None)
 
 
 @dataclass(frozen=True)
@@ -40,8 +49,9 @@ class SourceChunk:
     `partition` names the partition (a file name, a zero-padded Kafka partition); partitions sort as strings in
     the order in which their records count. `offsets` (int64) ascend within the chunk. Either `raw` holds the bytes
     of each record, to be decoded by the stream's format, or `batch` holds records that are already decoded (columns as
-    in the stream's record type). `keys` are message keys, for sources that have them. `times` says, for metrics only,
-    when the records were written, if the source knows.
+    in the stream's record type). `keys`, `timestamps` (milliseconds) and `headers`, by name, are those of messages, for
+    sources that have them; null where a message has none. `times` says, for metrics only, when the records were
+    written, if the source knows.
     """
 
     partition: str
@@ -50,6 +60,8 @@ class SourceChunk:
     batch: pa.RecordBatch | None = None
     keys: pa.Array | None = None
     bad: Sequence[BadRecord] = field(default=())
+    timestamps: pa.Array | None = None
+    headers: Mapping[str, pa.Array] = field(default_factory=dict)
     times: SourceTimes | None = None
 
 

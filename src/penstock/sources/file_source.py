@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock.bindings.types import LINE_FORMATS, FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.types import RecordType, empty_like
-from penstock.sources.base import CountedLog, SourceChunk, Split
+from penstock.sources.base import MISSING, CountedLog, SourceChunk, Split
 from penstock.sources.file_tables import UnreadableFileError, parquet_rows, read_csv, read_parquet
 from penstock.sources.found_files import FoundFiles, Listing, LoggedFile
 from penstock.sources.lines import bad_chunk, read_lines
@@ -427,7 +427,7 @@ def share(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:
 
 
 def _weight(split: Split) -> int:
-    size = split.end - split.start
+    size = 0 if split.path == MISSING else split.end - split.start
     return size if 0 < size < _UNKNOWN_ROWS else 1
 
 

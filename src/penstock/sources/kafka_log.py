@@ -16,8 +16,9 @@ from penstock.brokers.kafka_topics import LastError, build_client, check_topic, 
 from penstock.brokers.topic_offsets import find_begins, find_ends
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sources.base import PLANNED, SourceChunk, Split
-from penstock.sources.topic_reader import STALLED_AFTER_S, TopicReader, partition_name, topic_reader
+from penstock.sources.base import FIRST_THERE, MISSING, PLANNED, SourceChunk, Split
+from penstock.sources.gathered_messages import WantedParts, missing_chunk, partition_name
+from penstock.sources.topic_reader import STALLED_AFTER_S, TopicReader, topic_reader
 
 __all__ = ["KafkaLog", "Offsets"]
 
@@ -44,6 +45,14 @@ class _Look:
     ends_at_s: float | None = None
 
 
+class _Position(dict[int, int]):
+    """A position, with the first offsets of partitions whose earlier records were deleted before they were planned."""
+
+    def __init__(self, ends: Offsets, first_there: Offsets) -> None:
+        super().__init__(ends)
+        self.first_there: Final = first_there
+
+
 @dataclass
 class KafkaLog:
     """A topic as a `ReplayableLog`. Positions are offsets by partition.
@@ -56,7 +65,7 @@ class KafkaLog:
     settings: Mapping[str, Any]
     begins: Offsets
     limit: int = RECORDS_PER_BATCH
-    wants_keys: bool = False
+    wanted: WantedParts = field(default_factory=WantedParts)
     _frozen: dict[int, int] | None = field(default=None, init=False)
     _look: _Look | None = field(default=None, init=False, repr=False)
 
@@ -75,30 +84,52 @@ class KafkaLog:
 
     def encode(self, position: Offsets) -> dict[str, Any]:
         """Encode a position as a JSON object, by topic and partition."""
-        return {self.binding.topic: {str(number): position[number] for number in sorted(position)}}
+        encoded: dict[str, Any] = {self.binding.topic: _encoded(position)}
+        if first_there := _first_there(position):
+            encoded[FIRST_THERE] = _encoded(first_there)
+        return encoded
 
     def decode(self, offset: Mapping[str, Any]) -> Offsets:
         """Decode a position. Raises BindingError when it is of another topic."""
         if self.binding.topic not in offset:
             raise BindingError(
                 f"Stream {self.binding.stream!r}: the positions are of the topic "
-                f"{', '.join(name for name in offset if name != PLANNED)}, and the binding names "
+                f"{', '.join(name for name in offset if name not in (PLANNED, FIRST_THERE))}, and the binding names "
                 f"{self.binding.topic!r}. Bind the stream to the same topic, or start without positions."
             )
-        return {int(number): end for number, end in offset[self.binding.topic].items()}
+        return _Position(_decoded(offset[self.binding.topic]), _decoded(offset.get(FIRST_THERE, {})))
 
     def latest(self, start: Offsets, *, limited: bool) -> Offsets:
         """Return the newest position to read up to from `start`; with `limited` at most one micro-batch ahead.
 
         While no broker answers nothing is new. Raises ExternalSystemError when that lasts for long.
+
+        If the binding says so, what was deleted before it is planned is passed over. The position says up to where, so
+        that a replay passes over the same.
         """
         ends = self._frozen if self._frozen is not None else self._ends()
+        first_there: Offsets = {}
+        if self.binding.missing == "skip":
+            try:
+                first_there = self._passed_over(start, ends)
+            except ExternalSystemError:
+                # What was frozen is read to its end. Otherwise the next look at the ends tells whether this lasts.
+                if self._frozen is not None:
+                    raise
+                return start
+        reached = self._limited({**start, **first_there}, ends, limited=limited)
         new = [number for number in ends if number not in start]
         if new:
             # They begin where they do now, and have something to read from the next position on.
             begins = find_begins(self._looked().admin, self.binding, new, _ANSWER_TIMEOUT_S)
-            return {**self._limited(start, ends, limited=limited), **begins}
-        return self._limited(start, ends, limited=limited)
+            reached = {**reached, **begins}
+        return _Position(reached, first_there)
+
+    def _passed_over(self, start: Offsets, ends: Offsets) -> Offsets:
+        """Return the first offsets of partitions that have deleted what comes after `start`."""
+        read = [number for number, at in start.items() if ends.get(number, at) > at]
+        begins = find_begins(self._looked().admin, self.binding, read, _ANSWER_TIMEOUT_S)
+        return {number: begin for number, begin in begins.items() if begin > start[number]}
 
     def _limited(self, start: Offsets, ends: Offsets, *, limited: bool) -> dict[int, int]:
         """The ends of the partitions of a position, or part of the way there, in proportion to what waits in each."""
@@ -119,11 +150,13 @@ class KafkaLog:
         return self._frozen if self._look is None else self._look.ends
 
     def splits(self, start: Offsets, end: Offsets, parallelism: int) -> list[Split]:
-        """Cut what lies between two positions into splits; each is a range of one partition."""
-        ranges = {n: (at, end[n]) for n, at in sorted(start.items()) if n in end and end[n] > at}
+        """Cut what lies between two positions into splits; each is a range of one partition, or what it has lost."""
+        lost = {n: (start[n], first) for n, first in _first_there(end).items() if first > start.get(n, first)}
+        begin = {**start, **{n: first for n, (_, first) in lost.items()}}
+        ranges = {n: (at, end[n]) for n, at in sorted(begin.items()) if n in end and end[n] > at}
         total = sum(last - first for first, last in ranges.values())
         most = max(_RECORDS_OF_A_TASK, -(-total // parallelism))
-        splits = []
+        splits = [Split(partition_name(n), MISSING, *lost[n]) for n in sorted(lost)]
         for number, (first, last) in ranges.items():
             parts = -(-(last - first) // most)
             cuts = [first + (last - first) * part // parts for part in range(parts + 1)]
@@ -136,13 +169,21 @@ class KafkaLog:
         ranges: dict[int, tuple[int, int]] = {}
         for split in splits:
             number = int(split.partition)
+            if split.path == MISSING:
+                yield from self._read(ranges)
+                ranges = {}
+                yield missing_chunk(self.binding.topic, number, split.start, split.end)
+                continue
             first, _ = ranges.get(number, (split.start, split.start))
             ranges[number] = first, split.end
-        return self.reader().read(ranges)
+        yield from self._read(ranges)
+
+    def _read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[SourceChunk]:
+        return self.reader().read(ranges) if ranges else iter(())
 
     def reader(self) -> TopicReader:
         """Return the reader of the topic in this worker."""
-        return topic_reader(self.binding, self.settings, wants_keys=self.wants_keys)
+        return topic_reader(self.binding, self.settings, self.wanted)
 
     def forget(self, end: Offsets) -> None:
         """The brokers keep records as long as the topic says."""
@@ -150,6 +191,11 @@ class KafkaLog:
     def lag(self, position: Offsets) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
         """Return nothing: Spark reports what waits, as of the plan of a micro-batch."""
         return {}
+
+    def count_partitions(self) -> int:
+        """Ask the brokers how many partitions the topic has. Raises what `latest` raises."""
+        look = self._looked()
+        return self._count(look.admin, look.errors)
 
     def _looked(self) -> _Look:
         if self._look is None:
@@ -182,3 +228,15 @@ class KafkaLog:
             raise
         look.ends_at_s = time.monotonic()
         return look.ends
+
+
+def _first_there(position: Offsets) -> Offsets:
+    return position.first_there if isinstance(position, _Position) else {}
+
+
+def _encoded(offsets: Offsets) -> dict[str, int]:
+    return {str(number): offsets[number] for number in sorted(offsets)}
+
+
+def _decoded(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): at for number, at in offsets.items()}

@@ -15,32 +15,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
-from penstock.metrics.source_times import SourceTimes
-from penstock.sources.base import SourceChunk, Split
+from penstock.sources.base import MISSING, SourceChunk, Split
+from penstock.sources.gathered_messages import (
+    OFFSET,
+    GatheredMessages,
+    WantedParts,
+    missing_chunk,
+    partition_name,
+)
 from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 
-__all__ = ["TopicReader", "partition_name", "topic_reader"]
+__all__ = ["TopicReader", "topic_reader"]
 
-# A chunk is decoded and packed when it has this many records or bytes. Larger chunks make fatter blocks, and blocks are
-# what each key group pays for.
-_CHUNK_RECORDS: Final = 500_000
-_CHUNK_BYTES: Final = 64 << 20
 _TAKEN_AT_ONCE: Final = 50_000
 _POLL_S: Final = 0.1
+_ANSWER_TIMEOUT_S: Final = 10.0
 _MAX_READERS: Final = 16
 # Tasks of a partition move between workers. A worker that is this many records behind reads them faster than it seeks.
 _MAX_SKIPPED: Final = 20_000
 _MAX_AHEAD: Final = 200_000
 _NO_END: Final = 1 << 63
-# A timestamp takes a call for each record, and metrics need only about what they are.
-_TIMES_SAMPLED: Final = 8
 
 STALLED_AFTER_S: Final = 120.0
 """How long a range may yield nothing before the micro-batch fails, for example while brokers are away."""
@@ -64,23 +63,16 @@ _SETTINGS: Final[dict[str, Any]] = {
     "fetch.max.bytes": 16 << 20,
     "max.partition.fetch.bytes": 4 << 20,
 }
-_VALUE: Final = methodcaller("value")
-_KEY: Final = methodcaller("key")
-_OFFSET: Final = methodcaller("offset")
 _PARTITION: Final = methodcaller("partition")
 _ERROR: Final = methodcaller("error")
-
-
-def partition_name(number: int) -> str:
-    """Name a partition as chunks do, so that names sort as numbers."""
-    return f"{number:05d}"
 
 
 class _Partition:
     """A partition that the consumer is assigned to, and the messages of it that wait to be returned.
 
-    `at` is where the last range ended. All records before `received` were received. `end` is where the broker had
-    nothing more when it said so last, `newest_ms` the newest time of what was taken, and `caught_up_ms` when all was.
+    `at` is where the last range ended. All records before `received` were received, except those in `lost`, ranges of
+    offsets that the broker had deleted. `end` is where the broker had nothing more when it said so last, `newest_ms`
+    the newest time of what was taken, and `caught_up_ms` when all was.
     """
 
     def __init__(self, at: int) -> None:
@@ -90,13 +82,14 @@ class _Partition:
         self.newest_ms: int | None = None
         self.caught_up_ms: int | None = None
         self.messages: list[Any] = []
+        self.lost: list[tuple[int, int]] = []
 
     def add(self, messages: list[Any]) -> None:
         """Add messages that follow the others."""
         self.received = max(self.received, messages[-1].offset() + 1)
         if messages[0].offset() < self.at:
             # Some were to be skipped before they came.
-            messages = messages[bisect.bisect_left(messages, self.at, key=_OFFSET) :]
+            messages = messages[bisect.bisect_left(messages, self.at, key=OFFSET) :]
         self.messages += messages
 
     def skip(self, start: int) -> bool:
@@ -104,93 +97,47 @@ class _Partition:
         if not self.at <= start <= self.at + _MAX_SKIPPED:
             return False
         self.take(start)
+        self.take_lost(start)
         self.at = start
         return True
+
+    def lose(self, first: int) -> None:
+        """Note that what is not received before an offset was deleted."""
+        self.lost.append((self.received, first))
+        self.received = first
+
+    def take_lost(self, end: int) -> list[tuple[int, int]]:
+        """Take the ranges before an offset that were deleted."""
+        taken = [(first, min(last, end)) for first, last in self.lost if first < end]
+        self.lost = [(max(first, end), last) for first, last in self.lost if last > end]
+        return taken
 
     def take(self, end: int) -> list[Any]:
         """Take the messages before an offset."""
         messages = self.messages
         count = len(messages)
         if count and messages[-1].offset() >= end:
-            count = bisect.bisect_left(messages, end, key=_OFFSET)
+            count = bisect.bisect_left(messages, end, key=OFFSET)
         taken, self.messages = messages[:count], messages[count:]
         return taken
-
-
-class _Gathered:
-    """What a chunk is made of, until it is large enough."""
-
-    def __init__(self, partition: str, *, has_keys: bool) -> None:
-        self._partition: Final = partition
-        self._offsets: list[np.ndarray] = []
-        self._values: list[Any] = []
-        self._keys: list[Any] | None = [] if has_keys else None
-        self._times: list[SourceTimes | None] = []
-        self._size = 0
-
-    def add(self, messages: list[Any]) -> Iterator[SourceChunk]:
-        """Add messages, and yield the chunks that are large enough. Where they end does not depend on the additions."""
-        while messages:
-            part = messages[: _CHUNK_RECORDS - len(self._values)]
-            values = list(map(_VALUE, part))
-            sizes = np.cumsum([0 if value is None else len(value) for value in values])
-            if self._size + sizes[-1] >= _CHUNK_BYTES:
-                count = int(np.searchsorted(sizes, _CHUNK_BYTES - self._size)) + 1
-                part, values = part[:count], values[:count]
-            messages = messages[len(part) :]
-            self._size += int(sizes[len(part) - 1])
-            self._values += values
-            self._offsets.append(_offsets_of(part))
-            self._times.append(_times_of(part))
-            if self._keys is not None:
-                self._keys += map(_KEY, part)
-            if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
-                yield from self.rest()
-
-    def rest(self) -> Iterator[SourceChunk]:
-        """Yield what is left as a chunk, if anything is."""
-        if self._values:
-            keys = None if self._keys is None else pa.array(self._keys, pa.binary())
-            offsets = pa.array(np.concatenate(self._offsets), pa.int64())
-            values, times = pa.array(self._values, pa.binary()), SourceTimes.merged(self._times)
-            yield SourceChunk(self._partition, offsets, raw=values, keys=keys, times=times)
-        self._offsets, self._values, self._times, self._size = [], [], [], 0
-        self._keys = None if self._keys is None else []
-
-
-def _times_of(messages: Sequence[Any]) -> SourceTimes | None:
-    """Return the timestamps of messages, of many only a sample; None if they have none."""
-    count = len(messages)
-    places = range(count) if count <= _TIMES_SAMPLED else range(count - 1, -1, -(count // _TIMES_SAMPLED))
-    times_ms = [messages[place].timestamp()[1] for place in places]
-    if times_ms[0] < 0:
-        return None
-    return SourceTimes.at(times_ms[0], 1) if count == 1 else SourceTimes.of(times_ms, count)
-
-
-def _offsets_of(messages: Sequence[Any]) -> np.ndarray:
-    first, last = messages[0].offset(), messages[-1].offset()
-    # Offsets have gaps where transactions or compaction have left some.
-    if last - first == len(messages) - 1:
-        return np.arange(first, last + 1)
-    return np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
 
 
 class TopicReader:
     """Reads ranges of one topic. Use it in one thread."""
 
-    def __init__(self, binding: KafkaBinding, settings: Mapping[str, Any], *, wants_keys: bool) -> None:
+    def __init__(self, binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts) -> None:
         self._binding: Final = binding
-        self._wants_keys: Final = wants_keys
+        self._wanted: Final = wanted
         self._errors: Final = LastError()
         self._consumer: Final = build_client(Consumer, binding, {**_SETTINGS, **settings}, self._errors)
         self._partitions: Final[dict[int, _Partition]] = {}
+        self._out_of_range: Final[set[int]] = set()
 
     def read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[SourceChunk]:
         """Read the records of each range [start, end), by partition in ascending order.
 
-        The chunks are the same each time. Raises RecordsLostError when the broker has deleted records of a range,
-        ExternalSystemError when brokers do not answer.
+        The chunks are the same each time. When the broker has deleted records of a range, raises RecordsLostError, or
+        reports them in a chunk if the binding says so. Raises ExternalSystemError when brokers do not answer.
         """
         self._seek({number: start for number, (start, _) in ranges.items()})
         open_ranges = {number: end for number, (_, end) in ranges.items()}
@@ -223,7 +170,7 @@ class TopicReader:
             start, taken = waiting.at, waiting.take(_NO_END)
             if taken:
                 waiting.at = taken[-1].offset() + 1
-                gathered = _Gathered(partition_name(number), has_keys=self._wants_keys)
+                gathered = GatheredMessages(partition_name(number), self._wanted)
                 chunks = [*gathered.add(taken), *gathered.rest()]
                 ends = [chunk.offsets[-1].as_py() + 1 for chunk in chunks]
                 for chunk, end in zip(chunks, ends, strict=True):
@@ -231,6 +178,10 @@ class TopicReader:
                     start = end
                 times = chunks[-1].times
                 waiting.newest_ms = None if times is None else times.times_ms[-1]
+            for first, last in waiting.take_lost(_NO_END):
+                waiting.at = last
+                lost = Split(partition_name(number), MISSING, first, last)
+                found.append((lost, missing_chunk(self._binding.topic, number, first, last)))
             if waiting.end >= waiting.at:
                 waiting.caught_up_ms = now_ms
         return found
@@ -278,10 +229,12 @@ class TopicReader:
 
     def _chunks(self, number: int, open_ranges: Mapping[int, int]) -> Iterator[SourceChunk]:
         one, end = self._partitions[number], open_ranges[number]
-        gathered = _Gathered(partition_name(number), has_keys=self._wants_keys)
+        gathered = GatheredMessages(partition_name(number), self._wanted)
         while True:
             is_complete = one.received >= end
             yield from gathered.add(one.take(end))
+            for lost in one.take_lost(end):
+                yield missing_chunk(self._binding.topic, number, *lost)
             if is_complete:
                 break
             self._receive(open_ranges)
@@ -311,6 +264,8 @@ class TopicReader:
             runs = [(numbers.pop(), messages)]
         for number, run in runs:
             self._partitions[number].add(list(run))
+        while self._out_of_range:
+            self._pass_over(self._out_of_range.pop())
 
     def _is_error(self, message: Any) -> bool:
         """Whether a message is an event, not a record. Raises what the event says."""
@@ -324,15 +279,35 @@ class TopicReader:
                 one.received = max(one.received, offset)
                 one.end = offset
             return True
-        binding = self._binding
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            raise RecordsLostError(
-                f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} has deleted records of "
-                f"partition {number} that the job has not read yet ({error.str()})."
-            )
-        raise ExternalSystemError(
+            # The records before it may be among the messages that came with it.
+            self._out_of_range.add(number)
+            return True
+        raise self._refused(number, error.str())
+
+    def _pass_over(self, number: int) -> None:
+        """Go on at the first record that is there. Raises RecordsLostError unless the binding says to do so."""
+        binding, one = self._binding, self._partitions.get(number)
+        if one is None:
+            return
+        place = TopicPartition(binding.topic, number)
+        try:
+            first, end = self._consumer.get_watermark_offsets(place, _ANSWER_TIMEOUT_S)
+        except KafkaException as e:
+            raise self._refused(number, e.args[0].str()) from e
+        if first <= one.received:
+            raise self._refused(number, f"it has no record at offset {one.received}, and ends at {end}")
+        if binding.missing != "skip":
+            raise RecordsLostError(_lost_text(binding, number, one.received, first))
+        one.lose(first)
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([TopicPartition(binding.topic, number, first)])
+
+    def _refused(self, number: int, reason: str) -> ExternalSystemError:
+        binding = self._binding
+        return ExternalSystemError(
             f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of the topic "
-            f"{binding.topic!r}, partition {number} ({error.str()})."
+            f"{binding.topic!r}, partition {number} ({reason})."
         )
 
     def _drop_surplus(self, open_ranges: Mapping[int, int]) -> None:
@@ -358,22 +333,33 @@ class TopicReader:
         self._consumer.close()
 
 
+def _lost_text(binding: KafkaBinding, number: int, start: int, first: int) -> str:
+    return (
+        f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} has deleted records of partition "
+        f"{number} that the job has not read yet: the offsets {start} to {first - 1}. To go on at {first}, with a dead "
+        "letter that counts them, add missing=skip to the URI and start the job again. To read everything that is left "
+        "anew, take a savepoint of the checkpoint (penstock savepoint), and start the job from it with a new "
+        "checkpoint, --from-savepoint and --no-positions."
+    )
+
+
 _readers: OrderedDict[Any, TopicReader] = OrderedDict()
 
 
-def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], *, wants_keys: bool) -> TopicReader:
+def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts) -> TopicReader:
     """Return this process's reader of a topic; the reader that was used least recently makes room for a new one."""
     key = (
         os.getpid(),
         binding.stream,
         binding.servers,
         binding.topic,
+        binding.missing,
         tuple(sorted(settings.items())),
-        wants_keys,
+        wanted,
     )
     reader = _readers.get(key)
     if reader is None:
-        reader = _readers[key] = TopicReader(binding, settings, wants_keys=wants_keys)
+        reader = _readers[key] = TopicReader(binding, settings, wanted)
         if len(_readers) > _MAX_READERS:
             _readers.popitem(last=False)[1].close()
     _readers.move_to_end(key)

@@ -11,6 +11,7 @@ from penstock.control.commands import COMMANDS
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
+from penstock.records.message_metadata import Metadata, body_type
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.schemas import record_type, versioned
 from penstock.records.types import RecordType
@@ -106,7 +107,8 @@ class Port:
 class SourceNode:
     """A named stream that enters the job.
 
-    `time` is the event-time field of a data stream. Its `watermarks`, if any, are derived from that field.
+    `time` is the event-time field of a data stream. Its `watermarks`, if any, are derived from that field. `metadata`
+    are the fields that Kafka messages fill.
     """
 
     id: str
@@ -117,6 +119,12 @@ class SourceNode:
     allow_nan: bool
     time: str | None = None
     watermarks: Watermarks | None = None
+    metadata: Metadata = ()
+
+    @property
+    def body_type(self) -> RecordType:
+        """The type of what the bodies of Kafka messages hold."""
+        return body_type(self.record_type, self.metadata)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.watermarks import INGESTION_TIME
+from penstock.records.message_metadata import MessagePart, Metadata, checked_metadata
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
@@ -170,6 +171,7 @@ class JobDescription:
         allow_nan: bool = False,
         event_time: str | UnsetType | None = UNSET,
         watermarks: Watermarks | UnsetType | None = UNSET,
+        metadata: Mapping[str, MessagePart] | None = None,
     ) -> DataStream[RecordT]:
         """Declare a stream of records to process.
 
@@ -189,12 +191,17 @@ class JobDescription:
                 `ps.Watermarks.bounded("5s")`. With watermarks, a record without an event time goes to the dead
                 letters. Do not declare watermarks with `ps.INGESTION_TIME`: they then follow the clock. Defaults to the
                 job's; None means no watermarks.
+            metadata: the fields that are filled from the Kafka message around the body, such as
+                `{"device": ps.kafka_key(), "sent": ps.kafka_timestamp()}`. A value that does not fit makes the record
+                a dead letter; what a message lacks is null in an optional field. From a folder, or from Python, these
+                fields are part of the record like all others; other sources are refused.
 
         """
         kind = _kind_of(name, schema)
         time, marks = self._time.of(name, kind, event_time, watermarks)
         source = protobuf_source(protobuf, schema, f"Stream {name!r}")
-        return self._stream(name, kind, source, allow_nan, Timing(time), marks)
+        filled = checked_metadata(name, kind, metadata)
+        return self._stream(name, kind, source, allow_nan, Timing(time), filled, marks)
 
     def control_stream(
         self,
@@ -205,6 +212,7 @@ class JobDescription:
         allow_nan: bool = False,
         effective_at: str | None = None,
         version: str | None = None,
+        metadata: Mapping[str, MessagePart] | None = None,
     ) -> DataStream[RecordT]:
         """Declare a stream of records that steer the job. They take effect before any data of the same micro-batch.
 
@@ -217,11 +225,15 @@ class JobDescription:
                 milliseconds since 1970. The values that it sets in temporal states and settings apply from that time
                 on, past or future; null means from the cut.
             version: the field with the record's version, for `stamp_control_version`.
+            metadata: as for `data_stream`.
 
         """
         kind = _kind_of(name, schema)
         source = protobuf_source(protobuf, schema, f"Stream {name!r}")
-        return self._stream(name, kind, source, allow_nan, Timing(effective_at, version, is_control=True))
+        filled = checked_metadata(name, kind, metadata)
+        return self._stream(
+            name, kind, source, allow_nan, Timing(effective_at, version, is_control=True), filled
+        )
 
     def _stream(
         self,
@@ -230,12 +242,13 @@ class JobDescription:
         source: ProtobufSource | None,
         allow_nan: bool,
         timing: Timing,
+        metadata: Metadata,
         watermarks: Watermarks | None = None,
     ) -> DataStream[Any]:
         timing.check(name, kind)
         time = None if timing.is_control else timing.time
         node = SourceNode(
-            f"source/{name}", name, timing.is_control, kind, source, allow_nan, time, watermarks
+            f"source/{name}", name, timing.is_control, kind, source, allow_nan, time, watermarks, metadata
         )
         self.graph.add(node)
         origin = Origin(name, timing.is_control, source, timing.time, timing.version)

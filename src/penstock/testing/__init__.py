@@ -8,6 +8,7 @@ savepoints, sinks, snapshots, sources, state, streams.
 
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.harness import JobHarness
+from penstock.testing.kafka_message import KafkaMessage
 from penstock.testing.replay import ReplayMismatchError
 
-__all__ = ["BatchOutcome", "JobHarness", "ReplayMismatchError"]
+__all__ = ["BatchOutcome", "JobHarness", "KafkaMessage", "ReplayMismatchError"]

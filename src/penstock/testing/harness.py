@@ -15,7 +15,7 @@ from penstock.base.instants import MILLISECOND, milliseconds_of
 from penstock.bindings.types import FilesBinding
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.command_target import check_known, parse_target
-from penstock.control.commands import Command
+from penstock.control.commands import Apply, Command
 from penstock.control.receipts import Receipt
 from penstock.errors import JobDefinitionError, UnknownIdError
 from penstock.operators.record_blocks import DeadLetter
@@ -43,6 +43,7 @@ class CommandFields(TypedDict, total=False):
     issued_by: str
     effective_at: dt.datetime
     expires_at: dt.datetime
+    apply: Apply
 
 
 class _Batch(msgspec.Struct):
@@ -138,7 +139,8 @@ class JobHarness:
             stream: a data stream or a control stream of the job, or `commands` for encoded commands.
             records: objects with the fields of the stream's schema, protobuf messages, or what a source would read:
                 dicts, and JSON as bytes or text. If the schema has a single field of text or bytes, text and bytes are
-                the value of that field. A list stands for the records in it.
+                the value of that field. A `KafkaMessage` has a body and the message around it. A list stands for the
+                records in it.
             partition: the number of the source partition. Records keep their order within a partition.
 
         Raises:
@@ -183,7 +185,7 @@ class JobHarness:
             target: `*` (the whole job), `STEP`, `STEP/*` (all keys), `STEP/KEY` or `STEP/KEY,KEY`.
             values: the payload; any value that can be JSON.
             keys: the keys, if the target is a step: for keys of several fields, or text that a target cannot express.
-            fields: the other fields of the command: id, version, issued_by, effective_at, expires_at.
+            fields: the other fields of the command: id, version, issued_by, effective_at, expires_at, apply.
 
         Raises:
             UnknownIdError: the job has no keyed step, so it takes no commands.

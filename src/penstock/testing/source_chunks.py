@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -11,11 +10,15 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import SchemaError
+from penstock.records.types import RecordType
 from penstock.records.wire_formats import format_of
+from penstock.runtime.message_fields import MessageFields
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import StreamReader
 from penstock.sources.base import SourceChunk
-from penstock.streams.graph import SourceNode
+from penstock.sources.gathered_messages import WantedParts
+from penstock.streams.graph import Port, SourceNode
+from penstock.testing.kafka_message import KafkaMessage, bytes_or_none
 
 __all__ = ["check_records", "source_tasks"]
 
@@ -30,7 +33,13 @@ def check_records(node: SourceNode, records: Sequence[Any]) -> None:
     letters.
     """
     for record in records:
-        if _form_of(node, record) == "columns":
+        if isinstance(record, KafkaMessage):
+            if _form_of(node.body_type, record.body) == "columns":
+                raise SchemaError(
+                    f"The body of {record!r} for the stream {node.name!r} is an object; send a dict, the bytes of its "
+                    "JSON, or a protobuf message."
+                )
+        elif _form_of(node.record_type, record) == "columns":
             try:
                 node.record_type.batch([record], check=False)
             except SchemaError as e:
@@ -46,10 +55,16 @@ def source_tasks(
     """Yield readers for records of one source partition from an offset on, each with its chunks.
 
     Objects become columns, as from a source that decodes by itself; dicts, text, bytes and protobuf messages become
-    bytes.
+    bytes. Kafka messages are what a topic would give.
     """
-    form = functools.partial(_form_of, node, has_raw=node.name in plan.raw_streams)
-    for kind, run in itertools.groupby(records, form):
+    has_raw = node.name in plan.raw_streams
+
+    def form(record: Any) -> tuple[bool, _Form]:
+        if isinstance(record, KafkaMessage):
+            return True, _form_of(node.body_type, record.body, has_raw=True)
+        return False, _form_of(node.record_type, record, has_raw=has_raw)
+
+    for (is_message, kind), run in itertools.groupby(records, form):
         found = list(run)
         offsets = pa.array(range(start, start + len(found)), pa.int64())
         start += len(found)
@@ -57,15 +72,48 @@ def source_tasks(
             chunk = SourceChunk(partition, offsets, batch=node.record_type.batch(found, check=False))
             yield StreamReader(plan, node, None), [chunk]
             continue
+        if is_message:
+            yield _message_task(plan, node, kind, partition, offsets, found)
+            continue
         raw = pa.array([_bytes_of(record) for record in found], pa.binary())
         wire = format_of(kind, node.record_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
         yield StreamReader(plan, node, wire), [SourceChunk(partition, offsets, raw=raw)]
 
 
-def _form_of(node: SourceNode, record: Any, *, has_raw: bool = False) -> _Form:
+def _message_task(
+    plan: JobPlan,
+    node: SourceNode,
+    form: _Form,
+    partition: str,
+    offsets: pa.Array,
+    messages: list[KafkaMessage],
+) -> tuple[StreamReader, list[SourceChunk]]:
+    """Return a reader for Kafka messages, with the chunk that a topic reader would give it."""
+    assert form != "columns"
+    wanted = WantedParts.of(node.metadata, keys=plan.wants_keys(Port(node.id)))
+    headers = {
+        name: pa.array([bytes_or_none(one.headers.get(name)) for one in messages], pa.binary())
+        for name in wanted.headers
+    }
+    chunk = SourceChunk(
+        partition,
+        offsets,
+        raw=pa.array([_bytes_of(one.body) for one in messages], pa.binary()),
+        keys=pa.array([bytes_or_none(one.key) for one in messages], pa.binary()) if wanted.keys else None,
+        timestamps=pa.array([one.timestamp_ms for one in messages], pa.int64())
+        if wanted.timestamps
+        else None,
+        headers=headers,
+    )
+    wire = format_of(form, node.body_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
+    fields = MessageFields(node.record_type, node.metadata) if node.metadata else None
+    return StreamReader(plan, node, wire, message_fields=fields), [chunk]
+
+
+def _form_of(kind: RecordType, record: Any, *, has_raw: bool = False) -> _Form:
     """Return the form in which a record of a test would come from its source."""
     if isinstance(record, bytes | str):
-        fields = node.record_type.fields
+        fields = kind.fields
         return "bytes" if len(fields) == 1 and fields[0].arrow_type in _TEXTS else "json"
     if isinstance(record, dict):
         return "json"

@@ -314,8 +314,8 @@ def test_a_command_goes_where_variables_lead(place: RestPlace, monkeypatch: pyte
     (broker,) = producer.list_topics(timeout=10).brokers.values()
     producer.produce("steering", b"{}")
     assert producer.flush(10) == 0
-    login = f"kafka://{broker.host}:{broker.port}/steering?sasl.jaas.config=x%20username=%22u%22%20"
-    uri = f"{login}password=%22${{STEERING_PASSWORD}}%22"
+    login = f"kafka://{broker.host}:{broker.port}/steering?sasl.username=u"
+    uri = f"{login}&sasl.password=${{STEERING_PASSWORD}}"
     (place.definitions / "small.yaml").write_text(f"job: small.py\nbindings: {{commands: '{uri}'}}\n")
     job_id = started(place)
     checkpoint = Checkpoint(place.service.checkpoint(job_id))

@@ -19,6 +19,7 @@ from penstock.sinks import kafka_sink
 from penstock.sinks.base import TaskContext
 from penstock.sinks.kafka_producers import TransactionalProducer, TransactionLostError
 from penstock.sinks.kafka_sink import KafkaSink
+from penstock.sinks.message_parts import Headers
 from penstock.sinks.message_sizes import MessageLimit
 from penstock.sinks.outgoing_messages import OutgoingMessages
 
@@ -39,7 +40,7 @@ def messages(blocks: list[list[Message]], memory_bytes: int) -> OutgoingMessages
 def read(made: OutgoingMessages) -> list[Message]:
     return [
         message
-        for values, keys in made.blocks()
+        for values, keys, _ in made.blocks()
         for message in zip(values.to_pylist(), keys.to_pylist(), strict=True)
     ]
 
@@ -101,7 +102,7 @@ class Slow:
     def abort(self) -> None:
         """Nothing is open."""
 
-    def send(self, values: pa.Array, keys: pa.Array) -> None:
+    def send(self, values: pa.Array, keys: pa.Array, headers: Headers) -> None:
         self.now_s += self.takes_s
 
     def commit(self, batch_id: int, note: str) -> None:

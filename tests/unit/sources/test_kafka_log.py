@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import pickle
+import types
+import typing
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +16,10 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.records.schemas import record_type
+from penstock.sources import kafka_log
+from penstock.sources.base import MISSING, PLANNED, Split, topic_offsets
 from penstock.sources.kafka_log import KafkaLog
 
 ends = st.dictionaries(
@@ -40,6 +48,51 @@ def test_a_limited_position_is_on_the_way(found: dict[int, tuple[int, int]], lim
     assert total <= limit + len(start)
     assert frozen.latest(start, limited=False) == end
     assert one.decode(one.encode(reached)) == reached
+
+
+def test_what_was_deleted_is_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position says where, so a replay has the same splits whatever the brokers have by then; it costs no limit."""
+    monkeypatch.setattr(kafka_log, "find_begins", lambda *_: {0: 90, 1: 5})
+    one = log(20)
+    one.binding = dataclasses.replace(one.binding, missing="skip")
+    one._look = typing.cast("Any", types.SimpleNamespace(admin=None))
+    one._frozen = {0: 100, 1: 20, 2: 7}
+    start = {0: 10, 1: 5, 2: 7}
+    reached = one.latest(start, limited=True)
+    assert 90 < reached[0] <= 100
+    assert 5 < reached[1] < 20
+    stored = json.loads(json.dumps({**one.encode(reached), PLANNED: 1}))
+    assert stored["@first"] == {"0": 90}
+    assert topic_offsets(stored) == stored["t"]
+    again = log()
+    splits = again.splits(again.decode(one.encode(start)), again.decode(stored), 1)
+    assert splits == [
+        Split("00000", MISSING, 10, 90),
+        Split("00000", "", 90, reached[0]),
+        Split("00001", "", 5, reached[1]),
+    ]
+    (chunk,) = again.read(splits[:1], record_type("n INT"))
+    assert chunk.bad[0].reason.startswith(
+        "The offsets 10 to 89 of partition 0 of the topic 't' are missing (up to 80"
+    )
+    assert "@first" not in one.encode(one.latest(again.decode(stored), limited=False))
+
+
+def test_a_plan_waits_while_no_broker_tells_where_a_partition_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is new then; a run that reads to an end fails instead, since it would be over."""
+
+    def away(*_: Any) -> None:
+        raise ExternalSystemError("away")
+
+    monkeypatch.setattr(kafka_log, "find_begins", away)
+    monkeypatch.setattr(KafkaLog, "_ends", lambda _: {0: 5})
+    one = log()
+    one.binding = dataclasses.replace(one.binding, missing="skip")
+    one._look = typing.cast("Any", types.SimpleNamespace(admin=None))
+    assert one.latest({0: 1}, limited=True) == {0: 1}
+    one._frozen = {0: 5}
+    with pytest.raises(ExternalSystemError):
+        one.latest({0: 1}, limited=True)
 
 
 @examples(100)

@@ -19,43 +19,62 @@ def bind(query: str = "", role: Role = "data") -> KafkaBinding:
     return binding
 
 
-LOGIN = 'sasl.jaas.config=org.apache...PlainLoginModule required username="u" password="p";'
-
-
 @pytest.mark.parametrize(
-    ("query", "checked_with"),
+    "client",
     [
-        ("", {}),
-        ("?fetch.max.bytes=5&kafka.check.crcs=true", {"fetch.max.bytes": "5", "check.crcs": "true"}),
-        ("?isolation.level=read_uncommitted", {"isolation.level": "read_uncommitted"}),
-        (
-            f"?security.protocol=SASL_SSL&sasl.mechanism=PLAIN&{LOGIN}&ssl.truststore.location=/ca.pem&ssl.truststore.type=PEM",
-            {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": "u",
-                "sasl.password": "p",
-                "ssl.ca.location": "/ca.pem",
-            },
-        ),
-        ("?security.protocol=SSL&ssl.truststore.location=/store.jks", None),
-        ("?security.protocol=SASL_SSL&sasl.jaas.config=Krb5LoginModule required;", None),
+        {},
+        {"fetch.max.bytes": "5", "check.crcs": "true"},
+        {"isolation.level": "read_uncommitted"},
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.username": "u",
+            "sasl.password": "env:P",
+            "ssl.ca.location": "/ca.pem",
+        },
     ],
 )
-def test_settings_of_java_s_client_are_translated_or_refused(
-    monkeypatch: pytest.MonkeyPatch, query: str, checked_with: dict[str, str] | None
+def test_a_topic_is_checked_with_its_settings(
+    monkeypatch: pytest.MonkeyPatch, client: dict[str, str]
 ) -> None:
-    """Names that both clients share go through; a key store or Kerberos login of Java is refused with the remedy."""
-    seen: list[dict[str, str]] = []
+    """Those of librdkafka, as the URI has them."""
+    seen: list[Any] = []
 
-    def check(_: Any, settings: dict[str, str]) -> int:
+    def check(_: Any, settings: Any) -> int:
         seen.append(settings)
         return 2
 
     monkeypatch.setattr(kafka_source, "check_topic", check)
-    if checked_with is None:
-        with pytest.raises(BindingError, match=r"for Kafka's Java client only.* PEM certificates"):
-            preflight(bind(query))
-        return
-    assert preflight(bind(query)) == ("00000", "00001")
-    assert seen == [checked_with]
+    query = "&".join(f"kafka.{name}={value}" for name, value in client.items())
+    assert preflight(bind(f"?{query}")) == ("00000", "00001")
+    assert seen == [client]
+
+
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        (
+            'sasl.jaas.config=x username="u" password="p";',
+            r"write sasl\.username=USER&sasl\.password=env:NAME",
+        ),
+        ("ssl.truststore.location=/store.jks", r"write ssl\.ca\.location=FILE, with certificates in PEM"),
+        (
+            "ssl.keystore.type=JKS",
+            r"write ssl\.certificate\.location=FILE and ssl\.key\.location=FILE, in PEM",
+        ),
+    ],
+)
+@pytest.mark.parametrize("role", ["data", "sink"])
+def test_settings_of_java_s_client_are_refused(setting: str, instead: str, role: Role) -> None:
+    """With what librdkafka has instead; sources and sinks have the same settings."""
+    with pytest.raises(BindingError, match=f"is a setting of Kafka's Java client; {instead}"):
+        bind(f"?{setting}", role)
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [("env:", "must name an environment variable"), ("env:a b", "must name"), ("file:a", "an absolute path")],
+)
+def test_a_reference_names_a_variable_or_a_file(value: str, wrong: str) -> None:
+    """It is checked before anything starts."""
+    with pytest.raises(BindingError, match=wrong):
+        bind(f"?sasl.password={value}")

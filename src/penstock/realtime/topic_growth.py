@@ -1,0 +1,69 @@
+"""Topic growth: notices, while engines follow topics, that one of them has got partitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sized
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.sources.kafka_log import KafkaLog
+
+__all__ = ["TopicGrowth"]
+
+_LOOK_S: Final = 1.0
+
+
+class TopicGrowth:
+    """A thread that counts the partitions of topics; `has_grown` says whether there are more than are followed.
+
+    It is a thread of its own since brokers that are away answer late. They are reported by those who read.
+
+    Args:
+        topics: the topics by stream.
+        notify: is called when one has grown.
+
+    """
+
+    def __init__(self, topics: Mapping[str, KafkaLog], notify: Callable[[], None]) -> None:
+        # Logs of its own, with clients of its own.
+        self._topics: Final = {name: dataclasses.replace(log) for name, log in topics.items()}
+        self._notify: Final = notify
+        self._followed: dict[str, int] | None = None
+        self._lock: Final = threading.Lock()
+        self._closing: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="topic growth", daemon=True)
+        self.has_grown = False
+
+    def start(self) -> None:
+        """Start to look."""
+        if self._topics:
+            self._thread.start()
+
+    def follow(self, positions: Mapping[str, Sized]) -> None:
+        """Note which partitions are followed now, by stream."""
+        with self._lock:
+            self._followed = {name: len(positions[name]) for name in self._topics}
+            self.has_grown = False
+
+    def close(self) -> None:
+        """Look no more. An answer that is under way is not waited for."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            if self._followed is not None and not self.has_grown:
+                self._look()
+
+    def _look(self) -> None:
+        try:
+            counts = {name: log.count_partitions() for name, log in self._topics.items()}
+        except PenstockError:
+            # Those who read the topic tell what is wrong with it.
+            return
+        with self._lock:
+            followed = self._followed or {}
+            self.has_grown = any(count > followed.get(name, count) for name, count in counts.items())
+        if self.has_grown:
+            self._notify()

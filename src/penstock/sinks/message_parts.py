@@ -1,0 +1,90 @@
+"""Message parts: the key and the headers of the messages that a Kafka sink writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.bindings.types import KafkaBinding
+from penstock.errors import BindingError, SchemaError
+from penstock.records.types import RecordType
+from penstock.sinks.base import RecordOrigin, TaskContext
+
+__all__ = ["ORIGIN_HEADER", "Headers", "check_parts", "headers_of", "keys_of"]
+
+Headers: TypeAlias = Mapping[str, pa.Array]
+"""The headers of messages, as a binary column for each name; a message whose value is null has no such header."""
+
+ORIGIN_HEADER: Final = "penstock-origin"
+"""The header that tells messages apart, so that a reader can leave out those that are written again."""
+
+
+def check_parts(binding: KafkaBinding, kind: RecordType) -> None:
+    """Raise BindingError when the URI of a sink names a field that its records lack, or that is no key or header."""
+    named = [("key", name) for name in filter(None, [binding.key_field])]
+    named += [("headers", name) for name, _ in binding.header_fields]
+    for parameter, name in named:
+        try:
+            found = kind.field(name).arrow_type
+        except SchemaError as e:
+            raise BindingError(f"Sink {binding.stream!r}: {parameter}={name}, but {e}") from None
+        if not (pa.types.is_string(found) or pa.types.is_binary(found) or pa.types.is_integer(found)):
+            raise BindingError(
+                f"Sink {binding.stream!r}: {parameter}={name}, but that field is {found}; keys and headers are text, "
+                "bytes or integers."
+            )
+
+
+def keys_of(binding: KafkaBinding, batch: pa.RecordBatch, keys: pa.Array | None) -> pa.Array | None:
+    """Return the keys of messages: the field that the URI names, else those that the records come with."""
+    return keys if binding.key_field is None else _as_bytes(batch.column(binding.key_field))
+
+
+def headers_of(
+    binding: KafkaBinding, batch: pa.RecordBatch, context: TaskContext, origin: RecordOrigin | None
+) -> Headers:
+    """Return the headers of messages: the fields that the URI names, and their origin if it says so."""
+    found = {header: _as_bytes(batch.column(name)) for name, header in binding.header_fields}
+    if binding.origin and origin is not None:
+        found[ORIGIN_HEADER] = _origins(context, origin)
+    return found
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    """Convert text and bytes unchanged, and integers to decimal digits."""
+    return column if pa.types.is_binary(column.type) else column.cast(pa.string()).cast(pa.binary())
+
+
+def _origins(context: TaskContext, origin: RecordOrigin) -> pa.Array:
+    """Return `LINEAGE/PLACE/BATCH/OFFSET/NUMBER` for each record.
+
+    In one place the three numbers of a later record are larger.
+    """
+    place = [
+        context.lineage,
+        origin.branch,
+        *(quote(name, safe="") for name in (origin.stream, origin.partition)),
+    ]
+    # The offsets of a source are its own. Those of a step count within a micro-batch.
+    batch = "0" if origin.is_source else str(context.batch_id)
+    offsets = origin.offsets.to_numpy(zero_copy_only=False)
+    before = "/".join([*filter(None, place), batch])
+    found = pc.binary_join_element_wise(before, _text(offsets), _text(_numbers(offsets)), "/")
+    return found.cast(pa.binary())
+
+
+def _text(numbers: np.ndarray) -> pa.Array:
+    return pa.array(numbers, pa.int64()).cast(pa.string())
+
+
+def _numbers(offsets: np.ndarray) -> np.ndarray:
+    """Return the number of each record among those of one offset, which `flat_map` makes."""
+    if not len(offsets):
+        return offsets
+    starts = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
+    return np.arange(len(offsets)) - np.repeat(starts, np.diff(np.append(starts, len(offsets))))

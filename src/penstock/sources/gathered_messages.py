@@ -1,0 +1,152 @@
+"""Gathered messages: messages of one partition as chunks of columns, in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.metrics.source_times import SourceTimes
+from penstock.records.message_metadata import Metadata
+from penstock.sources.base import BadRecord, SourceChunk
+
+__all__ = ["OFFSET", "GatheredMessages", "WantedParts", "missing_chunk", "partition_name"]
+
+# A chunk is decoded and packed when it has this many records or bytes. Larger chunks make fatter blocks, and blocks are
+# what each key group pays for.
+_CHUNK_RECORDS: Final = 500_000
+_CHUNK_BYTES: Final = 64 << 20
+# A timestamp takes a call for each message, and metrics need only about what they are.
+_TIMES_SAMPLED: Final = 8
+
+OFFSET: Final = methodcaller("offset")
+"""The offset of a message."""
+_VALUE: Final = methodcaller("value")
+_KEY: Final = methodcaller("key")
+_TIMESTAMP: Final = methodcaller("timestamp")
+_HEADERS: Final = methodcaller("headers")
+
+
+def partition_name(number: int) -> str:
+    """Name a partition as chunks do, so that names sort as numbers."""
+    return f"{number:05d}"
+
+
+@dataclass(frozen=True)
+class WantedParts:
+    """The parts of messages that a reader takes besides their values and offsets. Each costs time for each message."""
+
+    keys: bool = False
+    timestamps: bool = False
+    headers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, metadata: Metadata, *, keys: bool) -> WantedParts:
+        """Return what the metadata of a stream needs, and the keys of messages if they are wanted anyway."""
+        parts = [part for _, part in metadata]
+        return cls(
+            keys or any(part.kind == "key" for part in parts),
+            any(part.kind == "timestamp" for part in parts),
+            tuple(sorted({part.header for part in parts if part.header})),
+        )
+
+
+class GatheredMessages:
+    """What a chunk is made of, until it is large enough."""
+
+    def __init__(self, partition: str, wanted: WantedParts) -> None:
+        self._partition: Final = partition
+        self._wanted: Final = wanted
+        self._begin()
+
+    def _begin(self) -> None:
+        self._offsets: list[np.ndarray] = []
+        self._values: list[Any] = []
+        self._keys: list[Any] = []
+        self._times: list[Any] = []
+        self._headers: list[Any] = []
+        self._sampled: list[SourceTimes | None] = []
+        self._size = 0
+
+    def add(self, messages: list[Any]) -> Iterator[SourceChunk]:
+        """Add messages, and yield the chunks that are large enough. Where they end does not depend on the additions."""
+        wanted = self._wanted
+        while messages:
+            part = messages[: _CHUNK_RECORDS - len(self._values)]
+            values = list(map(_VALUE, part))
+            sizes = np.cumsum([0 if value is None else len(value) for value in values])
+            if self._size + sizes[-1] >= _CHUNK_BYTES:
+                count = int(np.searchsorted(sizes, _CHUNK_BYTES - self._size)) + 1
+                part, values = part[:count], values[:count]
+            messages = messages[len(part) :]
+            self._size += int(sizes[len(part) - 1])
+            self._values += values
+            self._offsets.append(_offsets_of(part))
+            self._sampled.append(_sampled_times(part))
+            if wanted.keys:
+                self._keys += map(_KEY, part)
+            if wanted.timestamps:
+                self._times += map(_TIMESTAMP, part)
+            if wanted.headers:
+                self._headers += map(_HEADERS, part)
+            if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[SourceChunk]:
+        """Yield what is left as a chunk, if anything is."""
+        if self._values:
+            wanted = self._wanted
+            yield SourceChunk(
+                self._partition,
+                pa.array(np.concatenate(self._offsets), pa.int64()),
+                raw=pa.array(self._values, pa.binary()),
+                keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
+                timestamps=_times_of(self._times) if wanted.timestamps else None,
+                headers={name: _header_of(name, self._headers) for name in wanted.headers},
+                times=SourceTimes.merged(self._sampled),
+            )
+        self._begin()
+
+
+def missing_chunk(topic: str, number: int, start: int, end: int) -> SourceChunk:
+    """Return a chunk without records that reports a range of offsets as missing."""
+    reason = (
+        f"The offsets {start} to {end - 1} of partition {number} of the topic {topic!r} are missing (up to "
+        f"{end - start} records): its brokers had deleted them before the job read them. The stream goes on at {end}."
+    )
+    bad = BadRecord(reason, partition_name(number), start, b"")
+    return SourceChunk(bad.partition, pa.array([], pa.int64()), raw=pa.array([], pa.binary()), bad=[bad])
+
+
+def _offsets_of(messages: Sequence[Any]) -> np.ndarray:
+    first, last = messages[0].offset(), messages[-1].offset()
+    # Offsets have gaps where transactions or compaction have left some.
+    if last - first == len(messages) - 1:
+        return np.arange(first, last + 1)
+    return np.fromiter(map(OFFSET, messages), np.int64, len(messages))
+
+
+def _sampled_times(messages: Sequence[Any]) -> SourceTimes | None:
+    """Return the times of messages, of many only of a sample; None if they have none."""
+    count = len(messages)
+    places = range(count) if count <= _TIMES_SAMPLED else range(count - 1, -1, -(count // _TIMES_SAMPLED))
+    times_ms = [messages[place].timestamp()[1] for place in places]
+    if times_ms[0] < 0:
+        return None
+    return SourceTimes.at(times_ms[0], 1) if count == 1 else SourceTimes.of(times_ms, count)
+
+
+def _times_of(found: Iterable[tuple[int, int]]) -> pa.Array:
+    """Return the times of timestamps, each with its kind; kind 0 is none."""
+    pairs = np.array(list(found), np.int64)
+    return pa.array(pairs[:, 1], pa.int64(), mask=pairs[:, 0] == 0)
+
+
+def _header_of(name: str, found: Iterable[Any]) -> pa.Array:
+    """Return the last header of a name of each message, null where it has none."""
+    # A later entry of a dict with the same name replaces an earlier one.
+    return pa.array([dict(headers).get(name) if headers else None for headers in found], pa.binary())

@@ -1,0 +1,44 @@
+"""A job logs in to a real broker with a password that only its environment has."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from integration_support import RunJob
+from kept_numbers import keep_job, write_numbers
+
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.sources.topic_identity import TOPIC_FILES
+
+
+def test_a_job_logs_in(
+    run_job: RunJob, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its source and its sink; the password is in no file of the checkpoint, and a wrong or missing one is reported."""
+    numbers, kept = (f"login-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out"))
+    kafka.create_topic(numbers)
+    kafka.create_topic(kept)
+    write_numbers(kafka, numbers, range(5))
+    secret = tmp_path / "password"
+    login = f"security.protocol=SASL_PLAINTEXT&sasl.mechanisms=PLAIN&sasl.username=ann&sasl.password=file:{secret}"
+    bindings = {
+        "numbers": f"kafka://{kafka.secured}/{numbers}?start=earliest&{login}",
+        "kept": f"kafka://{kafka.secured}/{kept}?delivery=exactly-once&{login}",
+    }
+    with pytest.raises(BindingError, match=r"sasl\.password=file:.*/password, but that file cannot be read"):
+        run_job(keep_job(), bindings)
+    secret.write_text("wrong-secret\n")
+    with pytest.raises(ExternalSystemError, match=r"SASL|Authentication") as caught:
+        run_job(keep_job(), bindings)
+    assert "wrong-secret" not in str(caught.value)
+    # The checkpoint has this file too, as code of the job.
+    password = "-".join(["ann", "secret"])
+    secret.write_text(f"{password}\n")
+    checkpoint = tmp_path / "checkpoint"
+    run_job(keep_job(), bindings, checkpoint=str(checkpoint))
+    assert list((checkpoint / "sources").glob(TOPIC_FILES))
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    assert not [path for path in files if password.encode() in path.read_bytes()]

@@ -1,0 +1,183 @@
+"""What a Kafka sink writes around a record: keys, partitions, headers and origins, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from integration_support import RunJob, read_lines, write_lines
+
+import penstock as ps
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.errors import ExternalSystemError
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.records.schemas import record_type
+from penstock.records.wire_formats import format_of
+from penstock.sinks.base import RecordOrigin, TaskContext
+from penstock.sinks.kafka_producers import PlainProducer
+from penstock.sinks.kafka_sink import KafkaSink
+
+PARTITIONS = 40
+# What Java's Utils.murmur2 returns, as its own tests have it.
+MURMUR2 = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    name = f"messages-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, PARTITIONS)
+    return name
+
+
+def read(kafka: KafkaBroker, topic: str, count: int) -> list[Any]:
+    """Read as many messages, by partition and offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    found = []
+    while len(found) < count:
+        found += [one for one in consumer.consume(count - len(found), 10) if one.error() is None]
+    consumer.close()
+    return sorted(found, key=lambda one: (one.partition(), one.offset()))
+
+
+def sink_of(kafka: KafkaBroker, topic: str, query: str) -> tuple[KafkaSink, KafkaBinding]:
+    binding = parse_binding("alarms", f"kafka://{kafka.bootstrap}/{topic}?{query}", "sink")
+    assert isinstance(binding, KafkaBinding)
+    return KafkaSink(binding, format_of("json", record_type("site STRING, n INT"))), binding
+
+
+def test_keys_go_where_java_s_client_puts_them(kafka: KafkaBroker, topic: str) -> None:
+    """So records can be joined by key with those of producers in Java."""
+    _, binding = sink_of(kafka, topic, "")
+    producer = PlainProducer.of(binding)
+    keys = pa.array(list(MURMUR2), pa.binary())
+    producer.send(keys, keys)
+    producer.flush()
+    found = {one.key(): one.partition() for one in read(kafka, topic, len(MURMUR2))}
+    assert found == {key: (value & 0x7FFFFFFF) % PARTITIONS for key, value in MURMUR2.items()}
+
+
+@dataclass
+class Reading:
+    """A reading."""
+
+    room: int
+    site: str
+    n: int
+
+
+class Pass(ps.ProcessFunction):
+    """Passes on what it gets."""
+
+    def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Reading]:
+        """Pass the record on."""
+        yield record
+
+
+def pass_job() -> ps.Job:
+    job = ps.Job("pass", key_groups=2)
+    job.data_stream("readings", schema=Reading).key_by("room").process("pass", Pass()).sink_to("passed")
+    return job
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_job_says_what_is_around_its_records(
+    run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path, delivery: str
+) -> None:
+    """The key from a field instead of the step's, headers from fields, and an origin that no two messages share."""
+    readings = [Reading(n % 3, f"s{n % 2}", n) for n in range(20)]
+    write_lines(tmp_path / "in", "one.jsonl", [vars(one) for one in readings])
+    parameters = f"key=site&headers=room,n:number&origin=true&delivery={delivery}"
+    bindings = {
+        "readings": f"jsonl:{tmp_path}/in",
+        "passed": f"kafka://{kafka.bootstrap}/{topic}?{parameters}",
+    }
+    run_job(pass_job(), bindings)
+    found = read(kafka, topic, len(readings))
+    assert {one.key() for one in found} == {b"s0", b"s1"}
+    origins = set()
+    for one in found:
+        headers, body = dict(one.headers()), json.loads(one.value())
+        assert headers["room"] == b"%d" % body["room"]
+        assert headers["number"] == b"%d" % body["n"]
+        origins.add(headers["penstock-origin"])
+    assert len(origins) == len(readings)
+    assert {origin.split(b"/")[1] for origin in origins} == {b"pass"}
+    assert not read_lines(tmp_path / "checkpoint" / "dead-letters")
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_replay_has_the_same_origins(kafka: KafkaBroker, topic: str, delivery: str) -> None:
+    """A reader keeps the largest numbers of each place, and drops what is not larger."""
+    sink, _ = sink_of(kafka, topic, f"key=site&origin=true&headers=n&delivery={delivery}")
+    kind = record_type("site STRING, n INT")
+    sink.prepare("line", "")
+    for attempt, count in enumerate([6, 10]):
+        task: Any = sink.task(TaskContext(4, 0, attempt, "line"), kind)
+        offsets = pa.array(range(count), pa.int64())
+        task.come_from(RecordOrigin("", "watch", "00001", offsets, is_source=False))
+        task.write(
+            pa.RecordBatch.from_pylist([{"site": "a", "n": n} for n in range(count)], kind.schema), None
+        )
+        task.finish()
+    is_again = delivery == "at-least-once"
+    found = read(kafka, topic, 16 if is_again else 6)
+    newest, kept = (-1, -1, -1), []
+    for one in found:
+        numbers = tuple(map(int, dict(one.headers())["penstock-origin"].split(b"/")[-3:]))
+        if numbers > newest:
+            newest, kept = numbers, [*kept, json.loads(one.value())["n"]]
+    assert kept == [*range(10 if is_again else 6)]
+
+
+def test_the_size_of_headers_is_the_broker_s(kafka: KafkaBroker) -> None:
+    """The largest message that the sink lets through is accepted, and one byte more is a rejection."""
+    name = f"small-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": "3000"})])[name].result(30)
+    sink, _ = sink_of(kafka, name, "headers=site:h,n&compression.type=none")
+    sink.prepare("line", "")
+    kind = record_type("site STRING, n INT")
+    task: Any = sink.task(TaskContext(0, 0, 0, "line"), kind)
+    accepted = rejected = 0
+    for size in range(1380, 1500):
+        task.write(pa.RecordBatch.from_pylist([{"site": "x" * size, "n": size}], kind.schema), None)
+        if task.rejections():
+            rejected += 1
+            continue
+        accepted += 1
+        # One message in a batch, as it would be counted.
+        PlainProducer.of(task._encoded.binding).flush()
+    assert accepted
+    assert rejected
+    task.finish()
+    over = PlainProducer.of(task._encoded.binding)
+    smallest = 1380 + accepted
+    batch = pa.RecordBatch.from_pylist([{"site": "x" * smallest, "n": smallest}], kind.schema)
+    headers = {"h": pa.array([b"x" * smallest]), "n": pa.array([b"%d" % smallest])}
+    with pytest.raises(ExternalSystemError, match="could not be written"):
+        write(over, format_of("json", kind).encode(batch), headers)
+
+
+def write(producer: PlainProducer, values: pa.Array, headers: dict[str, pa.Array]) -> None:
+    producer.send(values, None, headers)
+    producer.flush()
