@@ -124,7 +124,7 @@ class Exchange:
         self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None
     ) -> None:
         """Send what a reader has read, with the times of the records."""
-        direct = self._send(sender, interval, rows, times, 1, is_reader=True, at_end=False)
+        direct = self._send(Delivery(sender, interval, 1, None, times=times), rows, is_reader=True)
         if direct:
             self._inbox.put(Delivery(sender, interval, 0, direct, times=times), waits=True)
 
@@ -142,31 +142,26 @@ class Exchange:
         *,
         at_end: bool,
     ) -> list[PackedRow]:
-        """Send what the slot has emitted, perhaps for the end. Return the rows for sinks and the driver."""
-        return self._send(sender, interval, rows, times, level, is_reader=False, at_end=at_end)
+        """Send what the slot has emitted, with the times of its causes, perhaps for the end of the interval.
+
+        Return the rows for sinks and the driver.
+        """
+        like = Delivery(sender, interval, level, None, at_end=at_end, times=times)
+        return self._send(like, rows, is_reader=False)
 
     def end_level(self, sender: str, interval: int, through: int) -> None:
         """Tell all slots that this slot emits nothing more in an interval from levels up to one."""
         self._end(Delivery(sender, interval, 0, None, through), self._running, self._running_lock)
 
-    def _send(
-        self,
-        sender: str,
-        interval: int,
-        rows: Iterable[PackedRow],
-        times: SourceTimes | None,
-        level: int,
-        *,
-        is_reader: bool,
-        at_end: bool,
-    ) -> list[PackedRow]:
+    def _send(self, like: Delivery, rows: Iterable[PackedRow], *, is_reader: bool) -> list[PackedRow]:
+        """Send rows to their slots and levels; `like` has what else is said of them, and the level for rows to all."""
         direct: list[PackedRow] = []
         found: dict[tuple[int, int], list[PackedRow]] = {}
         for row in rows:
             for_level = self._levels.get(row.destination, 0)
             if row.destination in FOR_EACH_LEVEL:
-                for_level = level
-                if level > self._depth:
+                for_level = like.level
+                if for_level > self._depth:
                     continue
             if for_level == 0:
                 direct.append(row)
@@ -175,7 +170,7 @@ class Exchange:
             row = encode_body(row)
             found.setdefault((for_level, task), []).append(row._replace(body=bytes(row.body)))
         for (for_level, task), some in sorted(found.items()):
-            delivery = Delivery(sender, interval, for_level, some, at_end=at_end, times=times)
+            delivery = like._replace(level=for_level, rows=some)
             self._deliver(delivery, task, is_reader=is_reader)
         return direct
 

@@ -18,7 +18,7 @@ class PeerLostError(Exception):
 class Delivery(NamedTuple):
     """Rows of a sender for a level, perhaps for the end of the interval. Without rows, what ends: see `Bundle`.
 
-    `times` are those of the records that caused the rows, for metrics only.
+    `times` are for metrics only.
     """
 
     sender: str

@@ -48,8 +48,8 @@ class Send(Protocol):
     ) -> list[PackedRow]:
         """Send rows of an interval to their slots and levels, and return those for sinks and the driver.
 
-        `times` are those of the records that caused the rows, for metrics only.
-        Rows for every level go to `level` first. With `at_end`, slots process them after all others of the interval.
+        With the rows go the times of the records that caused them. Rows for every level go to `level` first. With
+        `at_end`, slots process the rows after all others of the interval.
         """
 
 

@@ -20,7 +20,7 @@ __all__ = ["OFFSET", "GatheredMessages", "WantedParts", "missing_chunk", "partit
 # what each key group pays for.
 _CHUNK_RECORDS: Final = 500_000
 _CHUNK_BYTES: Final = 64 << 20
-# A timestamp takes a call for each message, and metrics need only about what they are.
+# A timestamp takes a call for each record, and metrics need only about what they are.
 _TIMES_SAMPLED: Final = 8
 
 OFFSET: Final = methodcaller("offset")
@@ -67,9 +67,9 @@ class GatheredMessages:
         self._offsets: list[np.ndarray] = []
         self._values: list[Any] = []
         self._keys: list[Any] = []
-        self._times: list[Any] = []
+        self._timestamps: list[Any] = []
+        self._times: list[SourceTimes | None] = []
         self._headers: list[Any] = []
-        self._sampled: list[SourceTimes | None] = []
         self._size = 0
 
     def add(self, messages: list[Any]) -> Iterator[SourceChunk]:
@@ -86,11 +86,11 @@ class GatheredMessages:
             self._size += int(sizes[len(part) - 1])
             self._values += values
             self._offsets.append(_offsets_of(part))
-            self._sampled.append(_sampled_times(part))
+            self._times.append(_source_times_of(part))
             if wanted.keys:
                 self._keys += map(_KEY, part)
             if wanted.timestamps:
-                self._times += map(_TIMESTAMP, part)
+                self._timestamps += map(_TIMESTAMP, part)
             if wanted.headers:
                 self._headers += map(_HEADERS, part)
             if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
@@ -105,9 +105,9 @@ class GatheredMessages:
                 pa.array(np.concatenate(self._offsets), pa.int64()),
                 raw=pa.array(self._values, pa.binary()),
                 keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
-                timestamps=_times_of(self._times) if wanted.timestamps else None,
+                timestamps=_timestamps_of(self._timestamps) if wanted.timestamps else None,
                 headers={name: _header_of(name, self._headers) for name in wanted.headers},
-                times=SourceTimes.merged(self._sampled),
+                times=SourceTimes.merged(self._times),
             )
         self._begin()
 
@@ -130,8 +130,8 @@ def _offsets_of(messages: Sequence[Any]) -> np.ndarray:
     return np.fromiter(map(OFFSET, messages), np.int64, len(messages))
 
 
-def _sampled_times(messages: Sequence[Any]) -> SourceTimes | None:
-    """Return the times of messages, of many only of a sample; None if they have none."""
+def _source_times_of(messages: Sequence[Any]) -> SourceTimes | None:
+    """Return the timestamps of messages, of many only a sample; None if they have none."""
     count = len(messages)
     places = range(count) if count <= _TIMES_SAMPLED else range(count - 1, -1, -(count // _TIMES_SAMPLED))
     times_ms = [messages[place].timestamp()[1] for place in places]
@@ -140,7 +140,7 @@ def _sampled_times(messages: Sequence[Any]) -> SourceTimes | None:
     return SourceTimes.at(times_ms[0], 1) if count == 1 else SourceTimes.of(times_ms, count)
 
 
-def _times_of(found: Iterable[tuple[int, int]]) -> pa.Array:
+def _timestamps_of(found: Iterable[tuple[int, int]]) -> pa.Array:
     """Return the times of timestamps, each with its kind; kind 0 is none."""
     pairs = np.array(list(found), np.int64)
     return pa.array(pairs[:, 1], pa.int64(), mask=pairs[:, 0] == 0)

@@ -49,6 +49,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "group.id": "penstock",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
+    "socket.nagle.disable": True,
     # A range may end with records that no consumer sees: aborted ones, and the marks of transactions.
     "enable.partition.eof": True,
     # Records that were deleted before they were read are an error, not a gap.
