@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -266,3 +267,40 @@ def test_a_job_says_what_it_has_lost(run_job: RunJob, kafka: KafkaBroker, topic:
     with pytest.raises(ExternalSystemError, match=f"{topic}.* has deleted records of partition 0"):
         run_job(keep_job(), bindings)
     assert read_lines(tmp_path / "kept") == kept
+
+
+def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
+    kafka: KafkaBroker, topic: str, reader: TopicReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much, and how old it may be: younger than the newest that it has read. Chunks have times of all records."""
+    monkeypatch.setattr(topic_reader, "_TAKEN_AT_ONCE", 10)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    written_ms = time.time_ns() // 1_000_000 - 60_000
+    for number in range(100):
+        producer.produce(topic, b"%d" % number, partition=0, timestamp=written_ms + number)
+    producer.flush()
+    reader.follow({0: 0, 1: 0})
+    count = 0
+    while not count:
+        count += take_times(reader, written_ms)
+    lag = reader.lag()
+    assert lag.records == 100 - count
+    assert lag.waited_ms is not None
+    assert 60_000 - 100 <= lag.waited_ms < 120_000
+    while count < 100:
+        count += take_times(reader, written_ms)
+    # The broker says some milliseconds later that there is nothing more.
+    assert reader.lag().records == 0
+    assert reader.lag().waited_ms == 0
+
+
+def take_times(reader: TopicReader, written_ms: int) -> int:
+    """Take what has come, and return how many records have times, each that of its offset."""
+    count = 0
+    for split, chunk in reader.take(0.2):
+        assert chunk.times is not None
+        times = [chunk.times.times_ms[0], chunk.times.times_ms[-1]]
+        assert written_ms + split.start <= times[0] <= times[1] == written_ms + split.end - 1
+        assert sum(chunk.times.counts) == len(chunk.offsets)
+        count += len(chunk.offsets)
+    return count
