@@ -13,11 +13,12 @@ __all__ = ["MemoryShares"]
 # JVM's code and classes; then a worker with its readers.
 _BASE_MB: Final = 400
 _WORKER_MB: Final = 100
-_MIN_HEAP_MB: Final = 160
+# Spark does not start with less than 450 MiB, without the part of the heap that its collector copies to.
+_MIN_HEAP_MB: Final = 512
 _MIN_WORKER_MB: Final = 64
 # In real time records do not pass through the JVM.
 _HEAP_SHARE: Final = {True: 0.2, False: 0.4}
-_MAX_HEAP_MB: Final = {True: 512, False: 2048}
+_MAX_HEAP_MB: Final = {True: 768, False: 2048}
 _STATE_SHARE: Final = 0.5
 
 
@@ -34,7 +35,7 @@ class MemoryShares:
         """Divide the memory of a job. Raises JobDefinitionError when it is too little.
 
         >>> MemoryShares.of(2000, 2, in_real_time=True)
-        MemoryShares(heap_mb=280, state_mb=280, records_mb=280)
+        MemoryShares(heap_mb=512, state_mb=222, records_mb=111)
         """
         fixed = _BASE_MB + parallelism * _WORKER_MB
         least = fixed + _MIN_HEAP_MB + parallelism * _MIN_WORKER_MB

@@ -43,6 +43,7 @@ from penstock.realtime.messages import (
     receive,
     send,
 )
+from penstock.realtime.pace import Pace
 from penstock.realtime.slot_rounds import SlotRounds
 from penstock.realtime.stream_feeds import (
     Arrivals,
@@ -127,7 +128,8 @@ class SlotEngine:
         self._number = first
         self._attempt: Final = attempt
         self._cache: Final = cache
-        self._inbox: Final = Inbox(job.plan.waiting_bytes, first)
+        self._pace: Final = Pace(job.plan.waiting_bytes)
+        self._inbox: Final = Inbox(self._pace, first)
         place = job.coordinator
         self._link: Final = connect((place.host, place.port))
         host = self._link.getsockname()[0]
@@ -193,6 +195,7 @@ class SlotEngine:
             self._task,
             readers,
             self._inbox,
+            self._pace,
             self._exchange.send_emitted,
             self._exchange.end_level,
             lambda number: send(self._link, Busy(number)),
@@ -218,7 +221,9 @@ class SlotEngine:
             return RepeatedReadings(log, source.node, go.log.readings.get(name, ()))
         if isinstance(log, KafkaLog):
             until = None if go.until is None else go.until.get(name, {})
-            return FollowedTopic(log, go.follows.get(name, {}), (go.history or {}).get(name), until)
+            return FollowedTopic(
+                log, go.follows.get(name, {}), (go.history or {}).get(name), until, self._pace
+            )
         return PushedRanges(log, source.node)
 
     def _await_history(self, rounds: SlotRounds) -> None:

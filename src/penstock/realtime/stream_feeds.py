@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.messages import HISTORY, Reading
+from penstock.realtime.pace import Pace
 from penstock.runtime.packed_rows import PackedRow
 from penstock.sources.base import ReplayableLog, SourceChunk
 from penstock.sources.chunk_times import times_of
@@ -31,6 +32,9 @@ __all__ = [
 ]
 
 _POLL_S: Final = 0.05
+_ASSUMED_RECORD_BYTES: Final = 1000.0
+_LEAST_AT_ONCE: Final = 100
+_MOST_AT_ONCE: Final = 50_000
 
 
 class RowReader(Protocol):
@@ -69,16 +73,24 @@ class Arrivals(Protocol):
 class FollowedTopic:
     """The partitions of a topic that an engine follows.
 
-    `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere.
+    `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere. It
+    takes no more records at once than the pace of the slot suggests.
     """
 
     def __init__(
-        self, log: KafkaLog, starts: Offsets, history: Offsets | None = None, until: Offsets | None = None
+        self,
+        log: KafkaLog,
+        starts: Offsets,
+        history: Offsets | None,
+        until: Offsets | None,
+        pace: Pace,
     ) -> None:
         self._log: Final = log
         self._starts: Final = starts
         self._history: Final = history or {}
         self._until: Final = until
+        self._pace: Final = pace
+        self._record_bytes = _ASSUMED_RECORD_BYTES
         self._ends: Final = threading.Event()
         self._reader: TopicReader | None = None
         self.positions: Offsets | None = dict(starts)
@@ -105,9 +117,21 @@ class FollowedTopic:
             reader = self._log.reader()
             reader.follow(self._starts)
             self._reader = reader
-        found = reader.take(_POLL_S)
+        found = reader.take(_POLL_S, self._most_at_once())
+        self._see([chunk for _, chunk in found])
         self.positions, self._read_to = reader.positions, reader.known_ends
         return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])
+
+    def _most_at_once(self) -> int:
+        """Return how many records to take at once: about half of what may wait for the slot."""
+        return min(max(_LEAST_AT_ONCE, int(self._pace.waiting_bytes / 2 / self._record_bytes)), _MOST_AT_ONCE)
+
+    def _see(self, chunks: Iterable[SourceChunk]) -> None:
+        """Learn the size of records."""
+        sizes = [(chunk.raw.nbytes, len(chunk.raw)) for chunk in chunks if chunk.raw is not None]
+        count = sum(number for _, number in sizes)
+        if count:
+            self._record_bytes = max(1.0, sum(size for size, _ in sizes) / count)
 
     def lag(self) -> TopicLag | None:
         """Return what waits in the partitions, for metrics; None before the first look."""

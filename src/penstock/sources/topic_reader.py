@@ -155,15 +155,15 @@ class TopicReader:
         self._unassign([number for number in self._partitions if number not in starts])
         self._seek(starts)
 
-    def take(self, timeout_s: float) -> list[tuple[Split, SourceChunk]]:
+    def take(self, timeout_s: float, most: int = _TAKEN_AT_ONCE) -> list[tuple[Split, SourceChunk]]:
         """Return the records that have come of the partitions that are followed, with the range that they are of.
 
-        Waits for the first one for some time. Raises what `read` raises.
+        Waits for the first one for some time, and returns about `most` of them. Raises what `read` raises.
         """
-        messages = self._consumer.consume(_TAKEN_AT_ONCE, 0)
+        messages = self._consumer.consume(most, 0)
         if not messages:
             one = self._consumer.poll(timeout_s)
-            messages = [] if one is None else [one, *self._consumer.consume(_TAKEN_AT_ONCE, 0)]
+            messages = [] if one is None else [one, *self._consumer.consume(most, 0)]
         self._sort(messages)
         now_ms = time.time_ns() // 1_000_000
         found: list[tuple[Split, SourceChunk]] = []

@@ -17,9 +17,9 @@ def test_shares_stay_within_the_memory(memory_mb: int, parallelism: int, in_real
     try:
         shares = MemoryShares.of(memory_mb, parallelism, in_real_time=in_real_time)
     except JobDefinitionError:
-        assert memory_mb < 560 + 164 * parallelism
+        assert memory_mb < 912 + 164 * parallelism
         return
-    assert shares.heap_mb >= 160
+    assert shares.heap_mb >= 512
     assert shares.state_mb >= 16
     assert shares.records_mb >= 8
     workers = parallelism * (shares.state_mb + shares.records_mb + 100)
@@ -31,7 +31,7 @@ def test_too_little_memory_is_refused() -> None:
     with pytest.raises(JobDefinitionError) as raised:
         MemoryShares.of(500, 2, in_real_time=True)
     assert str(raised.value) == (
-        "The memory is 500 MiB; a job with a parallelism of 2 needs at least 888 MiB. Give it more memory, or lower "
+        "The memory is 500 MiB; a job with a parallelism of 2 needs at least 1,240 MiB. Give it more memory, or lower "
         "the parallelism."
     )
 
@@ -39,7 +39,7 @@ def test_too_little_memory_is_refused() -> None:
 def test_no_limit_is_no_shares() -> None:
     """The defaults hold."""
     assert RunSettings().memory_shares(2) is None
-    assert RunSettings(memory_mb=1000).memory_shares(2) is not None
+    assert RunSettings(memory_mb=2000).memory_shares(2) is not None
 
 
 def test_one_option_says_how_much_memory_there_is() -> None:

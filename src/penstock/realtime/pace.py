@@ -1,0 +1,35 @@
+"""Pace: how much may wait for a slot, from how fast the slot works."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["Pace"]
+
+# About what a slot does in this time may wait for it. An interval can only end once all of it is done.
+_WAITING_S: Final = 1.0
+_LEAST_BYTES: Final = 256 << 10
+# Before anything is known of a slot.
+_FIRST_BYTES: Final = 1 << 20
+# A round that is shorter says nothing about the speed with large ones.
+_LEAST_ROUND_S: Final = 0.002
+_NEWEST_SHARE: Final = 0.5
+
+
+class Pace:
+    """The pace of a slot. `waiting_bytes` is how much may wait for it, at most `max_bytes`."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes: Final = max_bytes
+        self._bytes_per_s: float | None = None
+        self.waiting_bytes = min(_FIRST_BYTES, max_bytes)
+
+    def note(self, size: int, seconds: float) -> None:
+        """Note a round with an input of some bytes."""
+        if not size or seconds < _LEAST_ROUND_S:
+            return
+        rate = size / seconds
+        known = rate if self._bytes_per_s is None else self._bytes_per_s
+        self._bytes_per_s = known + _NEWEST_SHARE * (rate - known)
+        wanted = max(_LEAST_BYTES, int(self._bytes_per_s * _WAITING_S))
+        self.waiting_bytes = min(wanted, self._max_bytes)
