@@ -9,10 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.jars-stamp ## make .venv from the lock file, find a Java, fetch and prepare what jobs need once
 
@@ -65,6 +65,15 @@ bench-kafka: setup ## Kafka to Kafka, 8 M readings
 
 bench-latency: setup ## Kafka to Kafka at 200 records a second
 	@$(BIN)/python -m benchmarks.latency $(ARGS)
+
+bench-peers: setup ## Kafka to Kafka beside Flink, in turns: throughput and latency (needs Maven; ARGS="--small")
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-control-latency: setup ## how soon a setting is in force in real time
+	@$(BIN)/python -m benchmarks.control_latency $(ARGS)
+
+bench-loads: setup ## real time: idle, small, skewed, large and disturbed loads (ARGS="--small --loads idle start")
+	@$(BIN)/python -m benchmarks.loads $(ARGS)
 
 bench-power-loss: setup ## what it costs that all a replay needs is on disk first
 	@$(BIN)/python -m benchmarks.power_loss $(ARGS)

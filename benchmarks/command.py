@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
 import sys
 import tempfile
 import typing
@@ -37,7 +38,9 @@ def run_command(
 
     """
     module = sys.modules[sizes.__module__]
-    name = "benchmarks." + Path(str(module.__file__)).stem
+    file = Path(str(module.__file__))
+    # A package is run by its `__main__`.
+    name = f"benchmarks.{file.parent.name if file.stem == '__main__' else file.stem}"
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=module.__doc__)
     hints = typing.get_type_hints(sizes)
     for field in dataclasses.fields(sizes):
@@ -53,9 +56,12 @@ def run_command(
     for flag, help_text in (flags or {}).items():
         parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true", help=help_text)
     parser.add_argument("--json", action="store_true", help="print the result as one line as well")
+    parser.add_argument("-o", choices=("text", "json"), default="text", help="json: as --json")
     given = vars(parser.parse_args())
-    as_json = given.pop("json")
+    as_json = bool(given.pop("json")) | (given.pop("o") == "json")
     chosen = {flag: given.pop(flag) for flag in flags or {}}
+    # Contestants have sessions of their own, and would stay if this process just ended.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
         result = measure(sizes(**given), Path(work), **chosen)
     show(result)

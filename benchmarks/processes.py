@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ __all__ = [
     "EXAMPLE",
     "ContestantError",
     "MemoryWatch",
+    "Program",
     "TreeUsage",
     "end_session",
     "python_process",
@@ -28,6 +30,7 @@ __all__ = [
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 EXAMPLE: Final = _ROOT / "examples" / "temperature_control"
+_PATIENCE_S: Final = 20.0
 _SAMPLE_S: Final = 0.25
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -50,6 +53,52 @@ def python_process(module: str, arguments: list[str], log: Path) -> subprocess.P
         )
 
 
+class Program:
+    """Any command in a session of its own, whose output goes to a log file; a context manager that ends it.
+
+    It is asked to end, and killed if it has not ended after `patience_s`.
+
+    >>> with Program(["sleep", "60"], Path("sleep.log")) as program:  # doctest: +SKIP
+    ...     program.check()
+
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, patience_s: float = _PATIENCE_S) -> None:
+        self._log: Final = log
+        self._patience_s: Final = patience_s
+        self.started_s: Final = time.time()
+        with log.open("ab") as output:
+            self._process: Final = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the command itself; its descendants have others."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise ContestantError if it has ended, with its last output."""
+        if self._process.poll() is not None:
+            raise ContestantError(_failure(self._process, self._log))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(self._patience_s)
+        end_session(self._process)
+
+
 def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, Any], int]:
     """Run `python -m module` to its end; return the JSON object in its last line, and its peak memory in MB."""
     process = python_process(module, arguments, log)
@@ -65,11 +114,15 @@ def result_of(process: subprocess.Popen[str], output: str, log: Path) -> dict[st
     """Return the JSON object in the last line of an ended process's output."""
     lines = output.strip().splitlines()
     if process.returncode != 0 or not lines:
-        last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-15:])
-        command = " ".join(map(str, process.args)) if isinstance(process.args, list) else str(process.args)
-        raise ContestantError(f"{command} ended with {process.returncode}:\n{last}")
+        raise ContestantError(_failure(process, log))
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def _failure(process: subprocess.Popen[str], log: Path) -> str:
+    last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-15:])
+    command = " ".join(map(str, process.args)) if isinstance(process.args, list) else str(process.args)
+    return f"{command} ended with {process.returncode}:\n{last}"
 
 
 def end_session(process: subprocess.Popen[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Column", "print_json", "print_table"]
+__all__ = ["Column", "print_json", "print_markdown", "print_table"]
 
 _WIDTH: Final = 140
 
@@ -33,6 +33,15 @@ def print_table(title: str, columns: Sequence[Column], rows: Sequence[Sequence[s
     console = Console()
     # Without a terminal Rich uses 80 columns, which is too narrow for the names.
     (console if console.is_terminal else Console(width=_WIDTH)).print(table)
+
+
+def print_markdown(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table as Markdown, for the docs."""
+    print(f"{title}:\n")
+    lines = [[column.name for column in columns], ["---" if one.left else "---:" for one in columns], *rows]
+    for line in lines:
+        print(f"| {' | '.join(line)} |")
+    print()
 
 
 def print_json(result: dict[str, Any]) -> None:

@@ -1,17 +1,14 @@
-"""Topics: write and read the example's protobuf messages on Kafka with plain clients, in bulk."""
+"""Topics: write and read the example's messages on Kafka with plain clients, in bulk."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types leave these out
     AdminClient,
     AlterConfigOpType,
@@ -20,29 +17,29 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types l
     ResourceType,
 )
 
-from benchmarks.processes import EXAMPLE
-from benchmarks.workload import OFF, ON, Commands, Readings, Rooms
+from benchmarks.wire import decode_commands, reading_messages, setting_message
+from benchmarks.workload import Commands, Readings, Rooms
 from penstock.machine.kafka_broker import KafkaBroker
-
-sys.path.insert(0, str(EXAMPLE))
-import messages_pb2 as messages  # the example's folder must be on the path first
 
 __all__ = [
     "Output",
     "broker_or_own",
     "consumer",
+    "count_records",
     "create_topic",
+    "delete_topic",
     "load_readings",
     "load_settings",
+    "load_values",
     "producer",
     "read_commands",
-    "reading_message",
-    "sensor_and_code",
+    "read_values",
 ]
 
 _PATIENCE_S: Final = 30.0
+# Without it, clients write that their broker is gone when a benchmark ends, or stops its broker.
+_NO_LOG: Final = 0
 _PIECE: Final = 100_000
-_CODES: Final = {messages.On: ON, messages.Off: OFF}
 
 
 @contextlib.contextmanager
@@ -62,38 +59,59 @@ def create_topic(broker: KafkaBroker, name: str, partitions: int) -> None:
         "message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET
     )
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": _NO_LOG})
     for future in admin.incremental_alter_configs([resource]).values():
+        future.result(_PATIENCE_S)
+
+
+def delete_topic(broker: KafkaBroker, name: str) -> None:
+    """Delete a topic, so that its records take no disk while others are measured."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": _NO_LOG})
+    for future in admin.delete_topics([name]).values():
         future.result(_PATIENCE_S)
 
 
 def producer(broker: KafkaBroker, **settings: Any) -> Producer:
     """Return a plain producer with large queues."""
     sizes = {"queue.buffering.max.messages": 2_000_000, "queue.buffering.max.kbytes": 1 << 20}
-    return Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "lz4", **sizes, **settings})
+    fixed = {"bootstrap.servers": broker.bootstrap, "compression.type": "lz4", "log_level": _NO_LOG}
+    return Producer({**fixed, **sizes, **settings})
 
 
-def consumer(broker: KafkaBroker, topic: str) -> Consumer:
-    """Return a consumer of committed records that reads the whole topic, without a group."""
+def consumer(broker: KafkaBroker, topic: str, *, new_records: bool = False) -> Consumer:
+    """Return a consumer of committed records without a group, of the whole topic or of new records only."""
     found = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
             "group.id": "benchmark",
             "enable.auto.commit": False,
+            "log_level": _NO_LOG,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
+            "enable.partition.eof": not new_records,
+            # Who reads a topic to its end gains nothing from asking often; who waits for records does.
+            **({"fetch.wait.max.ms": 5} if new_records else {}),
         }
     )
     partitions = found.list_topics(topic, timeout=_PATIENCE_S).topics[topic].partitions
-    found.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    assigned = [TopicPartition(topic, number, 0) for number in partitions]
+    if new_records:
+        # Not OFFSET_END, which the client would resolve later, after the first records have come.
+        assigned = [TopicPartition(topic, number, _end(found, topic, number)) for number in partitions]
+    found.assign(assigned)
     return found
 
 
-def reading_message(sensor_id: int, temperature: float) -> bytes:
-    """Return the wire form of a reading."""
-    sent: bytes = messages.SensorData(sensorID=sensor_id, temperature=temperature).SerializeToString()
-    return sent
+def count_records(client: Consumer, topic: str, partitions: int) -> int:
+    """Return the number of records that a topic has got, by the ends of its partitions."""
+    return sum(_end(client, topic, number) for number in range(partitions))
+
+
+def _end(client: Consumer, topic: str, partition: int) -> int:
+    found: tuple[int, int] = client.get_watermark_offsets(
+        TopicPartition(topic, partition), timeout=_PATIENCE_S, cached=False
+    )
+    return found[1]
 
 
 def load_readings(broker: KafkaBroker, topic: str, partitions: int, readings: Readings) -> None:
@@ -101,22 +119,26 @@ def load_readings(broker: KafkaBroker, topic: str, partitions: int, readings: Re
     client = producer(broker, **{"linger.ms": 100})
     for begin in range(0, len(readings), _PIECE):
         sensors = readings.sensor_id[begin : begin + _PIECE].tolist()
-        temperatures = readings.temperature[begin : begin + _PIECE].tolist()
-        values = map(reading_message, sensors, temperatures)
-        _produce(client, topic, partitions, sensors, list(values))
+        values = reading_messages(sensors, readings.temperature[begin : begin + _PIECE])
+        _produce(client, topic, partitions, sensors, values)
     _flush(client)
 
 
 def load_settings(broker: KafkaBroker, topic: str, rooms: Rooms) -> None:
     """Put the settings of all rooms on a topic of one partition."""
-    client = producer(broker, **{"linger.ms": 100})
+    delta = rooms.delta
     values = [
-        messages.TemperatureControl(
-            sensorID=sensor, desired=desired, upDelta=rooms.delta, downDelta=rooms.delta
-        ).SerializeToString()
-        for sensor, desired in enumerate(rooms.desired.tolist())
+        setting_message(sensor, desired, delta) for sensor, desired in enumerate(rooms.desired.tolist())
     ]
-    _produce(client, topic, 1, list(range(rooms.count)), values)
+    load_values(broker, topic, 1, range(rooms.count), values)
+
+
+def load_values(
+    broker: KafkaBroker, topic: str, partitions: int, keys: Sequence[int], values: Sequence[bytes]
+) -> None:
+    """Put records on a topic, those of a key on one partition and in order."""
+    client = producer(broker, **{"linger.ms": 100})
+    _produce(client, topic, partitions, keys, values)
     _flush(client)
 
 
@@ -138,12 +160,6 @@ def _flush(client: Producer) -> None:
         raise RuntimeError("The broker did not take all records in time.")
 
 
-def sensor_and_code(message: Message) -> tuple[int, int]:
-    """Return the sensor and the command (ON or OFF) from a command's wire form."""
-    command = messages.HeaterControl.FromString(message.value())
-    return command.sensorID, _CODES[command.command]
-
-
 @dataclass(frozen=True)
 class Output:
     """The commands on a topic, and when the broker took the first and the last of them, in seconds."""
@@ -155,11 +171,22 @@ class Output:
 
 def read_commands(broker: KafkaBroker, topic: str) -> Output:
     """Return all committed commands on a topic."""
+    values, taken = _read(broker, topic)
+    first, last = (min(taken), max(taken)) if taken else (float("inf"), 0.0)
+    return Output(Commands.in_order(*decode_commands(values)), first / 1000, last / 1000)
+
+
+def read_values(broker: KafkaBroker, topic: str) -> list[bytes]:
+    """Return the values of all committed records on a topic, those of a partition in order."""
+    return _read(broker, topic)[0]
+
+
+def _read(broker: KafkaBroker, topic: str) -> tuple[list[bytes], list[int]]:
+    """Return values of all committed records, and when the broker took each, in milliseconds."""
     client = consumer(broker, topic)
     waiting = {partition.partition for partition in client.assignment()}
-    sensors: list[int] = []
-    codes: list[int] = []
-    first, last = float("inf"), 0.0
+    values: list[bytes] = []
+    taken: list[int] = []
     deadline = time.monotonic() + _PATIENCE_S
     while waiting:
         if time.monotonic() > deadline:
@@ -168,15 +195,11 @@ def read_commands(broker: KafkaBroker, topic: str) -> Output:
             deadline = time.monotonic() + _PATIENCE_S
             error = message.error()
             if error is None:
-                sensor, code = sensor_and_code(message)
-                sensors.append(sensor)
-                codes.append(code)
-                taken = message.timestamp()[1]
-                first, last = min(first, taken), max(last, taken)
+                values.append(message.value() or b"")
+                taken.append(message.timestamp()[1])
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own code
                 waiting.discard(message.partition())
             else:
                 raise KafkaException(error)
     client.close()
-    order: npt.NDArray[np.int8] = np.array(codes, np.int8)
-    return Output(Commands.in_order(sensors, order), first / 1000, last / 1000)
+    return values, taken

@@ -8,7 +8,20 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OFF", "ON", "Commands", "Mismatch", "Readings", "Rooms", "expected_commands", "mismatch"]
+__all__ = [
+    "OFF",
+    "ON",
+    "Codes",
+    "Commands",
+    "Floats",
+    "Integers",
+    "Mismatch",
+    "Readings",
+    "Rooms",
+    "expected_commands",
+    "mismatch",
+    "places",
+]
 
 ON: Final = 1
 OFF: Final = 2
@@ -118,8 +131,8 @@ def mismatch(found: Commands, expected: Commands) -> Mismatch:
     have = np.bincount(found.sensor_id, minlength=sensors)
     want = np.bincount(expected.sensor_id, minlength=sensors)
     common = np.minimum(have, want)
-    mine = found.code[_places(found, have) < common[found.sensor_id]]
-    theirs = expected.code[_places(expected, want) < common[expected.sensor_id]]
+    mine = found.code[places(found, have) < common[found.sensor_id]]
+    theirs = expected.code[places(expected, want) < common[expected.sensor_id]]
     return Mismatch(
         missing=int(np.maximum(want - have, 0).sum()),
         extra=int(np.maximum(have - want, 0).sum()),
@@ -131,8 +144,8 @@ def _last(commands: Commands) -> int:
     return int(commands.sensor_id[-1]) if len(commands) else 0
 
 
-def _places(commands: Commands, counts: npt.NDArray[np.int64]) -> Integers:
+def places(commands: Commands, counts: Integers) -> Integers:
     """Return the position of each command among those of its sensor."""
     starts = np.cumsum(counts) - counts
-    places: Integers = np.arange(len(commands)) - starts[commands.sensor_id]
-    return places
+    found: Integers = np.arange(len(commands)) - starts[commands.sensor_id]
+    return found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.demo.run import run_demo
+from penstock.demo.demo_run import run_demo
 from penstock.demo.view import Snapshot, render
 
 _IMAGES = Path(__file__).resolve().parent / "images"

@@ -148,13 +148,12 @@ def test_kafka_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None)
 
 
 def test_latency_in_its_small_form(tmp_path: Path, kafka: KafkaBroker, here: None) -> None:
-    """Each reading has exactly one command, and the percentiles are there by both clocks."""
+    """Each reading has its command, and the percentiles are there."""
     # Time is not what is tested: readings count from the first command on, however late that is.
     sizes = latency.Sizes(records=50, warm_up=10, rate_per_s=50, settled_s=30, partitions=2)
     result = json.loads(json.dumps(latency.measure(sizes, tmp_path, broker=kafka)))
-    assert (result["records"], result["unanswered"], result["answered_twice"]) == (50, 0, 0)
-    for prefix in ("", "broker_"):
-        assert 0 < result[f"{prefix}p50_ms"] <= result[f"{prefix}p95_ms"] <= result[f"{prefix}p99_ms"]
+    assert (result["records"], result["unanswered"], result["wrong"]) == (50, 0, 0)
+    assert 0 < result["p50_ms"] <= result["p95_ms"] <= result["p99_ms"] <= result["max_ms"]
     latency.show(result)
 
 

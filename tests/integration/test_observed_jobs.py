@@ -20,7 +20,7 @@ from penstock.base.instants import instant_of
 from penstock.errors import ExternalSystemError
 from penstock.jobs import commit
 from penstock.jobs.events import newest_events
-from penstock.jobs.metrics_recorder import PHASES
+from penstock.jobs.phases import PHASES
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
 from penstock.metrics.batch_metrics import newest_batch_metrics, read_batch_metrics

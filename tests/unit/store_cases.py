@@ -24,9 +24,9 @@ from penstock.server.lifecycle.restarts import RestartHistory
 from penstock.server.lifecycle.statuses import Desired, IllegalTransitionError, JobStatus
 from penstock.server.store.database import METADATA, jobs
 from penstock.server.store.engine import connect, writing
-from penstock.server.store.requests import MANAGER, Asked
 from penstock.server.store.row_types import JobRow, NewJob, OperationRow, Stop
 from penstock.server.store.store import Store
+from penstock.server.store.user_requests import MANAGER, Asked
 
 LEASE_MS = 60_000
 

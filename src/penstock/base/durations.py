@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from penstock.errors import JobDefinitionError
 
-__all__ = ["Duration", "duration_text", "milliseconds"]
+__all__ = ["Duration", "duration_text", "milliseconds", "seconds_text"]
 
 Duration: TypeAlias = dt.timedelta | str
 """A timedelta, or a number with a unit: "500ms", "5s", "10m", "2h", "1d"."""
@@ -55,3 +55,15 @@ def duration_text(duration_ms: int) -> str:
         ("ms", 1),
     )
     return f"{duration_ms // size_ms}{unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Format a short time as people read it, in milliseconds below a second.
+
+    >>> seconds_text(0.0042), seconds_text(0.25), seconds_text(2.5)
+    ('4.2 ms', '250 ms', '2.50 s')
+    """
+    if seconds >= 1:
+        return f"{seconds:,.2f} s"
+    in_ms = seconds * 1000
+    return f"{in_ms:.1f} ms" if in_ms < 100 else f"{in_ms:.0f} ms"

@@ -120,6 +120,7 @@ class CheckpointJob:
             issued_at=draft.issued_at,
             effective_at=draft.effective_at,
             expires_at=draft.expires_at,
+            apply=draft.apply,
             payload=draft.payload,
         )
         check_known(command, catalog)

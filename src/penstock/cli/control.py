@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import os
 import socket
 import sys
@@ -30,12 +31,21 @@ from penstock.cli.times import format_instant
 from penstock.commands.command_target import TARGET_FORMS
 from penstock.commands.job_receipts import plain
 from penstock.commands.receipt_history import CommandHistory
+from penstock.control.commands import AT_ONCE
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CommandRefusedError
 from penstock.jobs.events import user_name
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["control_app"]
+
+
+class When(enum.StrEnum):
+    """When a command takes effect in real time."""
+
+    at_once = "at-once"
+    at_checkpoint = "at-checkpoint"
+
 
 _SENT: Final = "SENT"
 _REFUSED_CODE: Final = 2
@@ -86,6 +96,10 @@ def send(
     expires_in: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="The same, in seconds from now.")
     ] = None,
+    apply: Annotated[
+        When,
+        typer.Option(help="In real time: in each slot when it arrives, or in all at the checkpoint."),
+    ] = When.at_once,
     issued_by: Annotated[
         str | None, typer.Option(metavar="NAME", help="The sender. Default: user@host.")
     ] = None,
@@ -116,6 +130,7 @@ def send(
             version=version,
             effective_at=_time("--effective-at", effective_at),
             expires_at=_expiry(expires_at, expires_in, now),
+            apply=apply.value,
             commands_uri=_commands_uri(define),
         )
         patience = Patience(timeout, wait=wait)
@@ -296,6 +311,8 @@ def _print_receipt(show: Callable[..., None], receipt: Receipt) -> None:
     """Print a receipt as one line."""
     colour = _COLOURS.get(receipt.status, "default")
     parts = [format_instant(receipt.at), f"[{colour}]{receipt.status:<9}[/]", f"batch {receipt.batch}"]
+    if receipt.apply != AT_ONCE:
+        parts.append(receipt.apply)
     if receipt.key_groups:
         parts.append(f"key groups {receipt.key_groups:,}, keys {receipt.keys:,}")
     if receipt.degraded:

@@ -22,7 +22,7 @@ def demo(
 ) -> None:
     """Run simulated rooms and the job that keeps them warm, with a live view."""
     with errors_as_sentences():
-        from penstock.demo.run import run_demo
+        from penstock.demo.demo_run import run_demo
 
         summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)
         if output is Output.json:

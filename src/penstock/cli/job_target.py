@@ -11,6 +11,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from penstock.commands.receipt_history import CommandHistory
+    from penstock.control.commands import Apply
     from penstock.control.receipts import Receipt
     from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.advice import Advice
@@ -40,6 +41,7 @@ class CommandDraft:
     version: int | None
     effective_at: dt.datetime | None
     expires_at: dt.datetime | None
+    apply: Apply
     commands_uri: str | None
 
 

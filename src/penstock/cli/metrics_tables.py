@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from penstock.base.durations import seconds_text
 from penstock.base.sizes import bytes_text, counted
 from penstock.cli.output import escaped, stdout
 from penstock.cli.times import format_milliseconds
@@ -17,6 +18,7 @@ from penstock.server.service.metrics_resources import (
     Batch,
     JobLag,
     Metrics,
+    SinkLatency,
     SinkMetrics,
     StepMetrics,
     StreamMetrics,
@@ -61,9 +63,9 @@ def _parts(job: str, found: Metrics, newest: Batch) -> Iterator[RenderableType]:
     for stream in found.streams:
         streams.add_row(*_format_counts(stream), *_format_lag(stream.lag))
     yield streams
-    sinks = _table("sink", "records", "per second")
+    sinks = _table("sink", "records", "per second", "latency p50", "p95", "p99", "longest")
     for sink in found.sinks:
-        sinks.add_row(*_format_counts(sink))
+        sinks.add_row(*_format_counts(sink), *_format_latency(sink.latency))
     yield sinks
     if found.steps:
         yield _steps(found)
@@ -72,12 +74,16 @@ def _parts(job: str, found: Metrics, newest: Batch) -> Iterator[RenderableType]:
 def _overview(job: str, found: Metrics, newest: Batch) -> RenderableType:
     phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in newest.phases.items() if seconds >= 0.005)
     commands = ", ".join(f"{count:,} {outcome}" for outcome, count in found.commands.items() if count)
+    interval_s = found.checkpoint_interval_ms / 1000
+    unit = "interval" if interval_s else "micro-batch"
+    units = "intervals" if interval_s else "micro-batches"
     lines = {
         "job": f"{job} ({newest.run}), {'running' if found.running else 'not running'}",
-        "newest micro-batch": f"{newest.batch}, ended {format_milliseconds(newest.ended_ms)}, took "
+        "mode": found.mode + (f", intervals of {interval_s:g} s" if interval_s else ""),
+        f"newest {unit}": f"{newest.batch}, ended {format_milliseconds(newest.ended_ms)}, took "
         f"{newest.duration_s:.2f} s: {phases}",
         "at work": f"{found.utilisation:.0%} of the last {found.seconds:.0f} s, in {found.batches_per_second:.2f} "
-        f"micro-batches a second of {found.mean_busy_s:.2f} s",
+        f"{units} a second of {found.mean_busy_s:.2f} s",
         "tasks": f"{newest.parallelism} for each step, {newest.cores} at a time",
         "dead letters": f"{found.dead_letters:,}",
         "commands": commands or "none",
@@ -115,6 +121,13 @@ def _format_counts(one: StreamMetrics | SinkMetrics | StepMetrics) -> tuple[str,
     if one.records is None or one.per_second is None:
         return escaped(one.name), "", ""
     return escaped(one.name), f"{one.records:,}", f"{one.per_second:,.1f}"
+
+
+def _format_latency(latency: SinkLatency | None) -> tuple[str, ...]:
+    if latency is None:
+        return ("-",) * 4
+    shown = (latency.p50_s, latency.p95_s, latency.p99_s, latency.longest_s)
+    return tuple(map(seconds_text, shown))
 
 
 def _format_lag(lag: JobLag | None) -> tuple[str, str]:

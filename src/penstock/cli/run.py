@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,6 +72,10 @@ _StateMemoryOption = Annotated[
     typer.Option(
         metavar="MB", min=0, help="How much state each worker keeps in memory; the rest is on its local disk."
     ),
+]
+_MemoryOption = Annotated[
+    int | None,
+    typer.Option("--memory", metavar="MB", help="How much memory the job may use in all on this machine."),
 ]
 _ReceiptsOption = Annotated[
     int,
@@ -160,6 +164,7 @@ def run(
     max_command_bytes: _MaxCommandBytesOption = 1 << 20,
     max_held_bytes: _MaxHeldBytesOption = 256 << 20,
     state_memory_mb: _StateMemoryOption = 1024,
+    memory_mb: _MemoryOption = None,
     receipts_mb: _ReceiptsOption = 256,
     metrics_mb: _MetricsOption = 32,
     log_mb: _LogSizeOption = 64,
@@ -186,9 +191,7 @@ def run(
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
     with _errors_reported(log_format) as log:
-        from penstock.jobs.settings import RunSettings
-
-        settings = RunSettings(
+        settings = _settings(
             bindings=_bindings(define),
             bounded=bounded,
             checkpoint=checkpoint,
@@ -199,6 +202,7 @@ def run(
             max_command_bytes=max_command_bytes,
             max_held_bytes=max_held_bytes,
             state_memory_mb=state_memory_mb,
+            memory_mb=memory_mb,
             receipts_mb=receipts_mb,
             metrics_mb=metrics_mb,
             log_mb=log_mb,
@@ -218,6 +222,13 @@ def run(
             strict=strict,
         )
         _run_file(job_file, settings, log, output)
+
+
+def _settings(**given: Any) -> RunSettings:
+    # Loaded only here, so that help and mistakes in the arguments show at once.
+    from penstock.jobs.settings import RunSettings
+
+    return RunSettings(**given)
 
 
 @contextmanager

@@ -114,6 +114,7 @@ class ServerJob:
             "version": draft.version,
             "effective_at": None if draft.effective_at is None else draft.effective_at.isoformat(),
             "expires_at": None if draft.expires_at is None else draft.expires_at.isoformat(),
+            "apply": draft.apply,
         }
         given = {name: value for name, value in given.items() if value is not None}
         sent: dict[str, Any] = self._server.change("POST", f"{self._path}/commands", given)

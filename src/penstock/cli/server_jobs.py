@@ -242,6 +242,7 @@ def _print_job(job: dict[str, Any]) -> None:
         "name": job["name"],
         "status": f"{job['status']} since {format_milliseconds(job['since_ms'])}: {job['reason'] or 'as requested'}",
         "wanted": job["desired"],
+        "mode": job["mode"] + _format_interval(job["checkpoint_interval_ms"]),
         "definition": job["definition"],
         "submitted": f"{format_milliseconds(job['created_ms'])} by {job['created_by']}",
         "restarts": f"{job['restarts']:,}, by {job['restart']}"
@@ -271,7 +272,7 @@ def _print_job(job: dict[str, Any]) -> None:
     progress = job["progress"]
     if progress is not None:
         content = {
-            "micro-batch": progress["batch_id"],
+            "interval" if job["checkpoint_interval_ms"] else "micro-batch": progress["batch_id"],
             "records/s": f"{progress.get('rows_per_s', 0):,.0f}",
             "in": _format_pairs(progress.get("records_in", {})) or "-",
             "out": _format_pairs(progress.get("records_out", {})) or "-",
@@ -280,6 +281,10 @@ def _print_job(job: dict[str, Any]) -> None:
         }
         text = "; ".join(f"{name} {value}" for name, value in content.items())
         stdout.print(f"\n{escaped(text)}", soft_wrap=True)
+
+
+def _format_interval(interval_ms: int) -> str:
+    return f", intervals of {interval_ms / 1000:g} s" if interval_ms else ""
 
 
 def _plan_table(plan: dict[str, Any]) -> Table:

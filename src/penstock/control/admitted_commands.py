@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from penstock.control.commands import Command, Target
+from penstock.control.commands import AT_ONCE, Command, Target
 from penstock.control.receipts import RecordPosition
 
 __all__ = [
@@ -45,7 +45,7 @@ class CommandIdNotice(msgspec.Struct, frozen=True, tag_field="_", tag="g", gc=Fa
 
 
 class PlainSet(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A command `set` to a single key, without version, expiry and `effective_at`."""
+    """A command `set` to a single key, without version, expiry, `effective_at` and `apply`."""
 
     offset: int
     id: str
@@ -133,6 +133,7 @@ def _is_plain(command: Command) -> bool:
         and command.version is None
         and command.effective_at is None
         and command.expires_at is None
+        and command.apply == AT_ONCE
     )
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from google.protobuf.message import DecodeError
 
-from penstock.control.commands import NOT_UNDERSTOOD, Command, CommandError, Target, short_reason
+from penstock.control.commands import (
+    AT_ONCE,
+    NOT_UNDERSTOOD,
+    Apply,
+    Command,
+    CommandError,
+    Target,
+    short_reason,
+)
 from penstock.control.control_pb2 import Command as CommandMessage  # type: ignore[attr-defined]
 
 __all__ = ["command_of_message", "message_of_command"]
@@ -25,6 +33,10 @@ def command_of_message(data: bytes) -> Command:
         target = _target(message.target)
     except NOT_UNDERSTOOD as e:
         raise CommandError(f"payload and keys must be JSON: {short_reason(e)}", message.id) from None
+    if message.apply not in ("", *get_args(Apply)):
+        raise CommandError(
+            f"apply must be one of {', '.join(get_args(Apply))}, not {message.apply!r}", message.id
+        )
     return Command(
         id=message.id,
         kind=message.kind,
@@ -34,6 +46,7 @@ def command_of_message(data: bytes) -> Command:
         issued_at=_time(message, "issued_at"),
         effective_at=_time(message, "effective_at"),
         expires_at=_time(message, "expires_at"),
+        apply=message.apply or AT_ONCE,
         payload=payload,
     )
 
@@ -65,6 +78,8 @@ def message_of_command(command: Command) -> bytes:
     message.target.step = target.step
     message.target.all = target.all
     message.target.keys.extend(msgspec.json.encode(key).decode() for key in keys)
+    if command.apply != AT_ONCE:
+        message.apply = command.apply
     if command.version is not None:
         message.version = command.version
     for name in ("issued_at", "effective_at", "expires_at"):

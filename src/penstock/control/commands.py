@@ -18,9 +18,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 __all__ = [
+    "AT_ONCE",
     "COMMANDS",
     "DEFAULT_MAX_BYTES",
     "NOT_UNDERSTOOD",
+    "Apply",
     "Command",
     "CommandError",
     "CommandFormat",
@@ -33,6 +35,10 @@ __all__ = [
 
 Scope = Literal["key", "keys", "all", "step", "job"]
 CommandFormat = Literal["json", "protobuf"]
+Apply = Literal["at-once", "at-checkpoint"]
+
+AT_ONCE: Final = "at-once"
+"""The default of `Command.apply`."""
 
 COMMANDS: Final = "commands"
 """The name of the stream of commands that every job with a keyed step has."""
@@ -98,7 +104,8 @@ class Command(
     """One command.
 
     `version` orders the commands of one kind for one target: a version lower than the applied one is refused.
-    `effective_at` is an event time; without it, the command takes effect at the cut of its micro-batch.
+    `effective_at` is an event time; without it, the command takes effect at the cut of its micro-batch. In real time,
+    `apply` says when that is: in each slot when the command arrives, or in all slots at the end of the interval.
     """
 
     id: str
@@ -109,6 +116,7 @@ class Command(
     issued_at: dt.datetime | None = None
     effective_at: dt.datetime | None = None
     expires_at: dt.datetime | None = None
+    apply: Apply = "at-once"
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 

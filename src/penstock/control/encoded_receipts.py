@@ -7,6 +7,7 @@ and the driver sorts them without decoding.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from penstock.control.commands import AT_ONCE
 from penstock.control.receipts import Receipt, RecordPosition, Report, Trace, slowest_time
 
 __all__ = [
@@ -189,7 +191,7 @@ def receipt_columns(
     found: dict[tuple[str, str], Applied] = {}
     others: list[Report] = []
     for report in reports:
-        if report.outcome == "applied" and report.keys and report.key_groups and not report.replies:
+        if _is_plain(report):
             place = report.place.stream, report.place.partition
             found.setdefault(place, Applied(*place)).add(report)
         else:
@@ -200,6 +202,12 @@ def receipt_columns(
         for part in some.parts(_MAX_AT_ONCE)
     ]
     return [*columns, *_columns_of(encode_receipts(others, batch))]
+
+
+def _is_plain(report: Report) -> bool:
+    """Return whether columns have all fields of the receipts."""
+    touches = report.outcome == "applied" and report.keys and report.key_groups
+    return bool(touches and not report.replies and report.apply == AT_ONCE)
 
 
 def encode_receipts(reports: Iterable[Report], batch: Batch) -> list[EncodedReceipts]:
@@ -326,21 +334,22 @@ def _receipts(reports: list[Report], batch: Batch) -> list[Receipt]:
         return []
     first = reports[0]
     known = (first.kind, first.target, first.version, first.issued_by, batch.number, batch.at)
-    accepted = Receipt(first.id, "ACCEPTED", *known)
+    receipt = functools.partial(Receipt, apply=first.apply)
+    accepted = receipt(first.id, "ACCEPTED", *known)
     if outcomes <= {"refused", "duplicate"}:
         reason = min(report.reason for report in reports if report.outcome == "refused")
-        return [accepted, Receipt(first.id, "REJECTED", *known, reason)]
-    validated = Receipt(first.id, "VALIDATED", *known)
+        return [accepted, receipt(first.id, "REJECTED", *known, reason)]
+    validated = receipt(first.id, "VALIDATED", *known)
     counts = (
         len({group for report in reports for group in report.key_groups}),
         sum(report.keys for report in reports),
     )
     details = _details(reports, batch)
     if "degraded" not in outcomes:
-        return [accepted, validated, Receipt(first.id, "APPLIED", *known, "", *counts, [], details)]
+        return [accepted, validated, receipt(first.id, "APPLIED", *known, "", *counts, [], details)]
     failed = sorted({group for report in reports for group in report.failed})
     reason = min(report.reason for report in reports if report.outcome == "degraded")
-    return [accepted, validated, Receipt(first.id, "DEGRADED", *known, reason, *counts, failed, details)]
+    return [accepted, validated, receipt(first.id, "DEGRADED", *known, reason, *counts, failed, details)]
 
 
 def _details(reports: list[Report], batch: Batch) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.base.instants import instant_of
+from penstock.control.commands import AT_ONCE, Apply
 
 __all__ = [
     "FINAL",
@@ -103,6 +104,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
     replies: Sequence[tuple[Any, Any]] = ()
     trace: Trace | None = None
     alone: bool = False
+    apply: Apply = AT_ONCE
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -110,6 +112,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     `key_groups` and `keys` are the numbers of key groups and keys that the command touched. `degraded` has the key
     groups in which a handler raised. `details` is JSON with the replies of handlers, or each step's answer to a trace.
+    `apply` is that of the command: whether, in real time, it took effect when it arrived or at the checkpoint.
     """
 
     id: str
@@ -125,3 +128,4 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     keys: int = 0
     degraded: list[int] = []
     details: str = ""
+    apply: str = AT_ONCE

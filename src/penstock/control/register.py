@@ -55,11 +55,12 @@ class _Noted(msgspec.Struct):
 class Register:
     """The knowledge of one slot of a step about commands.
 
-    New entries are kept separately until `settle`: they can be taken back, and stored by themselves.
+    New entries are kept separately until `settle`, so that they can be taken back; settled entries until
+    `take_settled`, so that they can be stored by themselves.
 
     Args:
         stored: the result of an earlier `dump`, or None.
-        later: the results of `settle` since then, in order.
+        later: the results of `take_settled` since then, in order.
         ids_kept: the number of ids to remember, the newest.
         keys_kept: the number of keys whose versions are remembered, those with the most recently noted ones.
 
@@ -80,6 +81,7 @@ class Register:
         self._versions: dict[tuple[str, str], int] = {}
         self._key_versions: OrderedDict[tuple[str, Any], int] = OrderedDict()
         self._noted = _Noted({}, {}, {})
+        self._settled = _Noted({}, {}, {})
         if stored is not None:
             base = _decode(stored)
             self._order.extend(base.ids)
@@ -152,18 +154,33 @@ class Register:
         """Forget the entries noted since the register was last settled."""
         self._noted = _Noted({}, {}, {})
 
-    def settle(self) -> bytes | None:
-        """Keep the noted entries for good. Return them as bytes, the same for the same history, or None if empty."""
+    def settle(self) -> bool:
+        """Keep the noted entries for good. Return whether there are any."""
         noted = self._noted
         if not noted:
-            return None
+            return False
         self.take_back()
         self._take(noted)
-        return _encode(noted.ids, noted.versions, noted.key_versions)
+        settled = self._settled
+        for digest in settled.ids.keys() & noted.ids:
+            # It was forgotten in between.
+            del settled.ids[digest]
+        settled.ids |= noted.ids
+        settled.versions |= noted.versions
+        for place, version in noted.key_versions.items():
+            settled.key_versions.pop(place, None)
+            settled.key_versions[place] = version
+        return True
+
+    def take_settled(self) -> bytes | None:
+        """Return the entries settled since this was last called, the same bytes for the same history; None if empty."""
+        settled, self._settled = self._settled, _Noted({}, {}, {})
+        return _encode(settled.ids, settled.versions, settled.key_versions) if settled else None
 
     def dump(self) -> bytes:
         """Settle, and return the whole register as bytes, the same for the same history."""
         self.settle()
+        self._settled = _Noted({}, {}, {})
         return _encode(self._order, self._versions, self._key_versions)
 
     def shrink(self) -> None:
@@ -181,6 +198,9 @@ class Register:
 
     def _take(self, noted: _Noted) -> None:
         """Append noted entries to the known ones, and drop the oldest above the limits."""
+        for digest in self._ids.intersection(noted.ids):
+            # It was forgotten and noted again before both were stored together.
+            self._order.remove(digest)
         self._order.extend(noted.ids)
         self._ids.update(noted.ids)
         while len(self._order) > self._ids_kept:

@@ -15,6 +15,7 @@ from penstock.control.register import Register, merge_registers
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import Progress, merge_progress
+from penstock.state.slot_parts import PartChange
 from penstock.state.slot_tables import SlotTables
 
 __all__ = [
@@ -133,17 +134,20 @@ def register_of(pieces: Sequence[bytes]) -> Register:
 
 
 def store_register(tables: SlotTables, register: Register) -> None:
-    """Store the additions to a register: as a new piece or, occasionally, by rewriting the whole register."""
-    noted = register.settle()
-    if noted is None:
-        return
-    whole, *pieces = tables.parts.sizes(REGISTER) or [0]
-    if not whole or len(pieces) >= _MAX_PIECES or sum(pieces) + len(noted) > max(whole // 2, _SMALL_BYTES):
+    """Settle a register. When the tables are stored, its additions become a new piece; occasionally it is rewritten."""
+    if register.settle():
+        tables.parts.change(REGISTER, lambda: _register_change(tables.parts.sizes(REGISTER), register))
+        tables.parts.keep(REGISTER, register)
+
+
+def _register_change(sizes: Sequence[int], register: Register) -> PartChange:
+    settled = register.take_settled()
+    whole, *pieces = sizes or [0]
+    added = sum(pieces) + len(settled or b"")
+    if not whole or len(pieces) >= _MAX_PIECES or added > max(whole // 2, _SMALL_BYTES):
         register.shrink()
-        tables.parts.put(REGISTER, register.dump())
-    else:
-        tables.parts.add(REGISTER, noted)
-    tables.parts.keep(REGISTER, register)
+        return PartChange(register.dump())
+    return PartChange(settled, is_whole=False)
 
 
 def whole_part(pieces: Sequence[bytes]) -> bytes | None:
@@ -187,6 +191,7 @@ def report_of(admitted: AdmittedCommand, outcome: Outcome, reason: str = "", **m
         command.issued_by,
         outcome,
         reason,
+        apply=command.apply,
         **more,
     )
 

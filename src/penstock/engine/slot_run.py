@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from penstock.operators.watermarks import END_MS, EventClock, InputWatermarkRule
 from penstock.state.group_table import GroupTable
 from penstock.state.merged_table import GroupsOf, MergedTable, StateTable
 from penstock.state.shared import BroadcastState, SharedStates
+from penstock.state.slot_parts import PartChange
 from penstock.state.slot_tables import SlotTables
 from penstock.state.timeline import Domain
 from penstock.state.unions import Unions
@@ -130,6 +132,15 @@ class SlotRun:
         self._shared = self._shared_of(parts.get(SHARED))
         parts.keep(SHARED, self._shared)
 
+    def _take_back_shared(self) -> None:
+        """Take back what the first attempt has changed in the shared states."""
+        if self._tables.parts.has_changed(SHARED):
+            # Earlier rounds have changed them since they were stored.
+            self._shared.take_back()
+        else:
+            # Exact, even in the order of keys that were removed.
+            self._read_shared()
+
     def _slot_context(self, shared: SharedStates) -> SlotContext:
         return SlotContext(shared, self._unions, self._clock)
 
@@ -148,12 +159,12 @@ class SlotRun:
         """
         self._tables.settle()
         ordered = sorted(blocks, key=lambda block: block.order)
+        self._shared.begin()
         with no_cyclic_collection():
             try:
                 execution = self._execute(commands, ordered, BoundValueState)
             except UnstorableValueError:
-                # The first attempt may have changed them.
-                self._read_shared()
+                self._take_back_shared()
                 execution = self._execute(commands, ordered, CheckedValueState)
         for group, changes in execution.changes.items():
             self._tables.put(group, changes)
@@ -169,10 +180,10 @@ class SlotRun:
         store_register(self._tables, execution.kept.register)
         if self._shared.changed:
             self.changed_shared = True
-            parts.put(SHARED, self._shared.dump())
+            parts.change(SHARED, functools.partial(_dump_part, self._shared))
             self._shared.changed = False
         if self._standing.changed:
-            parts.put(STANDING, self._standing.dump())
+            parts.change(STANDING, functools.partial(_dump_part, self._standing))
             self._standing.changed = False
             parts.keep(STANDING, self._standing)
 
@@ -392,6 +403,10 @@ class SlotRun:
             self._tables.settle()
             self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
         self._tables.put_header(self.header.dump())
+
+
+def _dump_part(owner: SharedStates | StandingCommands) -> PartChange:
+    return PartChange(owner.dump())
 
 
 def _standing_of(pieces: list[bytes]) -> StandingCommands:

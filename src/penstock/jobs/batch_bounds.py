@@ -86,16 +86,19 @@ class BatchBounds:
         self._wanted = dict(self.limits)
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, sources: Iterable[BoundSource]) -> BatchBounds:
-        """Return the bounds of the topics with a limit in bytes in their bindings."""
+    def of(
+        cls, checkpoint: Checkpoint, sources: Iterable[BoundSource], max_bytes: int | None = None
+    ) -> BatchBounds:
+        """Return the bounds of the topics with a limit in bytes in their bindings. `max_bytes` is for the others."""
         topics = {}
         for source in sources:
             if not isinstance(source.log, KafkaLog):
                 continue
             binding = source.log.binding
-            if binding.max_bytes_per_batch is not None:
+            limit = binding.max_bytes_per_batch or (None if source.node.is_control else max_bytes)
+            if limit is not None:
                 most = binding.max_records_per_batch or RECORDS_PER_BATCH
-                topics[source.node.name] = TopicBounds(most, binding.max_bytes_per_batch)
+                topics[source.node.name] = TopicBounds(most, limit)
         return cls(checkpoint, topics)
 
     @property

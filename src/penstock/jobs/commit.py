@@ -34,15 +34,11 @@ from penstock.jobs.batch_bounds import BatchBounds
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.control_history import ControlHistory
 from penstock.jobs.dump_queue import DumpQueue
-from penstock.jobs.metrics_recorder import (
-    Counted,
-    LagClock,
-    MetricsRecorder,
-    SlotCounts,
-    log_waiting,
-    topic_waiting,
-)
-from penstock.metrics.batch_metrics import Lag
+from penstock.jobs.metrics_recorder import Counted, MetricsRecorder, SlotCounts
+from penstock.jobs.phases import IntervalEnd
+from penstock.jobs.stream_lags import StreamLags
+from penstock.metrics.batch_metrics import Lag, Mode
+from penstock.metrics.latency import Percentiles, percentiles_of
 from penstock.runtime.packed_rows import (
     DEAD_LETTERS,
     RECEIPT_COLUMNS,
@@ -52,7 +48,6 @@ from penstock.runtime.packed_rows import (
     reports_of,
     time_of,
 )
-from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.progress import BatchProgress, ProgressReader, SourceProgress
 from penstock.spark.types import StreamingQuery
 
@@ -101,6 +96,8 @@ class Progress:
     counts commands with a final receipt: applied, degraded or rejected. `batch_ms` is the duration of the last
     micro-batch, None before the first commit. `rows_per_s` is the rate of input records over the last seconds, and
     `lag` what waits in each source. `event_time` has the steps that use event time, once they have reported it.
+    `latency` has the sinks of the newest micro-batch with output. In real time, `mode` says so, and a micro-batch is an
+    interval.
     """
 
     batch_id: int = -1
@@ -116,6 +113,8 @@ class Progress:
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     event_time: dict[str, EventTime] = field(default_factory=dict)
+    latency: dict[str, Percentiles] = field(default_factory=dict)
+    mode: Mode = "micro-batches"
 
     def add(self, batch_id: int, counted: Counted) -> None:
         """Add what the tasks of a micro-batch reported."""
@@ -139,7 +138,8 @@ class RunSummary:
     """The result of a run. `state` has the number of keys in each step, `dead_letters_at` the place of dead letters.
 
     `in_windows` counts the records that entered windows, by step; `late` and `without_window` count those that did
-    not, by reason. Steps without any are left out. `event_time` is the event time reached at the end.
+    not, by reason. Steps without any are left out. `event_time` is the event time reached at the end, `latency` that
+    of all outputs of the run, by sink.
     """
 
     job_id: str
@@ -155,20 +155,22 @@ class RunSummary:
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     event_time: dict[str, EventTime] = field(default_factory=dict)
+    latency: dict[str, Percentiles] = field(default_factory=dict)
+    mode: Mode = "micro-batches"
 
 
 @dataclass(frozen=True)
 class RunServices:
     """The services of a run besides its micro-batches: ownership of the checkpoint, dumps, and metrics.
 
-    `lag_clocks`, by stream, know how long records have been waiting. They and `progress` live as long as the run, so
-    rescalings do not reset them.
+    `lags` knows how long records have been waiting. It and `progress` live as long as the run, so rescalings do not
+    reset them.
     """
 
     ownership: Ownership
     dumps: DumpQueue
     recorder: MetricsRecorder
-    lag_clocks: dict[str, LagClock] = field(default_factory=dict)
+    lags: StreamLags = field(default_factory=StreamLags)
     progress: Progress = field(default_factory=Progress)
 
 
@@ -189,17 +191,22 @@ class BatchCommitter:
         self.dumps: Final = services.dumps
         self.recorder: Final = services.recorder
         self._spark: ProgressReader | None = None
-        self._lag_clocks: Final = services.lag_clocks
+        self._lags: Final = services.lags
+        self._topic_lags: dict[str, Lag] = {}
         self.history = ControlHistory(checkpoint, bound.lineage, {})
         # In real time a task takes what comes, and waits while too much of it is unprocessed.
-        self.bounds: Final = BatchBounds.of(checkpoint, () if in_real_time else bound.sources)
+        self.bounds: Final = BatchBounds.of(
+            checkpoint, () if in_real_time else bound.sources, bound.max_batch_bytes
+        )
         self._rates: list[tuple[float, int]] = []
         # By step and slot. A new run gets all of them in its first micro-batch with data.
         self._times: dict[str, dict[int, StepTime]] = {}
         self.closing = False
         self.live_ends: LiveEnds | None = None
+        self.interval_end: Callable[[], IntervalEnd | None] = lambda: None
         self.plans: Final = Plans(checkpoint, bound.lineage)
         self.progress: Final = services.progress
+        self.progress.mode = services.recorder.latest.mode
         for node in bound.plan.graph.sources():
             self.progress.records_in.setdefault(node.name, 0)
         for name in bound.sinks:
@@ -260,7 +267,11 @@ class BatchCommitter:
         self._checkpoint.save(COUNTS_FILE, self._counts)
         counts = self._counts
         held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
-        self.progress.add(batch_id, self.recorder.take(batch_id, reports, receipts, held, begun_s))
+        counted = self.recorder.take(batch_id, reports, receipts, held, begun_s)
+        counted.interval_end = self.interval_end()
+        self._lags.see_times(counted.measured.newest_ms)
+        self._topic_lags = counted.measured.topic_lags
+        self.progress.add(batch_id, counted)
         self.ownership.check()
 
     def _commit_sinks(self, batch_id: int, reports: list[Any]) -> None:
@@ -332,32 +343,20 @@ class BatchCommitter:
         if self._spark.batch is not None:
             self.progress.batch_ms = self._spark.batch.duration_ms.get("triggerExecution", 0.0)
         if self._spark.newest is not None:
-            lag = self._lag(self._spark.newest)
+            newest = self._spark.newest
+            lag = self._lags.find(
+                self.bound.sources, self._source_progress(newest), newest.timestamp.timestamp()
+            )
+            if self.live_ends is not None:
+                # In real time positions are known at the end of an interval, and the engines know those of topics.
+                if not committed:
+                    return
+                lag |= self._topic_lags
             self.progress.lag = {name: _amounts(found) for name, found in lag.items()}
             for progress in committed:
                 self.recorder.commit(self.bound.lineage.first_batch + progress.batch_id, progress, lag)
             self.recorder.see_lag(lag)
-
-    def _lag(self, last: BatchProgress) -> dict[str, Lag]:
-        """Return for each stream how much waits in its source after the newest micro-batch, and for how long."""
-        found: dict[str, Lag] = {}
-        now_s = time.time()
-        for source, reported in zip(self.bound.sources, self._source_progress(last), strict=False):
-            name = source.node.name
-            if isinstance(source.log, KafkaLog):
-                waiting = topic_waiting(source.log, reported)
-                # Spark reports the end of a topic as of the time when it planned the micro-batch.
-                seen_s = last.timestamp.timestamp()
-            else:
-                waiting = log_waiting(source.log, reported)
-                seen_s = now_s
-            if waiting is not None:
-                clock = self._lag_clocks.setdefault(name, LagClock())
-                clock.see(seen_s, waiting.end)
-                found[name] = msgspec.structs.replace(
-                    waiting.lag, seconds=round(clock.waited_s(now_s, waiting.position), 3)
-                )
-        return found
+            self.progress.latency |= percentiles_of(self.recorder.latest.latency)
 
     def _source_progress(self, last: BatchProgress) -> list[SourceProgress]:
         """Return the progress of each source, which Spark knows only in micro-batches."""
@@ -401,6 +400,8 @@ class BatchCommitter:
             late=progress.late,
             without_window=progress.without_window,
             event_time=self._event_time(),
+            latency=percentiles_of(self.recorder.latest.totals.latency),
+            mode=progress.mode,
         )
 
 

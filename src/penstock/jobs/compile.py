@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import uuid
@@ -37,6 +36,7 @@ from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.control.commands import CommandFormat
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
+from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin
 from penstock.jobs.known_topics import known_topics
 from penstock.jobs.settings import RunSettings
 from penstock.records.protobuf_types import ProtobufSource
@@ -46,17 +46,12 @@ from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.cuts import oldest_ends
 from penstock.runtime.message_fields import MessageFields
-from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
+from penstock.runtime.packed_rows import DEAD_LETTERS
 from penstock.runtime.plan import JobPlan, wants_starts
 from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.start_signal import START_NODE, StartReader
 from penstock.runtime.writer import Writer
 from penstock.sinks.base import Sink
-from penstock.sinks.console import ConsoleSink
-from penstock.sinks.discard import DiscardSink
-from penstock.sinks.file_sink import FilesSink
-from penstock.sinks.kafka_sink import KafkaSink
-from penstock.sinks.message_parts import check_parts
 from penstock.sources import kafka_source
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
@@ -76,7 +71,6 @@ from penstock.streams.graph import (
     STARTS,
     Port,
     ProcessNode,
-    SinkNode,
     SourceNode,
     TransformNode,
 )
@@ -91,7 +85,8 @@ _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 class CompiledJob:
     """A job with its sources and sinks, ready to run.
 
-    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them.
+    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them. `max_batch_bytes` is
+    the limit of what a micro-batch reads of a topic whose binding has none.
     """
 
     plan: JobPlan
@@ -105,6 +100,7 @@ class CompiledJob:
     dead_letters_at: str
     topics: TopicIdentity
     notes: list[str]
+    max_batch_bytes: int | None = None
 
     @property
     def writer(self) -> Writer:
@@ -123,27 +119,39 @@ def compile_job(
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
     plan = _plan(job, settings, checkpoint, bindings, gets_seed=gets_seed)
-    sinks = _sinks(job, plan, bindings, settings)
+    sinks = open_sinks(job, plan, bindings, in_real_time=bool(settings.checkpoint_interval_ms))
     commands = bindings.get(COMMANDS)
     read = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
     topics, notes = known_topics((bindings[node.name] for node in read), checkpoint, lineage)
     sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics))
     for name in (RECEIPTS, DEAD_LETTERS):
         if name in bindings:
-            _refuse_origin(bindings[name])
+            refuse_origin(bindings[name])
     bound_receipts = bindings.get(RECEIPTS)
     receipts = ReceiptWriter(
         checkpoint.folder,
         lineage.output_id,
-        None if bound_receipts is None else _sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
+        None if bound_receipts is None else open_sink(bound_receipts, RECEIPT_TYPE, _RECEIPT_MESSAGE),
         settings.receipts_mb << 20,
     )
     dead_letters = bindings[DEAD_LETTERS]
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
     graph = described_graph(job.name, plan, bindings)
+    shares = settings.memory_shares(lineage.parallelism)
     return CompiledJob(
-        plan, lineage, sources, sinks, receivers, receipts, control, graph, where, topics, notes
+        plan,
+        lineage,
+        sources,
+        sinks,
+        receivers,
+        receipts,
+        control,
+        graph,
+        where,
+        topics,
+        notes,
+        None if shares is None else lineage.parallelism * shares.records_mb << 20,
     )
 
 
@@ -163,6 +171,7 @@ def _plan(
         if isinstance(binding := bindings[n.name], KafkaBinding)
     }
     timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
+    shares = settings.memory_shares(lineage.parallelism)
     return JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -172,7 +181,8 @@ def _plan(
         ),
         strict=settings.strict,
         parallelism=lineage.parallelism,
-        state_memory_bytes=settings.state_memory_mb << 20,
+        state_memory_bytes=(settings.state_memory_mb if shares is None else shares.state_mb) << 20,
+        waiting_bytes=JobPlan.waiting_bytes if shares is None else shares.records_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=kafka_sources,
         in_real_time=bool(settings.checkpoint_interval_ms),
@@ -180,46 +190,6 @@ def _plan(
             checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
         ),
     )
-
-
-def _sinks(
-    job: JobDescription, plan: JobPlan, bindings: Mapping[str, Binding], settings: RunSettings
-) -> dict[str, tuple[Sink, RecordType, pa.Schema]]:
-    """Return each sink, including the one for dead letters, with the type and schema that it writes."""
-    sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
-    for sink in job.graph.sinks():
-        binding = bindings[sink.name]
-        if settings.checkpoint_interval_ms and isinstance(binding, KafkaBinding):
-            _check_origin(job, sink, binding)
-            binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
-        made = _sink(binding, sink.record_type, sink.protobuf)
-        sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
-    sinks[DEAD_LETTERS] = (
-        _sink(bindings[DEAD_LETTERS], DEAD_LETTER_TYPE, None),
-        DEAD_LETTER_TYPE,
-        DEAD_LETTER_TYPE.schema,
-    )
-    return sinks
-
-
-def _refuse_origin(binding: Binding) -> None:
-    """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding) and binding.origin:
-        raise BindingError(
-            f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
-            "Leave it out."
-        )
-
-
-def _check_origin(job: JobDescription, sink: SinkNode, binding: KafkaBinding) -> None:
-    """Raise BindingError when the origins of records would differ after a crash in real time."""
-    steps = [node for node in job.graph.origins(sink.upstream) if isinstance(node, ProcessNode)]
-    if binding.origin and steps:
-        raise BindingError(
-            f"Sink {sink.name!r}: origin=true numbers the output of step {steps[0].step!r} within a micro-batch, and "
-            "real time has none: what is read again after a crash comes in other rounds. Use delivery=exactly-once, or "
-            "run the job in micro-batches."
-        )
 
 
 def _sources(
@@ -341,10 +311,6 @@ def _has_raw(binding: Binding) -> bool:
     return not isinstance(binding, RateBinding)
 
 
-# A task in real time does not flush what it has sent until its interval ends.
-_AT_ONCE: Final = {"linger.ms": "1"}
-
-
 @dataclass(frozen=True)
 class _Place:
     """What the sources of a job share: its plan, its checkpoint, its settings, and the topics that it reads."""
@@ -383,6 +349,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
             place.topics.begins[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
             WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
+            starts_small=not (node.is_control or place.settings.bounded or binding.is_paced),
         )
         name = binding.format
     elif isinstance(binding, FilesBinding):
@@ -480,15 +447,3 @@ def _format(name: Any, node: SourceNode, kind: RecordType) -> Format | None:
     if name is None or node is COMMAND_NODE:
         return None
     return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)
-
-
-def _sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None) -> Sink:
-    if isinstance(binding, FilesBinding):
-        return FilesSink(binding)
-    if isinstance(binding, KafkaBinding):
-        check_parts(binding, record_type)
-        return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
-    if isinstance(binding, DiscardBinding):
-        return DiscardSink()
-    assert isinstance(binding, ConsoleBinding)
-    return ConsoleSink(binding)

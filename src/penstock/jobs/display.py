@@ -17,9 +17,11 @@ from penstock.bindings.secrets import without_secrets
 if TYPE_CHECKING:
     from penstock.jobs.commit import EventTime
     from penstock.jobs.runner import Progress, RunSummary
+    from penstock.metrics.latency import Percentiles
+from penstock.base.durations import seconds_text
 from penstock.base.sizes import counted
 
-__all__ = ["RunDisplay"]
+__all__ = ["RunDisplay", "units_of"]
 
 _PLAIN_INTERVAL_S: Final = 5.0
 # The clients of brokers have loggers of their own, which are not shown.
@@ -73,7 +75,7 @@ class RunDisplay:
 
     def print_summary(self, summary: RunSummary) -> None:
         """Print what the run did."""
-        table = Table(title=f"{summary.job_id}: {summary.status}, {summary.batches} micro-batches")
+        table = Table(title=f"{summary.job_id}: {summary.status}, {summary.batches} {units_of(summary)}")
         table.add_column("")
         table.add_column("name")
         table.add_column("count", justify="right")
@@ -92,6 +94,8 @@ class RunDisplay:
             table.add_row("behind the clock", step, _behind(found))
             if found.held_by is not None:
                 table.add_row("held by", step, found.held_by)
+        for sink, latency in summary.latency.items():
+            table.add_row("latency", sink, latency_text(latency))
         if summary.commands:
             table.add_row("commands", "", f"{summary.commands:,}")
         table.add_row(
@@ -184,9 +188,33 @@ def _line(progress: Progress) -> str:
         _time_in_line(step, found, progress.late.get(step, 0)) for step, found in progress.event_time.items()
     )
     return (
-        f"batch {progress.batch_id}: {counts} commands={progress.commands:,} dead-letters={progress.dead_letters:,} "
-        f"{progress.rows_per_s:,.0f} rows/s, batch time {_batch_time(progress)}, lag: {_lag(progress)}"
-        f"{''.join(times)}"
+        f"{_unit(progress)} {progress.batch_id}: {counts} commands={progress.commands:,} "
+        f"dead-letters={progress.dead_letters:,} {progress.rows_per_s:,.0f} rows/s, {_speed(progress)}, "
+        f"lag: {_lag(progress)}{''.join(times)}"
+    )
+
+
+def _unit(progress: Progress) -> str:
+    return "interval" if progress.mode == "real time" else "batch"
+
+
+def _speed(progress: Progress) -> str:
+    """Say how long a micro-batch takes; in real time, how long outputs take."""
+    if progress.mode != "real time":
+        return f"batch time {_batch_time(progress)}"
+    latencies = (f"{sink} {latency_text(found)}" for sink, found in progress.latency.items())
+    return f"latency: {', '.join(latencies) or '-'}"
+
+
+def units_of(summary: RunSummary) -> str:
+    """Return what a run counts."""
+    return "intervals" if summary.mode == "real time" else "micro-batches"
+
+
+def latency_text(found: Percentiles) -> str:
+    """Format a latency."""
+    return (
+        f"p50 {seconds_text(found.p50_s)}, p95 {seconds_text(found.p95_s)}, p99 {seconds_text(found.p99_s)}"
     )
 
 
@@ -197,8 +225,11 @@ def _view(job: str, progress: Progress) -> RenderableType:
 
 def _table(job: str, progress: Progress) -> Table:
     table = Table(title=job)
-    for title in ("micro-batch", "in", "out", "commands", "dead letters", "rows/s", "batch time", "lag"):
+    is_live = progress.mode == "real time"
+    unit, speed = ("interval", "latency") if is_live else ("micro-batch", "batch time")
+    for title in (unit, "in", "out", "commands", "dead letters", "rows/s", speed, "lag"):
         table.add_column(title, justify="right")
+    latencies = "\n".join(f"{sink} {latency_text(found)}" for sink, found in progress.latency.items())
     table.add_row(
         str(max(progress.batch_id, 0)) if progress.batch_id >= 0 else "starting",
         "\n".join(f"{name} {count:,}" for name, count in progress.records_in.items()),
@@ -206,7 +237,7 @@ def _table(job: str, progress: Progress) -> Table:
         f"{progress.commands:,}",
         f"{progress.dead_letters:,}",
         f"{progress.rows_per_s:,.0f}",
-        _batch_time(progress),
+        (latencies or "-") if is_live else _batch_time(progress),
         _lag(progress),
     )
     return table

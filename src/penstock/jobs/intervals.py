@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import JobDefinitionError
 from penstock.jobs.commit import BatchCommitter
+from penstock.jobs.phases import IntervalEnd
 from penstock.jobs.settings import RunSettings
 from penstock.realtime.coordinator import Coordinator
 from penstock.realtime.interval_files import IntervalFiles
@@ -77,6 +78,8 @@ def coordinated(
             coordinator.finish()
 
     committer.live_ends = coordinator.ends
+    committer.interval_end = lambda: _interval_end(coordinator)
+    committer.recorder.watch_intervals(lambda: coordinator.running_s)
     with coordinator:
         yield (
             dataclasses.replace(
@@ -84,6 +87,12 @@ def coordinated(
             ),
             coordinator,
         )
+
+
+def _interval_end(coordinator: Coordinator) -> IntervalEnd | None:
+    """Return when the last interval ended, for metrics."""
+    ended = coordinator.ended_s
+    return None if ended is None else IntervalEnd(*ended)
 
 
 def _source(source: BoundSource, query: Query) -> BoundSource:

@@ -17,6 +17,7 @@ from penstock.bindings.secrets import without_secrets
 if TYPE_CHECKING:
     from penstock.jobs.commit import Progress, RunSummary
 
+from penstock.jobs.display import units_of
 from penstock.jobs.job_log import job_log
 
 __all__ = ["LogDisplay", "LogEntry"]
@@ -134,7 +135,10 @@ class LogDisplay:
                 "batch_ms": progress.batch_ms,
                 "lag": progress.lag,
             }
-            job_log.info("The job has done micro-batch %d.", progress.batch_id, extra={"details": details})
+            if progress.latency:
+                details["latency"] = progress.latency
+            unit = "interval" if progress.mode == "real time" else "micro-batch"
+            job_log.info("The job has done %s %d.", unit, progress.batch_id, extra={"details": details})
 
     def note(self, text: str) -> None:
         """Log a sentence."""
@@ -152,5 +156,8 @@ class LogDisplay:
             "dead_letters": summary.dead_letters,
             "commands": summary.commands,
         }
-        text = f"The job has {summary.status} after {summary.batches} micro-batches."
+        if summary.latency:
+            details["latency"] = summary.latency
+        units = units_of(summary)
+        text = f"The job has {summary.status} after {summary.batches} {units}."
         job_log.info("%s", text, extra={"details": details})

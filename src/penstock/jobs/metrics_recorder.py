@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from penstock.control.encoded_receipts import BatchReceipts
 from penstock.control.receipts import FINAL
 from penstock.jobs.compile import CompiledJob
 from penstock.jobs.job_log import job_log
+from penstock.jobs.phases import INTERVAL_PHASES, PHASES, IntervalEnd, interval_phases, phases_of
+from penstock.jobs.task_measurements import TaskMeasurements, streams_before_sinks
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import (
     BOUNDS_S,
@@ -24,28 +26,17 @@ from penstock.metrics.batch_metrics import (
     StepBatchMetrics,
     Totals,
 )
+from penstock.metrics.latency import Latency, add_latencies
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.packed_rows import DEAD_LETTERS, TIME, time_of
-from penstock.sources.base import ReplayableLog
-from penstock.sources.kafka_log import KafkaLog
-from penstock.spark.progress import BatchProgress, SourceProgress
+from penstock.spark.progress import BatchProgress
 
 __all__ = [
-    "PHASES",
     "Counted",
-    "LagClock",
     "MetricsRecorder",
     "SlotCounts",
-    "Waiting",
     "count_reports",
-    "log_waiting",
-    "phases_of",
-    "topic_waiting",
 ]
-
-PHASES: Final = ("offsets", "planning", "log", "processing", "sinks")
-"""The parts of a micro-batch: find new input, plan, write Spark's logs, run the tasks, commit the sinks."""
-
 
 # Without input, a job with timers still runs empty micro-batches all the time.
 _EMPTY_EVERY_S: Final = 5.0
@@ -64,7 +55,10 @@ class SlotCounts:
 
 @dataclass
 class Counted:
-    """The counts that the tasks of a micro-batch reported, and how long the driver took to commit it to the sinks."""
+    """The counts that the tasks of a micro-batch reported, and how long the driver took to commit it to the sinks.
+
+    `measured` is what tasks told for metrics alone, and `latency` that of each sink.
+    """
 
     records_in: dict[str, int] = field(default_factory=dict)
     records_out: dict[str, int] = field(default_factory=dict)
@@ -76,6 +70,9 @@ class Counted:
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
     watermarks: dict[str, dict[int, int]] = field(default_factory=dict)
+    measured: TaskMeasurements = field(default_factory=TaskMeasurements)
+    latency: dict[str, Latency] = field(default_factory=dict)
+    interval_end: IntervalEnd | None = None
     sinks_s: float = 0.0
     rest_s: float = 0.0
     is_empty: bool = False
@@ -106,6 +103,8 @@ def count_reports(
             found.dead_letters += report.total
         elif report.kind == "out":
             _add(found.records_out, report.name, report.total)
+        else:
+            found.measured.add(report)
     for outcome, count in receipts.outcomes.items():
         _add(found.commands, outcome.lower(), count)
     for step in steps:
@@ -124,81 +123,6 @@ def count_reports(
     return found
 
 
-def phases_of(progress: BatchProgress, sinks_s: float, rest_s: float) -> dict[str, float]:
-    """Return the duration of each part of a micro-batch in seconds."""
-    spark = {name: duration_ms / 1000 for name, duration_ms in progress.duration_ms.items()}
-    found = {
-        "offsets": spark.get("latestOffset", 0.0),
-        "planning": spark.get("getBatch", 0.0) + spark.get("queryPlanning", 0.0),
-        "log": spark.get("walCommit", 0.0) + spark.get("commitOffsets", 0.0),
-        "processing": max(0.0, spark.get("addBatch", 0.0) - sinks_s - rest_s),
-        "sinks": sinks_s,
-    }
-    return {name: round(found[name], 6) for name in PHASES}
-
-
-class Waiting(NamedTuple):
-    """What waits in a source, the position of its reader, and the end of the source, in a unit of the source."""
-
-    lag: Lag
-    position: int
-    end: int
-
-
-def topic_waiting(log: KafkaLog, progress: SourceProgress) -> Waiting | None:
-    """Return what waited in all partitions of a topic when the micro-batch was planned; None if Spark does not say."""
-    if not progress.end or not progress.latest:
-        return None
-    ends, latest = log.decode(progress.end), log.decode(progress.latest)
-    behind = sum(max(0, at - ends.get(partition, 0)) for partition, at in latest.items())
-    position = sum(ends.values())
-    return Waiting(Lag(records=behind), position, position + behind)
-
-
-def log_waiting(log: ReplayableLog[Any], progress: SourceProgress) -> Waiting | None:
-    """Return what waits in a log at this moment; None if the log does not say."""
-    if not progress.end:
-        return None
-    position = log.decode(progress.end)
-    lag = log.lag(position)
-    if not lag:
-        return None
-    return Waiting(Lag(**lag), position, position + int(lag.get("files", lag.get("bytes", 0))))
-
-
-class LagClock:
-    """Measures how long the oldest waiting data in a log has been waiting, from the ends of the log over time.
-
-    It knows only what it has seen: data that was there before the first look counts from that look on.
-    """
-
-    # Beyond this number of looks it forgets every second one, and spaces the next ones as far apart.
-    _MOST: Final = 512
-
-    def __init__(self) -> None:
-        self._looks: list[tuple[float, int]] = []
-        self._apart_s = 0.0
-
-    def see(self, at_s: float, end: int) -> None:
-        """Record the end of the log at a time."""
-        if self._looks and (end <= self._looks[-1][1] or at_s < self._looks[-1][0] + self._apart_s):
-            return
-        self._looks.append((at_s, end))
-        if len(self._looks) > self._MOST:
-            self._looks = self._looks[::2]
-            self._apart_s = (at_s - self._looks[0][0]) / len(self._looks)
-
-    def waited_s(self, at_s: float, position: int) -> float:
-        """Return for how many seconds anything has been waiting after a position; 0 if nothing waits."""
-        while self._looks and self._looks[0][1] <= position:
-            if len(self._looks) == 1:
-                # All is read, and the last look says where new data starts.
-                self._apart_s = 0.0
-                return 0.0
-            self._looks.pop(0)
-        return max(0.0, at_s - self._looks[0][0]) if self._looks else 0.0
-
-
 class MetricsRecorder:
     """Records the metrics of a run. Joins the reports of the tasks with Spark's progress of the same micro-batch.
 
@@ -207,14 +131,20 @@ class MetricsRecorder:
     """
 
     def __init__(
-        self, writer: BatchMetricsWriter, bound: CompiledJob, job_id: str, batch_interval_ms: int = 0
+        self,
+        writer: BatchMetricsWriter,
+        bound: CompiledJob,
+        job_id: str,
+        batch_interval_ms: int = 0,
+        checkpoint_interval_ms: int = 0,
     ) -> None:
         self._writer: Final = writer
-        self._batch_interval_ms: Final = batch_interval_ms
+        self._checkpoint_interval_ms: Final = checkpoint_interval_ms
         self._cores = 0
         self._cores_of: Callable[[], int] | None = None
         self._memory_of: Callable[[], MemoryUse] | None = None
         self._memory: MemoryUse | None = None
+        self._interval_running_s: Callable[[], float] | None = None
         self._sampled_s = -_SAMPLES_EVERY_S
         self._failed = False
         self._written_at: dt.datetime | None = None
@@ -231,9 +161,10 @@ class MetricsRecorder:
             ended=now,
             duration_s=0.0,
             batch_interval_ms=batch_interval_ms,
+            checkpoint_interval_ms=checkpoint_interval_ms,
             parallelism=bound.lineage.parallelism,
             totals=Totals(
-                phases=dict.fromkeys(PHASES, 0.0),
+                phases=dict.fromkeys(INTERVAL_PHASES if checkpoint_interval_ms else PHASES, 0.0),
                 records_in={node.name: 0 for node in bound.plan.graph.sources()},
                 records_out={name: 0 for name in bound.sinks if name != DEAD_LETTERS},
                 step_records=dict.fromkeys(self._steps, 0),
@@ -246,6 +177,7 @@ class MetricsRecorder:
     def bind(self, bound: CompiledJob) -> None:
         """Continue with a job that was compiled again."""
         self._steps = [node.step for node in bound.plan.graph.steps()]
+        self._streams_before = streams_before_sinks(bound.plan.graph)
         self._parallelism = bound.lineage.parallelism
         self._at_work = (-1, 0.0)
         self._pending: dict[int, Counted] = {}
@@ -256,6 +188,10 @@ class MetricsRecorder:
         self._cores_of = cores
         self._memory_of = memory
 
+    def watch_intervals(self, running_s: Callable[[], float]) -> None:
+        """Ask from now on for how long the present interval has had work: it may wait for hours before that."""
+        self._interval_running_s = running_s
+
     def begin_batch(self, batch: int) -> None:
         """Record that a micro-batch has begun."""
         self._at_work = (batch, time.monotonic())
@@ -263,6 +199,8 @@ class MetricsRecorder:
     @property
     def batch_running_s(self) -> float:
         """How long the current micro-batch has been running, in seconds; 0 between two."""
+        if self._interval_running_s is not None:
+            return self._interval_running_s()
         batch, begun_s = self._at_work
         return time.monotonic() - begun_s if batch > self.latest.batch else 0.0
 
@@ -272,6 +210,7 @@ class MetricsRecorder:
         """Take the reports of a micro-batch that the sinks have committed; the commit started at `begun_s`."""
         found = count_reports(reports, receipts, held, self._steps, self._parallelism)
         found.sinks_s = time.monotonic() - begun_s
+        found.latency = found.measured.latencies(found.records_out, self._streams_before, time.time() * 1000)
         self._pending[batch] = found
         return found
 
@@ -304,7 +243,14 @@ class MetricsRecorder:
         self, batch: int, progress: BatchProgress, found: Counted, lag: Mapping[str, Lag]
     ) -> BatchMetrics:
         duration_s = progress.duration_ms.get("triggerExecution", 0.0) / 1000
-        phases = phases_of(progress, found.sinks_s, found.rest_s)
+        ended = progress.timestamp + dt.timedelta(seconds=duration_s)
+        if self._checkpoint_interval_ms:
+            slots = found.measured.slot_times
+            phases = interval_phases(duration_s, ended.timestamp(), slots, found.interval_end)
+            busy_s = min(duration_s, max((slot.busy_s for slot in slots), default=0.0))
+            found.rest_s = round(duration_s - busy_s, 6)
+        else:
+            phases = phases_of(progress, found.sinks_s, found.rest_s)
         commit_s = sum(level.commit_time_ms for level in progress.state_operators) / 1000
         self._sample()
         before = self.latest
@@ -316,13 +262,14 @@ class MetricsRecorder:
             job_id=before.job_id,
             batch=batch,
             started=progress.timestamp,
-            ended=progress.timestamp + dt.timedelta(seconds=duration_s),
+            ended=ended,
             duration_s=duration_s,
             phases=phases,
             idle_s=None if idle_s is None else round(max(0.0, idle_s), 3),
             rest_s=found.rest_s,
             state_commit_s=commit_s,
-            batch_interval_ms=self._batch_interval_ms,
+            batch_interval_ms=before.batch_interval_ms,
+            checkpoint_interval_ms=self._checkpoint_interval_ms,
             parallelism=self._parallelism,
             cores=self._cores,
             records_in=found.records_in,
@@ -332,6 +279,7 @@ class MetricsRecorder:
             lag=dict(lag),
             steps={step: self._at_watermark(step, metrics) for step, metrics in found.steps.items()},
             memory=self._memory,
+            latency=found.latency,
             totals=Totals(
                 batches=totals.batches + 1,
                 batches_within=tuple(
@@ -348,6 +296,7 @@ class MetricsRecorder:
                 late=_sum(totals.late, found.late),
                 without_window=_sum(totals.without_window, found.without_window),
                 commands=_sum(totals.commands, found.commands),
+                latency=add_latencies(totals.latency, found.latency),
             ),
         )
 

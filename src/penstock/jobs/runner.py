@@ -30,7 +30,7 @@ from penstock.jobs.events import RunEvents, settings_of, user_name
 from penstock.jobs.hindrances import check_room, convert_system_errors
 from penstock.jobs.intervals import changes_mode, check_cores
 from penstock.jobs.metrics_endpoint import serve_metrics
-from penstock.jobs.metrics_recorder import LagClock, MetricsRecorder
+from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.outputs import check_outputs, start_new_outputs
 from penstock.jobs.query_run import QueryRun, RunHooks, do_nothing
 from penstock.jobs.replan import describe_pending, take_back_plan
@@ -39,7 +39,9 @@ from penstock.jobs.rescale_attempts import carry_out
 from penstock.jobs.restore import begin, declared_state, must_evolve, put_aside
 from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import handle_signals
+from penstock.jobs.stream_lags import StreamLags
 from penstock.jobs.worker_output import WorkerOutput
+from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import evolve, finish_rescaling
@@ -174,7 +176,9 @@ class JobRunner:
             hooks.on_note(f"Micro-batch {settings.replan} is planned again; no output had a part of it.")
         kept = BatchMetricsWriter(checkpoint.folder, max_bytes=settings.metrics_mb << 20)
         writer = stack.enter_context(contextlib.closing(kept))
-        recorder = MetricsRecorder(writer, bound, self.job_id, settings.batch_interval_ms)
+        recorder = MetricsRecorder(
+            writer, bound, self.job_id, settings.batch_interval_ms, settings.checkpoint_interval_ms
+        )
         stack.enter_context(serve_metrics(settings, recorder, hooks.on_note))
         return _Prepared(checkpoint, bound, ownership, events, recorder, state_note, declared, tuple(reasons))
 
@@ -224,11 +228,11 @@ class JobRunner:
         )
         check_cores(self._settings, bound.lineage.parallelism, session.sparkContext.defaultParallelism)
         on_start: Callable[[], None] = functools.partial(hooks.on_running, session)
-        lag_clocks: dict[str, LagClock] = {}
+        lags = StreamLags()
         progress = Progress()
         while True:
             dumps = DumpQueue(checkpoint, bound.lineage, self._settings.allowed, hooks.on_note)
-            services = RunServices(prepared.ownership, dumps, prepared.recorder, lag_clocks, progress)
+            services = RunServices(prepared.ownership, dumps, prepared.recorder, lags, progress)
             in_real_time = bool(self._settings.checkpoint_interval_ms)
             committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)
             run = QueryRun(self._settings, session, committer, checkpoint, requests, stop, hooks, on_start)
@@ -357,6 +361,7 @@ class JobRunner:
         return Checkpoint.open(self._settings.checkpoint)
 
     def _session_settings(self, bound: CompiledJob, checkpoint: Checkpoint) -> SessionSettings:
+        shares = self._settings.memory_shares(bound.lineage.parallelism)
         return SessionSettings(
             app_name=self._job.name,
             master=self._settings.master,
@@ -364,6 +369,8 @@ class JobRunner:
             log_file=checkpoint.folder / "spark.log",
             log_bytes=self._settings.log_mb << 18,
             bounded=self._settings.bounded,
+            heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
+            frugal=shares is not None or bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
             more=self._settings.spark_settings,
         )

@@ -11,6 +11,7 @@ from typing import Final
 from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
 from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.errors import JobDefinitionError
+from penstock.jobs.memory_shares import MemoryShares
 from penstock.metrics.addresses import metrics_address
 from penstock.metrics.batch_metrics import DEFAULT_METRICS_BYTES
 from penstock.objects.allowed import AllowedPlaces
@@ -44,6 +45,8 @@ class RunSettings:
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest is on its
             local disk, with 16 bytes per key in memory.
+        memory_mb: how much memory the processes of the job may use on this machine in all, in MiB; None sets no limit
+            but that of the JVM's heap and `state_memory_mb`.
         receipts_mb: how many receipts the checkpoint keeps, in MiB; beyond that the oldest are deleted.
         metrics_mb: how many metrics of micro-batches the checkpoint keeps, in MiB; beyond that the oldest are deleted.
         log_mb: how much of Spark's log and of what functions print the checkpoint keeps, in MiB.
@@ -79,6 +82,7 @@ class RunSettings:
     max_command_bytes: int = DEFAULT_MAX_BYTES
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
+    memory_mb: int | None = None
     receipts_mb: int = DEFAULT_RECEIPTS_BYTES >> 20
     metrics_mb: int = DEFAULT_METRICS_BYTES >> 20
     log_mb: int = 64
@@ -98,6 +102,12 @@ class RunSettings:
     allow_read: Sequence[str] = ()
     allow_write: Sequence[str] = ()
     spark_settings: Mapping[str, str] = field(default_factory=dict)
+
+    def memory_shares(self, parallelism: int) -> MemoryShares | None:
+        """Divide `memory_mb` among the processes of the job. Raises JobDefinitionError when it is too little."""
+        if self.memory_mb is None:
+            return None
+        return MemoryShares.of(self.memory_mb, parallelism, in_real_time=bool(self.checkpoint_interval_ms))
 
     @property
     def allowed(self) -> AllowedPlaces:
@@ -134,6 +144,15 @@ class RunSettings:
             )
         if self.state_memory_mb < 0:
             raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
+        if self.memory_mb is not None and self.state_memory_mb != RunSettings.state_memory_mb:
+            raise JobDefinitionError(
+                "memory_mb divides the memory of the job, including that for state. Leave out state_memory_mb."
+            )
+        if self.memory_mb is not None and not self.master.startswith("local"):
+            raise JobDefinitionError(
+                f"memory_mb limits a job on this machine, and the master is {self.master!r}. On a cluster, set "
+                "spark.driver.memory and spark.executor.memory."
+            )
         if self.receipts_mb < 1:
             raise JobDefinitionError(f"receipts_mb is {self.receipts_mb}; it must be at least 1.")
         if self.metrics_mb < 1:

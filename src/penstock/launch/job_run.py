@@ -22,7 +22,7 @@ from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, send_command
 from penstock.commands.command_target import check_known, parse_target
 from penstock.commands.receipt_history import NewReceipts, await_end, find_history, find_newest_histories
-from penstock.control.commands import Command
+from penstock.control.commands import AT_ONCE, Apply, Command
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, JobFailedError
 from penstock.jobs.events import user_name
@@ -179,6 +179,7 @@ class JobRun:
         *,
         version: int | None = None,
         effective_at: dt.datetime | None = None,
+        apply: Apply = AT_ONCE,
     ) -> str:
         """Send a command and return its id. See docs/control.md for the kinds and targets.
 
@@ -188,6 +189,8 @@ class JobRun:
             payload: any value that can be JSON.
             version: orders the commands of one kind for one target; a lower version than the applied one is rejected.
             effective_at: the event time at which the command takes effect; None is the cut of its micro-batch.
+            apply: in real time, `at-once` (in each slot when it arrives) or `at-checkpoint` (in all slots at the end of
+                the interval). A micro-batch has one cut, which is both.
 
         Raises:
             CommandRefusedError: the job does not take this command.
@@ -203,6 +206,7 @@ class JobRun:
             issued_by=user_name(),
             issued_at=dt.datetime.now(dt.UTC),
             effective_at=effective_at,
+            apply=apply,
             payload=msgspec.Raw(msgspec.json.encode(payload)),
         )
         check_known(command, catalog)

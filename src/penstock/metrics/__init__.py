@@ -1,6 +1,6 @@
 """Metrics: what each micro-batch did and cost, stored in the checkpoint and exposed to Prometheus.
 
-In: the metrics of a micro-batch.
-Out: rates, a page of metrics, and files of limited size.
+In: the metrics of a micro-batch; the times of records and outputs.
+Out: rates, latencies, a page of metrics, and files of limited size.
 Imports: base, errors, machine.
 """

@@ -12,13 +12,14 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from penstock.base.durable import whole_lines_bytes
 from penstock.errors import CheckpointError
 from penstock.machine.memory import MemoryUse
+from penstock.metrics.latency import Latency
 
 __all__ = [
     "BOUNDS_S",
@@ -28,9 +29,11 @@ __all__ = [
     "BatchMetricsTail",
     "BatchMetricsWriter",
     "Lag",
+    "Mode",
     "StepBatchMetrics",
     "Totals",
     "last_batch_metrics",
+    "mode_of",
     "newest_batch_metrics",
     "read_batch_metrics",
 ]
@@ -47,10 +50,19 @@ _FORMAT: Final = 1
 _SEGMENT_BYTES: Final = 1 << 20
 
 
+Mode: TypeAlias = Literal["micro-batches", "real time"]
+"""How a job runs."""
+
+
+def mode_of(checkpoint_interval_ms: int) -> Mode:
+    """Return how a job with this checkpoint interval runs."""
+    return "real time" if checkpoint_interval_ms else "micro-batches"
+
+
 class Lag(msgspec.Struct, frozen=True, omit_defaults=True):
     """The backlog in the source of a stream, in the units that the source reports, and how long it has waited.
 
-    `seconds` is how long the oldest part has been waiting since the run first saw it; None if that is not known.
+    `seconds` is how long the oldest part has been waiting; None if that is not known.
     """
 
     records: int | None = None
@@ -83,7 +95,7 @@ class Totals(msgspec.Struct, frozen=True):
     """Totals over all committed micro-batches of a run since it started. They only grow.
 
     `batches_within` has, for each of `BOUNDS_S`, the number of micro-batches in which the job worked for at most that
-    long.
+    long. `latency` is by sink.
     """
 
     batches: int = 0
@@ -98,16 +110,18 @@ class Totals(msgspec.Struct, frozen=True):
     late: dict[str, int] = {}
     without_window: dict[str, int] = {}
     commands: dict[str, int] = {}
+    latency: dict[str, Latency] = {}
 
 
 class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of one committed micro-batch.
+    """The metrics of one committed micro-batch; in real time, of one interval.
 
     `batch_interval_ms` is the minimum time between the starts of two micro-batches, a setting of the run; 0 starts them
     as soon as there is data. `phases` are the seconds of the parts of `duration_s`, `idle_s` is how long the job waited
     before the micro-batch began, and `rest_s` how long it rested within it because nothing had arrived.
     `state_commit_s` is the time that tasks took to commit state, summed over tasks. `cores` is how many tasks Spark
-    runs at a time. `commands` counts them by outcome: applied, degraded, rejected.
+    runs at a time. `commands` counts them by outcome: applied, degraded, rejected. `checkpoint_interval_ms` is how long
+    an interval takes, a setting of the run; 0 runs micro-batches. `latency` is by sink, for sinks with output.
     """
 
     format: int = _FORMAT
@@ -122,6 +136,7 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float = 0.0
     state_commit_s: float = 0.0
     batch_interval_ms: int = 0
+    checkpoint_interval_ms: int = 0
     parallelism: int
     cores: int = 0
     records_in: dict[str, int] = {}
@@ -131,7 +146,13 @@ class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):
     lag: dict[str, Lag] = {}
     steps: dict[str, StepBatchMetrics] = {}
     memory: MemoryUse | None = None
+    latency: dict[str, Latency] = {}
     totals: Totals
+
+    @property
+    def mode(self) -> Mode:
+        """How the job ran."""
+        return mode_of(self.checkpoint_interval_ms)
 
     @property
     def busy_s(self) -> float:

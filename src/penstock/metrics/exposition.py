@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -17,8 +18,9 @@ from prometheus_client.registry import Collector
 
 from penstock.base.version import __version__
 from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics
+from penstock.metrics.latency import LATENCY_BOUNDS_S, Latency
 
-__all__ = ["HISTOGRAM", "METRICS", "ExposedJob", "Metric", "exposition", "families"]
+__all__ = ["HISTOGRAM", "LATENCY_HISTOGRAM", "METRICS", "ExposedJob", "Metric", "exposition", "families"]
 
 Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
@@ -90,14 +92,16 @@ def _memory(job: ExposedJob) -> Values:
 
 HISTOGRAM: Final = "penstock_batch_busy_seconds"
 """The metric that counts micro-batches by how long the job worked in them."""
+LATENCY_HISTOGRAM: Final = "penstock_latency_seconds"
+"""The metric that counts outputs by how long they took from the source."""
 
 METRICS: Final = (
     Metric(
         "penstock_job_info",
         "gauge",
-        "1; its labels are the run of the job and the version of penstock that runs it.",
-        lambda job: [((job.metrics.job_id, __version__), 1)],
-        ("job_id", "version"),
+        "1; its labels are the run of the job, the version of penstock that runs it, and its mode.",
+        lambda job: [((job.metrics.job_id, __version__, job.metrics.mode), 1)],
+        ("job_id", "version", "mode"),
     ),
     Metric("penstock_running", "gauge", "1 while the job runs, else 0.", lambda job: [((), job.is_running)]),
     Metric(
@@ -192,6 +196,12 @@ METRICS: Final = (
         lambda job: [] if job.batch_running_s is None else [((), job.batch_running_s)],
     ),
     Metric(
+        "penstock_checkpoint_interval_seconds",
+        "gauge",
+        "How long an interval takes in real time; 0 in micro-batches.",
+        _one(lambda metrics: metrics.checkpoint_interval_ms / 1000),
+    ),
+    Metric(
         "penstock_parallelism",
         "gauge",
         "Tasks that share each keyed step.",
@@ -227,7 +237,7 @@ METRICS: Final = (
     Metric(
         "penstock_lag_seconds",
         "gauge",
-        "How long the oldest data in the source of a stream has been waiting since the run first saw it.",
+        "How long the oldest data in the source of a stream has been waiting.",
         _by_stream(lambda lag: lag.seconds),
         ("stream",),
     ),
@@ -293,11 +303,12 @@ METRICS: Final = (
         _one(lambda metrics: None if metrics.memory is None else metrics.memory.heap_max_bytes),
     ),
 )
-"""All metrics except the histogram."""
+"""All metrics except the histograms."""
 
 _HISTOGRAM_HELP: Final = (
     "How long the job worked in each micro-batch; the rate of the sum is its utilisation."
 )
+_LATENCY_HELP: Final = "How long outputs took from the source of their records to the sink."
 
 
 def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
@@ -313,6 +324,7 @@ def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
         ]
         histogram.add_metric([job.metrics.job], [*buckets, ("+Inf", totals.batches)], totals.busy_seconds)
     yield histogram
+    yield _latencies(jobs)
     for metric in METRICS:
         kind: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
         family = kind(metric.name, metric.help, labels=["job_name", *metric.labels])
@@ -320,6 +332,20 @@ def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
             for labels, value in metric.values(job):
                 family.add_metric([job.metrics.job, *labels], float(value))
         yield family
+
+
+def _latencies(jobs: Sequence[ExposedJob]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(LATENCY_HISTOGRAM, _LATENCY_HELP, labels=["job_name", "sink"])
+    for job in jobs:
+        totals = job.metrics.totals
+        for sink in totals.records_out:
+            latency = totals.latency.get(sink, Latency())
+            within = itertools.accumulate(latency.counts[: len(LATENCY_BOUNDS_S)])
+            found = itertools.zip_longest(LATENCY_BOUNDS_S, within, fillvalue=latency.outputs)
+            buckets = [(str(bound_s), float(count)) for bound_s, count in found]
+            buckets.append(("+Inf", float(latency.outputs)))
+            family.add_metric([job.metrics.job, sink], buckets, latency.sum_s)
+    return family
 
 
 class _Collected(Collector):

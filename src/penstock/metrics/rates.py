@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -10,6 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from penstock.metrics.batch_metrics import BatchMetrics, Totals
+from penstock.metrics.latency import Latency, Percentiles, add_latencies, percentiles_of
 
 __all__ = ["WINDOW_S", "Rates", "rates"]
 
@@ -23,7 +25,7 @@ class Rates(msgspec.Struct, frozen=True):
     """The rates of a job per second, over the last `seconds`.
 
     `utilisation` is the fraction of time for which it worked, from 0 to 1; `mean_busy_s` is the mean time for which it
-    worked in a micro-batch.
+    worked in a micro-batch. `latency` is that of all outputs in this time, by sink.
     """
 
     seconds: float = 0.0
@@ -35,6 +37,7 @@ class Rates(msgspec.Struct, frozen=True):
     step_records: dict[str, float] = {}
     dead_letters: float = 0.0
     commands: float = 0.0
+    latency: dict[str, Percentiles] = {}
 
 
 def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = WINDOW_S) -> Rates:
@@ -63,6 +66,8 @@ def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = W
     )
     records_in = _sum_by_name(runs, lambda totals: totals.records_in, lambda metrics: metrics.records_in)
     records_out = _sum_by_name(runs, lambda totals: totals.records_out, lambda metrics: metrics.records_out)
+    # A micro-batch with output always has metrics of its own.
+    latency: dict[str, Latency] = functools.reduce(add_latencies, (one.latency for one in inside), {})
 
     def per_second(amount: float) -> float:
         return round(amount / seconds, 3) if seconds > 0 else 0.0
@@ -81,6 +86,7 @@ def rates(found: Sequence[BatchMetrics], until: dt.datetime, window_s: float = W
         step_records=each_per_second(step_records),
         dead_letters=per_second(letters),
         commands=per_second(commands),
+        latency=percentiles_of(latency),
     )
 
 

@@ -18,8 +18,6 @@ import msgspec
 
 from penstock.realtime.inbox import PeerLostError
 from penstock.realtime.messages import (
-    GREETING_TIMEOUT_S,
-    MAX_GREETING_BYTES,
     Carry,
     Content,
     Failed,
@@ -27,8 +25,8 @@ from penstock.realtime.messages import (
     Put,
     Read,
     hang_up,
-    knows_secret,
     receive,
+    receive_greeting,
     send,
 )
 
@@ -79,15 +77,8 @@ class Desk:
                 self._serve(one)
 
     def _serve(self, one: socket.socket) -> None:
-        one.settimeout(GREETING_TIMEOUT_S)
-        try:
-            carry: Carry = receive(one, _carry, MAX_GREETING_BYTES)
-            one.settimeout(None)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, msgspec.DecodeError):
-            one.close()
-            return
-        if not knows_secret(carry, self._secret):
+        carry: Carry | None = receive_greeting(one, _carry, self._secret)
+        if carry is None:
             one.close()
             return
         visitor = _Visitor(carry.number, one)

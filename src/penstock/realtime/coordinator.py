@@ -60,13 +60,14 @@ _decoder: Final = msgspec.msgpack.Decoder(ToCoordinator)
 
 @dataclass
 class _Session:
-    """The engines of all slots, from the interval in which they were launched on.
+    """The engines of all slots, `size` of them, from the interval in which they were launched on.
 
     `positions` are those after what was pushed, as the logs have them, and `cut` those at the end of the present
     interval; the positions of topics are known once engines are done.
     """
 
     id: int
+    size: int
     interval: int
     positions: dict[str, Any]
     tasks: set[int] = field(default_factory=set)
@@ -79,8 +80,14 @@ class _Session:
     # Nothing must be made durable before the first engine has anything to do; those of the next interval may be ahead.
     busy_s: dict[int, float] = field(default_factory=dict)
     cut: dict[str, Any] | None = None
+    cut_s: float = 0.0
     # After its present interval a new session begins, for example with partitions that a topic has got.
     is_last: bool = False
+
+    @property
+    def has_all_tasks(self) -> bool:
+        """Whether all tasks of the present interval are there."""
+        return len(self.tasks) == self.size
 
 
 class Coordinator:
@@ -128,6 +135,8 @@ class Coordinator:
         port: int = self._server.getsockname()[1]
         self.address: Final = CoordinatorAddress(host, port, secrets.token_hex(_SECRET_BYTES))
         self.error: Exception | None = None
+        # When the last interval was cut and when it was durable, in seconds since 1970, for metrics.
+        self.ended_s: tuple[float, float] | None = None
         self._number = -1
         self._session: _Session | None = None
         self._sessions: Final = itertools.count(1)
@@ -189,6 +198,13 @@ class Coordinator:
             for name, log in self._logs.items()
             if name in after
         }
+
+    @property
+    def running_s(self) -> float:
+        """For how many seconds the present interval has had work, for metrics; 0 while it waits for some."""
+        session = self._session
+        begun_s = None if session is None else session.busy_s.get(session.interval)
+        return 0.0 if begun_s is None else time.monotonic() - begun_s
 
     def hasten(self) -> None:
         """End the interval now, and let the engines go on with the next one."""
@@ -279,7 +295,7 @@ class Coordinator:
             if self._session is None:
                 self._recorded = self._files.read(message.number)
                 positions = {name: log.decode(self._positions[name]) for name, log in self._logs.items()}
-                self._session = _Session(next(self._sessions), message.number, positions)
+                self._session = _Session(next(self._sessions), self._tasks, message.number, positions)
             session = self._session
             assert session is not None
             session.tasks.add(message.task)
@@ -358,7 +374,7 @@ class Coordinator:
         if self._recorded is None:
             self._push(session)
         # The tasks of the interval take what it has done to Spark.
-        if session.cut is None and session.interval == self._number and len(session.tasks) == self._tasks:
+        if session.cut is None and session.interval == self._number and session.has_all_tasks:
             self._end(session)
 
     def _end(self, session: _Session) -> None:
@@ -371,6 +387,7 @@ class Coordinator:
         if is_last or ((self._hastens or is_due) and not session.awaits_history):
             session.is_last |= is_last
             session.cut = dict(session.positions)
+            session.cut_s = time.time()
             for one in session.sockets.values():
                 self._tell(one, End(session.is_last))
 
@@ -403,6 +420,7 @@ class Coordinator:
         if self._recorded is None:
             self._check()
             self._files.write(session.interval, Interval({**self._positions, **encoded}, logs))
+        self.ended_s = (session.cut_s, time.time())
         self._after = encoded if self._recorded is None else self._recorded.positions
         for one in session.sockets.values():
             self._tell(one, Commit())

@@ -14,16 +14,15 @@ from typing import Final
 
 import msgspec
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox, PeerLostError
 from penstock.realtime.messages import (
-    GREETING_TIMEOUT_S,
-    MAX_GREETING_BYTES,
     Bundle,
     Joined,
     connect,
     hang_up,
-    knows_secret,
     receive,
+    receive_greeting,
     send,
 )
 from penstock.realtime.slot_rounds import FOR_EACH_LEVEL
@@ -59,6 +58,7 @@ class Exchange:
         }
         self._depth: Final = len(plan.levels())
         self._is_over = False
+        self._is_closed = False
         self._sockets: list[socket.socket] = []
         self._reading: dict[int, socket.socket] = {}
         self._running: dict[int, socket.socket] = {}
@@ -85,11 +85,14 @@ class Exchange:
             while True:
                 one, _ = self._server.accept()
                 self._sockets.append(one)
+                if self._is_closed:
+                    # It came while the others were closed.
+                    hang_up(one)
                 threading.Thread(target=self._receive, args=(one,), daemon=True).start()
 
     def _receive(self, one: socket.socket) -> None:
         """Put what an engine sends into the inbox."""
-        joined = self._greeting(one)
+        joined: Joined | None = receive_greeting(one, _joined, self._secret)
         if joined is None:
             one.close()
             return
@@ -97,21 +100,19 @@ class Exchange:
             while True:
                 bundle = receive(one, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
-                delivery = Delivery(bundle.sender, bundle.interval, bundle.level, rows, bundle.through)
+                delivery = Delivery(
+                    bundle.sender,
+                    bundle.interval,
+                    bundle.level,
+                    rows,
+                    bundle.through,
+                    bundle.at_end,
+                    bundle.times,
+                )
                 if not self._inbox.offer(delivery, waits=joined.waits):
                     return
         except (OSError, msgspec.DecodeError) as e:
             self._lose(e)
-
-    def _greeting(self, one: socket.socket) -> Joined | None:
-        """Return how an engine introduces itself; None for anybody else."""
-        one.settimeout(GREETING_TIMEOUT_S)
-        try:
-            joined: Joined = receive(one, _joined, MAX_GREETING_BYTES)
-            one.settimeout(None)
-        except (OSError, msgspec.DecodeError):
-            return None
-        return joined if knows_secret(joined, self._secret) else None
 
     def _lose(self, error: Exception) -> PeerLostError:
         lost = PeerLostError(f"another engine of the job is gone ({error})")
@@ -119,36 +120,48 @@ class Exchange:
             self._inbox.fail(lost)
         return lost
 
-    def send_read(self, sender: str, interval: int, rows: Iterable[PackedRow]) -> None:
-        """Send what a reader has read."""
-        direct = self._send(sender, interval, rows, 1, is_reader=True)
+    def send_read(
+        self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None
+    ) -> None:
+        """Send what a reader has read, with the times of the records."""
+        direct = self._send(Delivery(sender, interval, 1, None, times=times), rows, is_reader=True)
         if direct:
-            self._inbox.put(Delivery(sender, interval, 0, direct), waits=True)
+            self._inbox.put(Delivery(sender, interval, 0, direct, times=times), waits=True)
 
     def end_read(self, sender: str, interval: int, through: int = 0) -> None:
         """Tell all slots that a reader has ended an interval, or with HISTORY, that it has read what there was."""
         self._end(Delivery(sender, interval, 0, None, through), self._reading, self._reading_lock)
 
     def send_emitted(
-        self, sender: str, interval: int, rows: Iterable[PackedRow], level: int
+        self,
+        sender: str,
+        interval: int,
+        rows: Iterable[PackedRow],
+        times: SourceTimes | None,
+        level: int,
+        *,
+        at_end: bool,
     ) -> list[PackedRow]:
-        """Send what the slot has emitted. Return the rows for sinks and the driver."""
-        return self._send(sender, interval, rows, level, is_reader=False)
+        """Send what the slot has emitted, with the times of its causes, perhaps for the end of the interval.
+
+        Return the rows for sinks and the driver.
+        """
+        like = Delivery(sender, interval, level, None, at_end=at_end, times=times)
+        return self._send(like, rows, is_reader=False)
 
     def end_level(self, sender: str, interval: int, through: int) -> None:
         """Tell all slots that this slot emits nothing more in an interval from levels up to one."""
         self._end(Delivery(sender, interval, 0, None, through), self._running, self._running_lock)
 
-    def _send(
-        self, sender: str, interval: int, rows: Iterable[PackedRow], level: int, *, is_reader: bool
-    ) -> list[PackedRow]:
+    def _send(self, like: Delivery, rows: Iterable[PackedRow], *, is_reader: bool) -> list[PackedRow]:
+        """Send rows to their slots and levels; `like` has what else is said of them, and the level for rows to all."""
         direct: list[PackedRow] = []
         found: dict[tuple[int, int], list[PackedRow]] = {}
         for row in rows:
             for_level = self._levels.get(row.destination, 0)
             if row.destination in FOR_EACH_LEVEL:
-                for_level = level
-                if level > self._depth:
+                for_level = like.level
+                if for_level > self._depth:
                     continue
             if for_level == 0:
                 direct.append(row)
@@ -157,7 +170,8 @@ class Exchange:
             row = encode_body(row)
             found.setdefault((for_level, task), []).append(row._replace(body=bytes(row.body)))
         for (for_level, task), some in sorted(found.items()):
-            self._deliver(Delivery(sender, interval, for_level, some), task, is_reader=is_reader)
+            delivery = like._replace(level=for_level, rows=some)
+            self._deliver(delivery, task, is_reader=is_reader)
         return direct
 
     def _deliver(self, delivery: Delivery, task: int, *, is_reader: bool) -> None:
@@ -169,9 +183,10 @@ class Exchange:
             self._tell(to, delivery)
 
     def _tell(self, to: socket.socket, delivery: Delivery) -> None:
-        rows = None if delivery.rows is None else [tuple(row) for row in delivery.rows]
+        sender, interval, level, found, through, at_end, times = delivery
+        rows = None if found is None else [tuple(row) for row in found]
         try:
-            send(to, Bundle(delivery.sender, delivery.interval, delivery.level, rows, delivery.through))
+            send(to, Bundle(sender, interval, level, rows, through, at_end, times))
         except OSError as e:
             raise self._lose(e) from e
 
@@ -187,5 +202,6 @@ class Exchange:
 
     def close(self) -> None:
         """Close all connections."""
+        self._is_closed = True
         for one in [self._server, *self._sockets]:
             hang_up(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final, NamedTuple
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.runtime.packed_rows import PackedRow
 
 __all__ = ["Delivery", "Inbox", "PeerLostError"]
@@ -15,13 +16,18 @@ class PeerLostError(Exception):
 
 
 class Delivery(NamedTuple):
-    """Rows of a sender for a level. Without rows, what ends: as `Bundle.through`."""
+    """Rows of a sender for a level, perhaps for the end of the interval. Without rows, what ends: see `Bundle`.
+
+    `times` are for metrics only.
+    """
 
     sender: str
     interval: int
     level: int
     rows: list[PackedRow] | None
     through: int = 0
+    at_end: bool = False
+    times: SourceTimes | None = None
 
     @property
     def nbytes(self) -> int:

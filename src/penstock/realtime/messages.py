@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.sources.base import Split
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "knows_secret",
     "now_ms",
     "receive",
+    "receive_greeting",
     "send",
 ]
 
@@ -87,11 +89,15 @@ class Reading(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Round(msgspec.Struct, array_like=True, frozen=True):
-    """What a slot has processed in one go: how many bundles of each sender, at which level and time."""
+    """What a slot has processed in one go: how many bundles of each sender, at which level and time.
+
+    With `at_end`, these are the bundles for the end of the interval.
+    """
 
     level: int
     now_ms: int
     taken: dict[str, int]
+    at_end: bool = False
 
 
 class TaskLog(msgspec.Struct):
@@ -236,7 +242,8 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     """Packed rows of a sender for a level. The end of the sender's rows has None instead.
 
     `through` is the last level whose output has ended; 0 for what is read, and HISTORY for the end of the history of a
-    control stream, after which more follows.
+    control stream, after which more follows. Rows with `at_end` are processed after all others of the interval. `times`
+    are those of the records that caused the rows, for metrics only.
     """
 
     sender: str
@@ -244,6 +251,8 @@ class Bundle(msgspec.Struct, tag=True, frozen=True):
     level: int
     rows: list[tuple[str, int, int, str, int, bytes]] | None
     through: int = 0
+    at_end: bool = False
+    times: SourceTimes | None = None
 
 
 ToCoordinator: TypeAlias = Attend | Hello | CaughtUp | Busy | Done
@@ -292,6 +301,18 @@ def receive(
     if max_bytes is not None and size > max_bytes:
         raise ConnectionError(f"a message of {size:,} bytes is too large")
     return decoder.decode(_receive(origin, size))
+
+
+def receive_greeting(one: socket.socket, decoder: msgspec.msgpack.Decoder[Any], secret: str) -> Any | None:
+    """Receive the first message of a connection. Return None for a stranger, and for one that is closed meanwhile."""
+    try:
+        one.settimeout(GREETING_TIMEOUT_S)
+        message = receive(one, decoder, MAX_GREETING_BYTES)
+        one.settimeout(None)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return message if knows_secret(message, secret) else None
 
 
 def _receive(origin: socket.socket, size: int) -> bytes:

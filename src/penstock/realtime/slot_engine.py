@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from penstock.engine.slot import Slot
 from penstock.realtime.carried_state import CarriedStates, Desk
 from penstock.realtime.exchange import Exchange
 from penstock.realtime.inbox import Inbox, PeerLostError
+from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import (
     Busy,
     CaughtUp,
@@ -58,8 +60,6 @@ from penstock.state.kept_slots import SlotCache
 
 __all__ = ["CoordinatorAddress", "JobInRealTime", "SlotEngine"]
 
-# What readers may have read before the slot has processed it.
-_WAITING_BYTES: Final = 32 << 20
 # Readers and the slot share the interpreter. By default one waits 5 ms for the other.
 _SWITCH_S: Final = 0.0005
 
@@ -127,7 +127,7 @@ class SlotEngine:
         self._number = first
         self._attempt: Final = attempt
         self._cache: Final = cache
-        self._inbox: Final = Inbox(_WAITING_BYTES, first)
+        self._inbox: Final = Inbox(job.plan.waiting_bytes, first)
         place = job.coordinator
         self._link: Final = connect((place.host, place.port))
         host = self._link.getsockname()[0]
@@ -138,6 +138,7 @@ class SlotEngine:
         self._together: Final = EndOfInterval(len(job.sources), first)
         self._feeds: Final[dict[str, Feed]] = {}
         self._started: Final[set[str]] = set()
+        self._reading_s = 0.0
         self._starting: Final = threading.Lock()
         self._is_last = False
         self._finished: Final[queue.SimpleQueue[_Finished]] = queue.SimpleQueue()
@@ -230,22 +231,33 @@ class SlotEngine:
     def _interval(self, rounds: SlotRounds, log: TaskLog | None) -> None:
         """Run one interval. It is done when all that belongs to it is processed."""
         job, number = self._job, self._number
+        meter = IntervalMeter(job.writer, self._task)
         self._states.begin(number)
-        rounds.open(number, self._states, self._slot, wakes=number == 0 and job.plan.seed is not None)
-        written = WriterTask(job.writer, job.first_batch + number, self._task, self._attempt)
+        wakes = number == 0 and job.plan.seed is not None
+        rounds.open(number, self._states, self._slot, meter, wakes=wakes)
+        written = WriterTask(job.writer, job.first_batch + number, self._task, self._attempt, meter)
         try:
             written.write(rounds.live() if log is None else rounds.replay(log.rounds))
+            ended_s = time.perf_counter()
             written.write(rounds.store())
             # The next interval may write to them at once, and they must not wait for its records.
             written.finish_visible()
         except BaseException:
             written.abort()
             raise
+        self._measure(meter, time.perf_counter() - ended_s)
         taken = {name: feed.taken for name, feed in self._feeds.items()}
         self._finished.put(_Finished(number, self._is_last, self._states.take_changes(), written))
         done = TaskLog({name: readings for name, (readings, _) in taken.items()}, rounds.done)
         positions = {name: dict(found) for name, (_, found) in taken.items() if found is not None}
         send(self._link, Done(done, positions))
+
+    def _measure(self, meter: IntervalMeter, storing_s: float) -> None:
+        """End the meter of an interval."""
+        work_s = sum(feed.work_s for feed in self._feeds.values())
+        lags = {name: feed.lag for name, feed in self._feeds.items() if feed.lag is not None}
+        meter.end(work_s - self._reading_s, storing_s, lags)
+        self._reading_s = work_s
 
     def _carry(self) -> None:
         """Finish each interval that is durable, and give it to its task."""

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from penstock.base.instants import instant_of
 from penstock.engine.slot import Slot
+from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
+from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import HISTORY, Round, now_ms
 from penstock.runtime.level import Level, StoredStates
-from penstock.runtime.packed_rows import COUNTS, SLOT_COMMANDS, TIME, WAKE, WATERMARKS, PackedRow, counts_row
+from penstock.runtime.packed_rows import (
+    CHECKPOINT_COMMANDS,
+    COUNTS,
+    SLOT_COMMANDS,
+    TIME,
+    WAKE,
+    WATERMARKS,
+    PackedRow,
+    counts_row,
+)
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Forwarder
 from penstock.state.kept_slots import SlotCache, kept_slots
 
 __all__ = ["FOR_EACH_LEVEL", "Send", "SlotRounds", "Totals"]
 
-Send: TypeAlias = Callable[[str, int, Iterable[PackedRow], int], list[PackedRow]]
-"""Sends rows of a sender in an interval to their slots and levels, and returns those for sinks and the driver.
 
-The last argument is the level that gets rows for every level first.
-"""
+class Send(Protocol):
+    """Sends what a slot has emitted."""
 
-FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, WATERMARKS, WAKE})
+    def __call__(
+        self,
+        sender: str,
+        interval: int,
+        rows: Iterable[PackedRow],
+        times: SourceTimes | None,
+        level: int,
+        *,
+        at_end: bool,
+    ) -> list[PackedRow]:
+        """Send rows of an interval to their slots and levels, and return those for sinks and the driver.
+
+        With the rows go the times of the records that caused them. Rows for every level go to `level` first. With
+        `at_end`, slots process the rows after all others of the interval.
+        """
+
+
+FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, CHECKPOINT_COMMANDS, WATERMARKS, WAKE})
 """The destinations of rows that every level of a slot sees, one after the other."""
+
+_Bundles: TypeAlias = dict[str, deque[Delivery]]
 
 # Counts of which the newest is the value; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
@@ -54,8 +83,9 @@ class Totals:
 class SlotRounds:
     """The rounds of one slot. An interval is `open`, `live` or `replay`, and `store`.
 
-    A round takes all deliveries that wait for a level, and runs the level on their rows. `done` has the rounds of the
-    interval so far.
+    A round takes all deliveries that wait for a level, and runs the level on their rows. Commands for the end of the
+    interval have a round of their own in each level, after everything else of the interval. `done` has the rounds of
+    the interval so far.
 
     Args:
         plan: the plan of the job.
@@ -89,15 +119,19 @@ class SlotRounds:
         self._forwarders: Final = [Forwarder(plan, step_ids) for step_ids in steps]
         self._readers: Final = frozenset(readers)
         self._slots: Final = [f"slot/{number}" for number in range(plan.parallelism)]
-        self._waiting: Final[list[dict[str, deque[list[PackedRow]]]]] = [{} for _ in range(len(steps) + 1)]
+        self._waiting: Final[list[_Bundles]] = [{} for _ in range(len(steps) + 1)]
+        self._for_end: Final[list[_Bundles]] = [{} for _ in range(len(steps) + 1)]
         self._history: set[str] = set()
         self._on_caught_up: Callable[[], None] | None = None
         self._first_group: Final = sorted(plan.first_key_groups)[task]
         self._knows_timers = False
 
-    def open(self, interval: int, states: StoredStates, slot: Slot, *, wakes: bool) -> None:
+    def open(
+        self, interval: int, states: StoredStates, slot: Slot, meter: IntervalMeter, *, wakes: bool
+    ) -> None:
         """Begin an interval. With `wakes`, the first round of the slot takes over its seed."""
         self._interval = interval
+        self._meter = meter
         self._offsets: list[dict[str, int]] = [{} for _ in self._levels]
         self._reading = set(self._readers)
         self._through = dict.fromkeys(self._slots, 0)
@@ -128,17 +162,18 @@ class SlotRounds:
             if on_caught_up is not None and not self._history and not self._has_waiting():
                 self._on_caught_up = None
                 on_caught_up()
-            if self._end_levels():
+            yield from self._end_levels()
+            if self._ended > len(self._levels):
                 return
-            for delivery in self._inbox.take(self._wait_s()):
+            for delivery in self._take(self._wait_s()):
                 self._add(delivery)
 
     def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
         """Run these rounds, each when its deliveries are there. Yield rows for sinks and the driver."""
         for one in rounds:
-            waiting = self._waiting[one.level]
+            waiting = self._bundles(one)
             while any(len(waiting.get(sender, ())) < count for sender, count in one.taken.items()):
-                for delivery in self._inbox.take(None):
+                for delivery in self._take(None):
                     self._add(delivery)
             yield from self._round(one)
 
@@ -149,9 +184,15 @@ class SlotRounds:
                 self.totals.add(row)
         yield from self.totals.rows()
 
+    def _take(self, timeout_s: float | None) -> list[Delivery]:
+        begun_s = time.perf_counter()
+        found = self._inbox.take(timeout_s)
+        self._meter.waited_s += time.perf_counter() - begun_s
+        return found
+
     def _add(self, delivery: Delivery) -> None:
         if delivery.rows is not None:
-            self._waiting[delivery.level].setdefault(delivery.sender, deque()).append(delivery.rows)
+            self._add_rows(delivery, delivery.rows)
         elif delivery.through == HISTORY:
             self._history.discard(delivery.sender)
         elif delivery.sender in self._through:
@@ -159,27 +200,43 @@ class SlotRounds:
         else:
             self._reading.discard(delivery.sender)
 
+    def _add_rows(self, delivery: Delivery, rows: list[PackedRow]) -> None:
+        commands = [
+            row._replace(destination=SLOT_COMMANDS) for row in rows if row.destination == CHECKPOINT_COMMANDS
+        ]
+        if commands:
+            rows = [row for row in rows if row.destination != CHECKPOINT_COMMANDS]
+            # They wait for the end of the interval, which must come.
+            self._note_work()
+        for bundles, some in ((self._for_end, commands), (self._waiting, rows)):
+            if some:
+                to = self._for_end if delivery.at_end else bundles
+                to[delivery.level].setdefault(delivery.sender, deque()).append(delivery._replace(rows=some))
+
+    def _note_work(self) -> None:
+        if not self._is_busy:
+            self._is_busy = True
+            self._on_busy(self._interval)
+
+    def _bundles(self, one: Round) -> _Bundles:
+        return (self._for_end if one.at_end else self._waiting)[one.level]
+
     def _run_waiting(self) -> Iterator[PackedRow]:
-        """Run a round of each level for which something waits, or a timer is due."""
-        for number, waiting in enumerate(self._waiting):
+        """Run a round of each level for which something waits, or a timer is due. A level that has ended rests."""
+        for number in range(self._ended, len(self._waiting)):
             at_ms = now_ms()
-            taken = {sender: len(bundles) for sender, bundles in sorted(waiting.items()) if bundles}
+            taken = _all_of(self._waiting[number])
             due_ms = self._levels[number - 1].next_timer_ms if number else None
             if taken or (due_ms is not None and due_ms <= at_ms):
-                if not self._is_busy:
-                    self._is_busy = True
-                    self._on_busy(self._interval)
+                self._note_work()
                 yield from self._round(Round(number, at_ms, taken))
 
     def _round(self, one: Round) -> Iterator[PackedRow]:
         self.done.append(one)
-        waiting = self._waiting[one.level]
-        rows = [
-            row
-            for sender, count in one.taken.items()
-            for _ in range(count)
-            for row in waiting[sender].popleft()
-        ]
+        waiting = self._bundles(one)
+        taken = [waiting[sender].popleft() for sender, count in one.taken.items() for _ in range(count)]
+        rows = [row for delivery in taken for row in delivery.rows or ()]
+        times = self._meter.causes = SourceTimes.merged(delivery.times for delivery in taken)
         if one.level == 0:
             yield from self._without_counts(rows)
             return
@@ -187,7 +244,8 @@ class SlotRounds:
         level, forwarder = self._levels[number], self._forwarders[number]
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
-        yield from self._without_counts(self._send(self._sender, self._interval, leaving, one.level + 1))
+        others = self._send(self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end)
+        yield from self._without_counts(others)
 
     def _without_counts(self, rows: Iterable[PackedRow]) -> Iterator[PackedRow]:
         for row in rows:
@@ -196,23 +254,30 @@ class SlotRounds:
             else:
                 yield row
 
-    def _end_levels(self) -> bool:
-        """End the levels that have all their input. Return whether all have."""
+    def _end_levels(self) -> Iterator[PackedRow]:
+        """End the levels that have all their input, each with a round for what has waited for the end."""
         while self._ended <= len(self._levels):
             level = self._ended
             behind = any(through < level - 1 for through in self._through.values())
             if self._reading or behind or any(self._waiting[level].values()):
-                return False
+                return
+            taken = _all_of(self._for_end[level])
+            if taken:
+                yield from self._round(Round(level, now_ms(), taken, at_end=True))
             self._ended += 1
             if 0 < level < len(self._levels):
                 self._announce(self._sender, self._interval, level)
-        return True
 
     def _has_waiting(self) -> bool:
         return any(bundles for waiting in self._waiting for bundles in waiting.values())
 
     def _wait_s(self) -> float | None:
         """How long nothing happens by itself."""
-        timers = [level.next_timer_ms for level in self._levels]
+        timers = [level.next_timer_ms for level in self._levels[max(self._ended - 1, 0) :]]
         due_ms = min((at for at in timers if at is not None), default=None)
         return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)
+
+
+def _all_of(bundles: _Bundles) -> dict[str, int]:
+    """Return how many bundles there are of each sender."""
+    return {sender: len(found) for sender, found in sorted(bundles.items()) if found}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import enum
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.messages import HISTORY, Reading
 from penstock.runtime.packed_rows import PackedRow
 from penstock.sources.base import ReplayableLog, SourceChunk
+from penstock.sources.chunk_times import times_of
 from penstock.sources.kafka_log import KafkaLog, Offsets
+from penstock.sources.topic_lag import TopicLag
+from penstock.sources.topic_reader import TopicReader
 from penstock.streams.graph import SourceNode
 
 __all__ = [
@@ -75,7 +80,7 @@ class FollowedTopic:
         self._history: Final = history or {}
         self._until: Final = until
         self._ends: Final = threading.Event()
-        self._is_open = False
+        self._reader: TopicReader | None = None
         self.positions: Offsets | None = dict(starts)
         # The same, beyond marks of transactions, which no reader sees.
         self._read_to: dict[int, int] = dict(starts)
@@ -95,13 +100,18 @@ class FollowedTopic:
         if not self._starts:
             self._ends.wait()
             return None
-        reader = self._log.reader()
-        if not self._is_open:
+        reader = self._reader
+        if reader is None:
+            reader = self._log.reader()
             reader.follow(self._starts)
-            self._is_open = True
+            self._reader = reader
         found = reader.take(_POLL_S)
         self.positions, self._read_to = reader.positions, reader.known_ends
         return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])
+
+    def lag(self) -> TopicLag | None:
+        """Return what waits in the partitions, for metrics; None before the first look."""
+        return None if self._reader is None else self._reader.lag()
 
     def end(self) -> None:
         """Read nothing more, except up to where to stop."""
@@ -187,7 +197,8 @@ class EndOfInterval:
 class Feed:
     """A thread that reads one stream in one engine, and sends what it reads.
 
-    `taken` has what it has read in the interval that has ended last, and its positions then.
+    `taken` has what it has read in the interval that has ended last, and its positions then. `lag` is what waited in a
+    topic then, and `work_s` the processor time that reading has taken so far.
 
     Args:
         reader: turns chunks into rows.
@@ -206,7 +217,7 @@ class Feed:
         reader: RowReader,
         arrivals: Arrivals,
         sender: str,
-        send: Callable[[str, int, Iterable[PackedRow]], None],
+        send: Callable[[str, int, Iterable[PackedRow], SourceTimes | None], None],
         end: Callable[[str, int, int], None],
         fail: Callable[[BaseException], None],
         together: EndOfInterval,
@@ -223,6 +234,8 @@ class Feed:
         self._readings: list[Reading] = []
         self._positions = arrivals.positions
         self.taken: tuple[list[Reading], Offsets | None] = ([], None)
+        self.lag: TopicLag | None = None
+        self.work_s = 0.0
         # What a topic has is cut by another thread, since this one may be waiting for records.
         self._lock: Final = threading.Lock()
         self._thread: Final = threading.Thread(target=self._run, name=f"feed {sender}", daemon=True)
@@ -245,6 +258,7 @@ class Feed:
     def _cut(self) -> None:
         with self._lock:
             self.taken = (self._readings, self._positions)
+            self.lag = self.arrivals.lag() if isinstance(self.arrivals, FollowedTopic) else None
             self._readings = []
             self._end(self._sender, self._interval, 0)
             self._interval += 1
@@ -275,7 +289,9 @@ class Feed:
             if chunks:
                 self._together.await_all(self._interval)
                 self._readings.append(reading)
-                self._send(self._sender, self._interval, self._reader.rows(chunks, reading.now_ms))
+                rows = self._reader.rows(chunks, reading.now_ms)
+                self._send(self._sender, self._interval, rows, times_of(chunks, reading.now_ms))
+        self.work_s = time.thread_time()
 
 
 class RepeatedReadings:

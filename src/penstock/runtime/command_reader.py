@@ -19,10 +19,17 @@ from penstock.control.receipts import RecordPosition
 from penstock.engine.slot import Slot
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
-from penstock.runtime.packed_rows import SLOT_COMMANDS, PackedRow, packed_batches
+from penstock.runtime.packed_rows import (
+    CHECKPOINT_COMMANDS,
+    SLOT_COMMANDS,
+    PackedRow,
+    packed_batches,
+    times_row,
+)
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import dead_letter_rows
 from penstock.sources.base import SourceChunk
+from penstock.sources.chunk_times import TimesOfChunks
 from penstock.sources.fetched import FetchedFiles
 from penstock.streams.graph import COMMANDS, SourceNode
 
@@ -47,23 +54,33 @@ class CommandReader:
     fetched: FetchedFiles
     node: SourceNode = COMMAND_NODE
 
-    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  # as StreamReader
-        """Yield the commands as packed Arrow batches."""
-        return packed_batches(self.rows(chunks), self.plan.slots)
+    def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the commands as packed Arrow batches. `now_ms` is when they were planned."""
+        return packed_batches(self.rows(chunks, now_ms), self.plan.slots)
 
-    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:  # noqa: ARG002  # as StreamReader
+    def rows(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[PackedRow]:
         """Yield the same, row by row."""
+        times = TimesOfChunks(now_ms)
         for chunk in chunks:
+            times.add(chunk)
             with no_cyclic_collection():
                 admitted, letters = self._read(chunk)
             yield from dead_letter_rows(letters, self.plan)
-            if not admitted:
-                continue
-            for slot in self.plan.slot_of.values():
-                body = encode_commands(
-                    commands_for_slot(admitted, slot.own, functools.partial(_concerns, slot))
-                )
-                yield PackedRow(SLOT_COMMANDS, slot.key_groups[0], 0, chunk.partition, 0, body)
+            for destination, some in self._by_destination(admitted):
+                for slot in self.plan.slot_of.values():
+                    concerns = functools.partial(_concerns, slot)
+                    body = encode_commands(commands_for_slot(some, slot.own, concerns))
+                    yield PackedRow(destination, slot.key_groups[0], 0, chunk.partition, 0, body)
+        if not self.plan.in_real_time:
+            yield from times_row(COMMANDS, times.read)
+
+    def _by_destination(self, admitted: list[AdmittedCommand]) -> list[tuple[str, list[AdmittedCommand]]]:
+        """Separate commands for the end of the interval. The cut of a micro-batch is at once and at the checkpoint."""
+        if not self.plan.in_real_time:
+            return [(SLOT_COMMANDS, admitted)] if admitted else []
+        at_once = [one for one in admitted if one.refusal or one.command.apply == "at-once"]
+        later = [one for one in admitted if not one.refusal and one.command.apply == "at-checkpoint"]
+        return [(to, some) for to, some in ((SLOT_COMMANDS, at_once), (CHECKPOINT_COMMANDS, later)) if some]
 
     def _read(self, chunk: SourceChunk) -> tuple[list[AdmittedCommand], list[DeadLetter]]:
         """Return the commands of a chunk, sorted by position, and its dead letters."""

@@ -18,12 +18,15 @@ import pyarrow as pa
 
 from penstock.control.encoded_receipts import Applied, ReceiptColumns
 from penstock.control.receipts import Report, StepTime
+from penstock.metrics.source_times import TimesRead
+from penstock.metrics.task_reports import TIMES_READ, encode_report
 from penstock.operators.record_blocks import DeadLetter
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.records.schemas import record_type
 from penstock.streams.graph import DEAD_LETTERS
 
 __all__ = [
+    "CHECKPOINT_COMMANDS",
     "COUNTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_TYPE",
@@ -50,6 +53,7 @@ __all__ = [
     "split_by_key_group",
     "time_of",
     "time_row",
+    "times_row",
     "to_bytes",
     "watermark_rows",
     "watermark_updates_of",
@@ -71,6 +75,8 @@ PACKED_SCHEMA: Final = pa.schema(
 )
 COUNTS: Final = "counts"
 SLOT_COMMANDS: Final = "slot-commands"
+CHECKPOINT_COMMANDS: Final = "checkpoint-commands"
+"""The same for commands that a slot in real time executes at the end of the interval."""
 REPORTS: Final = "reports"
 RECEIPT_COLUMNS: Final = "receipts"
 WATERMARKS: Final = "watermarks"
@@ -138,6 +144,12 @@ def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes
     """Return a row that reports a count, such as the records in of a stream or the keys of a step in a key group."""
     report = msgspec.msgpack.encode((kind, name, key_group, count, body))
     return PackedRow(COUNTS, key_group, 0, name, 0, report)
+
+
+def times_row(stream: str, read: TimesRead | None) -> Iterator[PackedRow]:
+    """Yield a row with the times of the records that a task has read of a stream, if it knows any."""
+    if read is not None:
+        yield counts_row(TIMES_READ, stream, sum(read.times.counts), body=encode_report(read))
 
 
 def time_row(step: str, key_group: int, time: StepTime) -> PackedRow:

@@ -76,10 +76,11 @@ class JobPlan:
 
     `raw_streams` are the streams whose source has bytes for each record; these stay with the record for dead letters.
     `keyed_sinks` are the sinks that take the key of each record. `parallelism` is the number of tasks of a keyed level,
-    and `state_memory_bytes` the limit of the state that a worker keeps in memory. `seed` is the folder with the initial
-    state. `partitions` has the partitions of each Kafka stream at the start of the job. `replayed` is the micro-batch,
-    in Spark's numbering, that was planned before and is repeated, with the partitions known at that time. With
-    `in_real_time` the records of a slot travel together, under its first key group.
+    `state_memory_bytes` the limit of the state that a worker keeps in memory, and `waiting_bytes`, in real time, the
+    limit of the records that a slot has not processed. `seed` is the folder with the initial state. `partitions` has
+    the partitions of each Kafka stream at the start of the job. `replayed` is the micro-batch, in Spark's numbering,
+    that was planned before and is repeated, with the partitions known at that time. With `in_real_time` the records of
+    a slot travel together, under its first key group.
     """
 
     graph: Graph
@@ -89,6 +90,7 @@ class JobPlan:
     strict: bool
     parallelism: int = 1
     state_memory_bytes: int = DEFAULT_STATE_MEMORY_BYTES
+    waiting_bytes: int = 32 << 20
     seed: Path | None = None
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None

@@ -14,11 +14,12 @@ from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.operators.watermarks import INGESTION_TIME, WatermarkUpdate
 from penstock.records.wire_formats import Format
 from penstock.runtime.message_fields import MessageFields
-from penstock.runtime.packed_rows import PackedRow, counts_row, packed_batches, watermark_rows
+from penstock.runtime.packed_rows import PackedRow, counts_row, packed_batches, times_row, watermark_rows
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.router import Router, dead_letter_rows
 from penstock.runtime.watermark_tracker import Timing
 from penstock.sources.base import SourceChunk
+from penstock.sources.chunk_times import TimesOfChunks
 from penstock.streams.graph import Port, SourceNode
 
 __all__ = ["StreamReader"]
@@ -52,7 +53,9 @@ class StreamReader:
         timing = None
         if self.node.watermarks is not None and self.node.time != INGESTION_TIME:
             timing = Timing(self.node, now_ms, by_partition=self.node.name in self.plan.partitions)
+        times = TimesOfChunks(now_ms)
         for chunk in chunks:
+            times.add(chunk)
             records, letters = self._decode(chunk)
             if timing is not None:
                 records, untimely = timing.take(records)
@@ -69,6 +72,9 @@ class StreamReader:
             yield counts_row("in", self.node.name, count)
         if size:
             yield counts_row("in_bytes", self.node.name, size)
+        # In real time every bundle of rows has its times.
+        if not self.plan.in_real_time:
+            yield from times_row(self.node.name, times.read)
 
     def _decode(self, chunk: SourceChunk) -> tuple[Records, list[DeadLetter]]:
         letters = [DeadLetter.of_bad_record(self.node.name, bad) for bad in chunk.bad]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -37,7 +38,10 @@ from penstock.sinks.base import RecordOrigin, RejectingTask, Sink, SinkTask, Tas
 from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
-__all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "Writer", "WriterTask"]
+__all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "OutputMeter", "Report", "Writer", "WriterTask"]
+
+Report: TypeAlias = tuple[str, str, int, int, bytes]
+"""A report to the driver, as a row of REPORT_SCHEMA."""
 
 REPORT_DDL: Final = "kind STRING, name STRING, partition INT, total BIGINT, body BINARY"
 REPORT_SCHEMA: Final = pa.schema(
@@ -118,7 +122,7 @@ def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedRow]:
             yield PackedRow._make((*values, bodies[i].as_buffer()))
 
 
-def _encode_reports(row: PackedRow, batch_id: int) -> Iterator[tuple[str, str, int, int, bytes]]:
+def _encode_reports(row: PackedRow, batch_id: int) -> Iterator[Report]:
     """Encode the receipts of commands that a single slot reports; pass the other reports on to the driver."""
     with no_cyclic_collection():
         at, reports, applied = reports_of(bytes(row.body))
@@ -170,16 +174,34 @@ class Writer:
             raise
 
 
+class OutputMeter(Protocol):
+    """What measures the output of a task, and has reports of its own."""
+
+    def add_output(self, sink: str, records: int, seconds: float) -> None:
+        """Add records that a sink was given, which took it some seconds."""
+
+    def reports(self) -> Iterable[Report]:
+        """Return the reports for the driver."""
+
+
 class WriterTask:
     """The writing of one partition of one micro-batch: `write`, then `finish`, or `abort` after a failure."""
 
-    def __init__(self, writer: Writer, batch_id: int, partition: int, attempt: int) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        batch_id: int,
+        partition: int,
+        attempt: int,
+        meter: OutputMeter | None = None,
+    ) -> None:
         self._writer: Final = writer
         self._context: Final = TaskContext(batch_id, partition, attempt, writer.lineage)
         self._tasks: Final[dict[str, SinkTask]] = {}
         self._finished: Final[dict[str, bytes]] = {}
         self._counts: Final[dict[str, int]] = {}
-        self._reports: Final[list[tuple[str, str, int, int, bytes]]] = []
+        self._reports: Final[list[Report]] = []
+        self._meter: Final = meter
 
     def write(self, rows: Iterable[PackedRow]) -> None:
         """Write rows to their sinks, and keep the reports among them."""
@@ -204,7 +226,8 @@ class WriterTask:
                 self._finished[name] = task.finish()
         partition = self._context.partition
         out = [("out", name, partition, self._counts[name], self._finished[name]) for name in self._tasks]
-        reports = [*self._reports, *out]
+        measured = [] if self._meter is None else self._meter.reports()
+        reports = [*self._reports, *out, *measured]
         columns = zip(*reports, strict=True) if reports else [[]] * len(REPORT_SCHEMA)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, REPORT_SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=REPORT_SCHEMA)
@@ -222,11 +245,20 @@ class WriterTask:
             self._counts[name] = 0
         batch = record_batch_of(row, schema)
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
-        task = self._tasks[name]
+        task, before = self._tasks[name], self._counts[name]
         if isinstance(task, RejectingTask) and OFFSET in schema.names:
             task.come_from(self._writer.origin_of(row, batch.column(OFFSET)))
+        begun_s = time.perf_counter()
         task.write(batch.select(list(record_type.field_names)), keys)
+        seconds = time.perf_counter() - begun_s
         self._counts[name] += batch.num_rows
+        self._reject(name, row, batch)
+        if self._meter is not None:
+            self._meter.add_output(name, self._counts[name] - before, seconds)
+
+    def _reject(self, name: str, row: PackedRow, batch: pa.RecordBatch) -> None:
+        """Write what the sink could not write as dead letters."""
+        task = self._tasks[name]
         if isinstance(task, RejectingTask) and (rejections := task.rejections()):
             if name == DEAD_LETTERS:
                 write_cut(task, rejections)

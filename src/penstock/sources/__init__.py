@@ -2,5 +2,5 @@
 
 In: files, topics, queues, sockets.
 Out: chunks of undecoded records with their positions.
-Imports: base, bindings, brokers, control, errors, objects, records.
+Imports: base, bindings, brokers, control, errors, metrics, objects, records.
 """

@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from penstock.metrics.source_times import SourceTimes
 from penstock.records.types import BadRecord, RecordType
 
 __all__ = [
@@ -49,7 +50,8 @@ class SourceChunk:
     the order in which their records count. `offsets` (int64) ascend within the chunk. Either `raw` holds the bytes
     of each record, to be decoded by the stream's format, or `batch` holds records that are already decoded (columns as
     in the stream's record type). `keys`, `timestamps` (milliseconds) and `headers`, by name, are those of messages, for
-    sources that have them; null where a message has none.
+    sources that have them; null where a message has none. `times` says, for metrics only, when the records were
+    written, if the source knows.
     """
 
     partition: str
@@ -60,6 +62,7 @@ class SourceChunk:
     bad: Sequence[BadRecord] = field(default=())
     timestamps: pa.Array | None = None
     headers: Mapping[str, pa.Array] = field(default_factory=dict)
+    times: SourceTimes | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.base.garbage import no_cyclic_collection
+from penstock.metrics.source_times import SourceTimes
 from penstock.records.message_metadata import Metadata
 from penstock.sources.base import BadRecord, SourceChunk
 
@@ -20,6 +21,8 @@ __all__ = ["OFFSET", "GatheredMessages", "WantedParts", "missing_chunk", "partit
 # what each key group pays for.
 _CHUNK_RECORDS: Final = 500_000
 _CHUNK_BYTES: Final = 64 << 20
+# A timestamp takes a call for each record, and metrics need only about what they are.
+_TIMES_SAMPLED: Final = 8
 
 OFFSET: Final = methodcaller("offset")
 """The offset of a message."""
@@ -67,7 +70,8 @@ class GatheredMessages:
         self._offsets: list[np.ndarray] = []
         self._values: list[Any] = []
         self._keys: list[Any] = []
-        self._times: list[int] = []
+        self._timestamps: list[int] = []
+        self._times: list[SourceTimes | None] = []
         self._headers: list[tuple[str, list[Any]]] = [(name, []) for name in self._wanted.headers]
         self._size = 0
 
@@ -85,11 +89,12 @@ class GatheredMessages:
             self._size += int(sizes[len(part) - 1])
             self._values += values
             self._offsets.append(_offsets_of(part))
+            self._times.append(_source_times_of(part))
             if wanted.keys:
                 self._keys += map(_KEY, part)
             if wanted.timestamps:
                 # Pairs that are kept would keep the garbage collector busy.
-                self._times += map(_SECOND, map(_TIMESTAMP, part))
+                self._timestamps += map(_SECOND, map(_TIMESTAMP, part))
             if wanted.headers:
                 self._add_headers(part)
             if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
@@ -114,8 +119,9 @@ class GatheredMessages:
                 pa.array(np.concatenate(self._offsets), pa.int64()),
                 raw=pa.array(self._values, pa.binary()),
                 keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
-                timestamps=_times_of(self._times) if wanted.timestamps else None,
+                timestamps=_timestamps_of(self._timestamps) if wanted.timestamps else None,
                 headers={name: pa.array(column, pa.binary()) for name, column in self._headers},
+                times=SourceTimes.merged(self._times),
             )
         self._begin()
 
@@ -138,7 +144,17 @@ def _offsets_of(messages: Sequence[Any]) -> np.ndarray:
     return np.fromiter(map(OFFSET, messages), np.int64, len(messages))
 
 
-def _times_of(found: list[int]) -> pa.Array:
+def _source_times_of(messages: Sequence[Any]) -> SourceTimes | None:
+    """Return the timestamps of messages, of many only a sample; None if they have none."""
+    count = len(messages)
+    places = range(count) if count <= _TIMES_SAMPLED else range(count - 1, -1, -(count // _TIMES_SAMPLED))
+    times_ms = [messages[place].timestamp()[1] for place in places]
+    if times_ms[0] < 0:
+        return None
+    return SourceTimes.at(times_ms[0], 1) if count == 1 else SourceTimes.of(times_ms, count)
+
+
+def _timestamps_of(found: list[int]) -> pa.Array:
     """Return the times of messages; those of messages without one are negative."""
     times = np.array(found, np.int64)
     return pa.array(times, pa.int64(), mask=times < 0)

@@ -31,6 +31,9 @@ _PARTITIONS_LOOK_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 5.0
 # Fewer records than this are one task's work.
 _RECORDS_OF_A_TASK: Final = 20_000
+# The first micro-batches of a backlog: the first is small, so that outputs come soon, and each is larger by a factor.
+_FIRST_RECORDS: Final = 100_000
+_GROWTH: Final = 4
 
 
 @dataclass
@@ -59,6 +62,7 @@ class KafkaLog:
 
     `begins` is where the checkpoint began to read. Partitions that the topic gets while the job runs are read from
     their beginning. `limit` is the number of records that a micro-batch reads at most; `settings` are librdkafka's.
+    With `starts_small` the first micro-batches of a process that plans read less.
     """
 
     binding: KafkaBinding
@@ -66,6 +70,8 @@ class KafkaLog:
     begins: Offsets
     limit: int = RECORDS_PER_BATCH
     wanted: WantedParts = field(default_factory=WantedParts)
+    starts_small: bool = False
+    _grown: int = field(default=_FIRST_RECORDS, init=False)
     _frozen: dict[int, int] | None = field(default=None, init=False)
     _look: _Look | None = field(default=None, init=False, repr=False)
 
@@ -135,9 +141,11 @@ class KafkaLog:
         """The ends of the partitions of a position, or part of the way there, in proportion to what waits in each."""
         waits = {number: max(0, ends.get(number, at) - at) for number, at in start.items()}
         total = sum(waits.values())
-        if not limited or total <= self.limit:
+        limit = min(self.limit, self._grown) if self.starts_small else self.limit
+        if not limited or total <= limit:
             return {number: at + waits[number] for number, at in start.items()}
-        return {number: at + -(-waits[number] * self.limit // total) for number, at in start.items()}
+        self._grown = min(self._grown * _GROWTH, RECORDS_PER_BATCH)
+        return {number: at + -(-waits[number] * limit // total) for number, at in start.items()}
 
     def freeze(self) -> None:
         """Fix the ends at what they are now."""

@@ -28,6 +28,7 @@ from penstock.sources.gathered_messages import (
     missing_chunk,
     partition_name,
 )
+from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 
 __all__ = ["TopicReader", "topic_reader"]
 
@@ -48,6 +49,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "group.id": "penstock",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
+    "socket.nagle.disable": True,
     # A range may end with records that no consumer sees: aborted ones, and the marks of transactions.
     "enable.partition.eof": True,
     # Records that were deleted before they were read are an error, not a gap.
@@ -70,12 +72,16 @@ class _Partition:
     """A partition that the consumer is assigned to, and the messages of it that wait to be returned.
 
     `at` is where the last range ended. All records before `received` were received, except those in `lost`, ranges of
-    offsets that the broker had deleted.
+    offsets that the broker had deleted. `end` is where the broker had nothing more when it said so last, `newest_ms`
+    the newest time of what was taken, and `caught_up_ms` when all was.
     """
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.received = at
+        self.end = -1
+        self.newest_ms: int | None = None
+        self.caught_up_ms: int | None = None
         self.messages: list[Any] = []
         self.lost: list[tuple[int, int]] = []
 
@@ -159,6 +165,7 @@ class TopicReader:
             one = self._consumer.poll(timeout_s)
             messages = [] if one is None else [one, *self._consumer.consume(_TAKEN_AT_ONCE, 0)]
         self._sort(messages)
+        now_ms = time.time_ns() // 1_000_000
         found: list[tuple[Split, SourceChunk]] = []
         for number, waiting in sorted(self._partitions.items()):
             start, taken = waiting.at, waiting.take(_NO_END)
@@ -170,11 +177,24 @@ class TopicReader:
                 for chunk, end in zip(chunks, ends, strict=True):
                     found.append((Split(partition_name(number), "", start, end), chunk))
                     start = end
+                times = chunks[-1].times
+                waiting.newest_ms = None if times is None else times.times_ms[-1]
             for first, last in waiting.take_lost(_NO_END):
                 waiting.at = last
                 lost = Split(partition_name(number), MISSING, first, last)
                 found.append((lost, missing_chunk(self._binding.topic, number, first, last)))
+            if waiting.end >= waiting.at:
+                waiting.caught_up_ms = now_ms
         return found
+
+    def lag(self) -> TopicLag:
+        """Return what waits in the partitions that are followed. Any thread may ask."""
+        looks = []
+        for number, one in list(self._partitions.items()):
+            place = TopicPartition(self._binding.topic, number)
+            _, broker_end = self._consumer.get_watermark_offsets(place, cached=True)
+            looks.append(PartitionLook(one.at, one.end, broker_end, one.caught_up_ms, one.newest_ms))
+        return lag_of(looks, time.time_ns() // 1_000_000)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -258,6 +278,7 @@ class TopicReader:
             if number in self._partitions:
                 one = self._partitions[number]
                 one.received = max(one.received, offset)
+                one.end = offset
             return True
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             # The records before it may be among the messages that came with it.

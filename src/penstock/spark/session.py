@@ -39,6 +39,10 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
+    # Whoever stops Spark's state stores holds the lock that their maintenance may be waiting for. By default that lasts
+    # six minutes. Maintenance that is interrupted is done again.
+    "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "2",
+    "spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout": "1",
     # Packed rows are few and large, so batches between Spark and Python are bounded by bytes rather than rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
@@ -64,8 +68,8 @@ _SETTINGS: Final[dict[str, str]] = {
 # and compiled again, and the JVM took a third more CPU time. The unused part of the larger cache takes no memory.
 _QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=160m")
 
-# For sessions that only read state, which may be large. G1, the default, lets garbage of large objects accumulate until
-# the heap has its maximum size.
+# For sessions that only read state, which may be large, and for real time, where the JVM is not on the path of records.
+# G1, the default, lets garbage of large objects accumulate until the heap has its maximum size.
 _LEAN_HEAP: Final = ("-XX:+UseSerialGC", "-Xms64m", "-XX:MinHeapFreeRatio=40", "-XX:MaxHeapFreeRatio=60")
 # The allocator of the JVM's native libraries has arenas for each thread, and keeps the free memory of each.
 _LEAN_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "2"}
@@ -91,7 +95,7 @@ class SessionSettings:
     `parallelism` is the number of tasks of each keyed level. `log_file` is the file of Spark's log; the output of
     workers is next to it. `log_bytes` is the size at which Spark's log is rotated; one older file is kept. `bounded`
     means that the run ends with its input, and `lean` that the session only reads state, with as little memory as
-    possible.
+    possible. `heap_mb` is the limit of the JVM's heap on this machine; a `frugal` JVM gives back what it does not use.
     """
 
     app_name: str
@@ -101,6 +105,8 @@ class SessionSettings:
     log_bytes: int = 16 << 20
     bounded: bool = False
     lean: bool = False
+    heap_mb: int = LOCAL_HEAP_MB
+    frugal: bool = False
     retained_batches: int = 100
     more: Mapping[str, str] = field(default_factory=dict)
 
@@ -161,7 +167,7 @@ def _start(settings: SessionSettings) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", _worker_python(settings))
     is_local = settings.master.startswith("local")
-    if settings.lean:
+    if settings.lean or settings.frugal:
         for name, value in _LEAN_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
     if is_local:
@@ -278,7 +284,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         f"-Dpenstock.log={settings.log_file}",
         f"-Dpenstock.log.bytes={settings.log_bytes}",
         *_QUICK_COMPILER,
-        *(_LEAN_HEAP if settings.lean else ()),
+        *(_LEAN_HEAP if settings.lean or settings.frugal else ()),
     ]
     if settings.master.startswith("local"):
         options += archive_options(find_java())
@@ -289,7 +295,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         found["spark.driver.extraClassPath"] = str(bare_filesystem_jar())
         found["spark.driver.bindAddress"] = "127.0.0.1"
         found["spark.driver.host"] = "127.0.0.1"
-        found["spark.driver.memory"] = f"{LOCAL_HEAP_MB}m"
+        found["spark.driver.memory"] = f"{settings.heap_mb}m"
         # On other machines penstock arrives as a file of the job, too late for this setting.
         found["spark.python.daemon.module"] = "penstock.spark.startup.worker_daemon"
     found.update(settings.more)

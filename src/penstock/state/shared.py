@@ -17,7 +17,7 @@ from penstock.state.cursor import Cursor
 from penstock.state.history import DEFAULT_VERSIONS, Version, add_version, as_of
 from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, json_decoder, value_spec
 from penstock.state.stored_blocks import as_bytes, conform
-from penstock.state.undo import undo_of
+from penstock.state.undo import Undo, take_back, undo_of
 
 __all__ = ["BroadcastState", "Setting", "SharedStates", "declared_shared", "shared_of", "stored_shared"]
 
@@ -202,6 +202,7 @@ class SharedStates:
         self.settings: dict[str, list[Version]] = {}
         self._mappings: dict[str, dict[Any, Any]] = {}
         self._declared: Final = declared
+        self._changes: Final[list[Undo]] = []
         self.changed = False
         self.writable = False
         for name, state in declared.items():
@@ -264,13 +265,29 @@ class SharedStates:
                 found[name] = len(self._mappings[name])
         return found
 
+    def begin(self) -> None:
+        """Note that everything up to here is kept."""
+        self._changes.clear()
+
+    def take_back(self) -> None:
+        """Take back all changes since `begin`."""
+        for change in reversed(self._changes):
+            take_back(change)
+        self._changes.clear()
+        self.changed = False
+
     def may_change(self, name: str, cursor: Cursor) -> None:
-        """Raise StateError where the states must not be changed; otherwise mark them as changed."""
+        """Raise StateError where the states must not be changed."""
         if not self.writable or cursor.key is not None:
             raise StateError(
                 f"{name!r} belongs to the whole step, and cannot be changed for a single key. Change it in a handler "
                 "of the scope 'step', or in process_control of a broadcast stream, before going through ctx.keys()."
             )
+
+    def note(self, cursor: Cursor, undo: Undo) -> None:
+        """Note an upcoming change, so that the current record and the round can undo it."""
+        cursor.undo.append(undo)
+        self._changes.append(undo)
         self.changed = True
 
     def dump(self) -> bytes:
@@ -366,7 +383,7 @@ class _BoundSetting(Setting[Any]):
         self._states.may_change(self.name, self._cursor)
         value = None if value is None else storable(value, self._spec)
         before = self._states.settings[self.name]
-        self._cursor.undo.append((self._states.settings, self.name, before))
+        self._states.note(self._cursor, (self._states.settings, self.name, before))
         version = Version(self._cursor.time, value)
         self._states.settings[self.name] = add_version(before, version, DEFAULT_VERSIONS)
 
@@ -388,13 +405,13 @@ class _BoundBroadcastState(BroadcastState[Any, Any]):
     def put(self, key: Any, value: Any) -> None:
         self._states.may_change(self.name, self._cursor)
         key, value = storable(key, self._key_spec), storable(value, self._value_spec)
-        self._cursor.undo.append(undo_of(self._values, key))
+        self._states.note(self._cursor, undo_of(self._values, key))
         self._values[key] = value
 
     def remove(self, key: Any) -> None:
         self._states.may_change(self.name, self._cursor)
         if key in self._values:
-            self._cursor.undo.append(undo_of(self._values, key))
+            self._states.note(self._cursor, undo_of(self._values, key))
             del self._values[key]
 
     def items(self) -> Iterable[tuple[Any, Any]]:

@@ -3,19 +3,22 @@
 A part is a first piece of bytes, perhaps followed by pieces that were added since; its owner combines them. Storing a
 part costs what has changed of it, and a micro-batch does not read the parts that it does not use. The worker caches the
 object built from a part, and uses it as long as the head says that the part has not changed.
+
+An owner may change its part in many rounds before the slot stores it. So it says only that the part has changed; what
+to store is asked for once, when the parts are stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from penstock.errors import StateError
 from penstock.state.stored_blocks import Content
 
-__all__ = ["SlotParts", "StoredPart"]
+__all__ = ["PartChange", "SlotParts", "StoredPart"]
 
 T = TypeVar("T")
 
@@ -35,6 +38,13 @@ class _Digest(Protocol):
     """The running digest of everything that is stored."""
 
     def update(self, data: bytes, /) -> None: ...
+
+
+class PartChange(NamedTuple):
+    """What to store of a part: all of it, where None removes it, or a piece to add."""
+
+    content: bytes | None
+    is_whole: bool = True
 
 
 class StoredPart(msgspec.Struct, array_like=True):
@@ -58,7 +68,7 @@ class SlotParts:
         self._made = {
             name: value for name, value in kept.items() if name not in stored or stored[name].changed <= since
         }
-        self._new: dict[str, tuple[bool, bytes | None]] = {}
+        self._new: dict[str, Callable[[], PartChange]] = {}
 
     def get(self, name: str) -> list[bytes]:
         """Return the stored pieces of a part, in order; an empty list if the part does not exist."""
@@ -86,12 +96,16 @@ class SlotParts:
         self._made[name] = value
 
     def put(self, name: str, content: bytes | None) -> None:
-        """Replace a part; None removes it. Call it at most once in a micro-batch, and not in addition to `add`."""
-        self._new[name] = (True, content)
+        """Replace a part; None removes it."""
+        self.change(name, lambda: PartChange(content))
 
-    def add(self, name: str, piece: bytes) -> None:
-        """Add a piece to a part. Call it at most once in a micro-batch, and not in addition to `put`."""
-        self._new[name] = (False, piece)
+    def change(self, name: str, make: Callable[[], PartChange]) -> None:
+        """Note that a part has changed. When the parts are stored, the newest `make` returns what to store of it."""
+        self._new[name] = make
+
+    def has_changed(self, name: str) -> bool:
+        """Return whether a part has changes that are not stored."""
+        return name in self._new
 
     @property
     def changed(self) -> bool:
@@ -115,7 +129,8 @@ class SlotParts:
 
     def store(self, number: int, digest: _Digest) -> None:
         """Store the changes under a number, and add them to the digest."""
-        for name, (is_whole, content) in sorted(self._new.items()):
+        for name in sorted(self._new):
+            content, is_whole = self._new[name]()
             part = self._stored.setdefault(name, StoredPart(number, []))
             if is_whole:
                 for before, _ in part.pieces:

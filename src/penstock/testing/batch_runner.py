@@ -70,6 +70,7 @@ class BatchRunner:
         keyed_sinks: the sinks that receive the key of each record, as topics do.
         raw_streams: the streams whose records keep their raw bytes, as those of files and topics do.
         partitions: for each partitioned stream, such as a topic, the partitions known at the start.
+        in_real_time: run as in real time, where a call of `run` is one round of an interval.
 
     """
 
@@ -82,6 +83,7 @@ class BatchRunner:
         keyed_sinks: Iterable[str] = (),
         raw_streams: Iterable[str] = (),
         partitions: Mapping[str, tuple[str, ...]] | None = None,
+        in_real_time: bool = False,
     ) -> None:
         job.check()
         self.job = job
@@ -93,6 +95,7 @@ class BatchRunner:
             strict,
             parallelism,
             partitions=partitions or {},
+            in_real_time=in_real_time,
         )
         self.states: dict[tuple[str, int], Stored] = {}
         self.wakes: dict[tuple[str, int], int | None] = {}
@@ -106,9 +109,11 @@ class BatchRunner:
         self.allow_write: Sequence[str] = ()
         self.max_command_bytes = DEFAULT_MAX_BYTES
         self._cache = SlotCache()
+        self._open: dict[tuple[str, int], Level] = {}
 
     def copy(self) -> BatchRunner:
         """Return a copy with the state stored so far and new workers, to run the next micro-batch a second time."""
+        assert not self._open, "an interval is stored before it is copied"
         other = object.__new__(BatchRunner)
         other.__dict__.update(self.__dict__)
         other.states = {name: dict(stored) for name, stored in self.states.items()}
@@ -140,16 +145,19 @@ class BatchRunner:
         seed: int = 0,
         ends: bool = False,
         updates: Sequence[WatermarkUpdate] = (),
+        stores: bool = True,
     ) -> BatchOutcome:
-        """Run one micro-batch.
+        """Run one micro-batch, or one round of an interval.
 
         Args:
             inputs: the input of each stream.
             seed: the seed of the order in which shuffled rows arrive; no result may depend on it.
             ends: whether event time ends in this micro-batch, as it does at the end of a bounded run.
             updates: watermark updates from sources, in addition to those that their records cause.
+            stores: whether the state is stored afterwards; False if other rounds of the interval follow.
 
         """
+        assert stores or self.plan.in_real_time, "a micro-batch stores its state"
         order = random.Random(seed)  # noqa: S311  # a repeatable order
         tasks = self._read(inputs)
         tasks += [list(watermark_rows(update, self.plan.first_key_groups)) for update in updates]
@@ -168,7 +176,7 @@ class BatchRunner:
                 before = [node.id for node in levels[number - 1]]
                 forwarder = Forwarder(self.plan, before)
                 parts = [_rows(forwarder.batches(packed_batches(part, self.plan.slots))) for part in parts]
-            parts = self._level([node.id for node in level], parts, order)
+            parts = self._level([node.id for node in level], parts, order, stores=stores)
         outcome = self._write([node.id for node in levels[-1]] if levels else [], parts)
         self.has_seed = False
         self.number += 1
@@ -198,7 +206,7 @@ class BatchRunner:
         return _rows(reader.batches([SourceChunk(partition, offsets, raw=pa.array(raw, pa.binary()))]))
 
     def _level(
-        self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random
+        self, step_ids: list[str], parts: list[list[PackedRow]], order: random.Random, *, stores: bool
     ) -> list[list[PackedRow]]:
         """Shuffle the rows and call each slot once, as Spark does: the rows of a slot come in any order."""
         shuffled = [row for part in parts for row in part]
@@ -208,13 +216,20 @@ class BatchRunner:
             slot = int(self.plan.slots[row.key_group])
             slots.setdefault(slot, []).append(row._replace(body=bytes(row.body)))
         made: list[list[PackedRow]] = [[] for _ in parts]
-        level = Level(self.plan, step_ids, self._cache)
         for partition, slot in enumerate(slot_keys(self.plan.parallelism)):
-            wake_ms = self.wakes.get((step_ids[0], slot))
+            place = step_ids[0], slot
+            wake_ms = self.wakes.get(place)
+            level = self._open.pop(place, None)
             if slot in slots or (wake_ms is not None and wake_ms <= (self.now - EPOCH) / MILLISECOND):
-                states = MemoryStates(self.states, slot)
-                made[partition] += level.run(slots.get(slot, []), states, self.now, self.plan.slot_of[slot])
-                self.wakes[step_ids[0], slot] = level.next_timer_ms
+                if level is None:
+                    level = Level(self.plan, step_ids, self._cache)
+                    level.open(MemoryStates(self.states, slot), self.plan.slot_of[slot])
+                made[partition] += level.run_round(slots.get(slot, []), self.now)
+                self.wakes[place] = level.next_timer_ms
+            if level is not None and stores:
+                made[partition] += level.store()
+            elif level is not None:
+                self._open[place] = level
         return made
 
     def _write(self, last: list[str], parts: list[list[PackedRow]]) -> BatchOutcome:

@@ -15,7 +15,7 @@ from penstock.base.instants import MILLISECOND, milliseconds_of
 from penstock.bindings.types import FilesBinding
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.command_target import check_known, parse_target
-from penstock.control.commands import Command
+from penstock.control.commands import Apply, Command
 from penstock.control.receipts import Receipt
 from penstock.errors import JobDefinitionError, UnknownIdError
 from penstock.operators.record_blocks import DeadLetter
@@ -43,6 +43,7 @@ class CommandFields(TypedDict, total=False):
     issued_by: str
     effective_at: dt.datetime
     expires_at: dt.datetime
+    apply: Apply
 
 
 class _Batch(msgspec.Struct):
@@ -184,7 +185,7 @@ class JobHarness:
             target: `*` (the whole job), `STEP`, `STEP/*` (all keys), `STEP/KEY` or `STEP/KEY,KEY`.
             values: the payload; any value that can be JSON.
             keys: the keys, if the target is a step: for keys of several fields, or text that a target cannot express.
-            fields: the other fields of the command: id, version, issued_by, effective_at, expires_at.
+            fields: the other fields of the command: id, version, issued_by, effective_at, expires_at, apply.
 
         Raises:
             UnknownIdError: the job has no keyed step, so it takes no commands.

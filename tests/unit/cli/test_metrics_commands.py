@@ -22,6 +22,7 @@ from penstock.cli import app
 from penstock.jobs.events import Event, record_event
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
+from penstock.metrics.latency import Latency
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def metrics(batch: int) -> BatchMetrics:
         },
         steps={"count": StepBatchMetrics(1500, 1.5, 20_000, 1.0, 3 << 20, 2048, 2, 0, AT)},
         memory=MemoryUse(100 << 20, 1 << 30, 2 << 30, 1 << 29, 1 << 31, 1.5),
+        latency={"out": Latency((0, 0, 0, 0, 0, 0, 15, 0, 0, 15), 0.5, 2.0 if batch else 0.03)},
         totals=Totals(
             batches=batch + 1,
             busy_seconds=batch + 1.0,
@@ -106,6 +108,7 @@ def test_metrics_as_tables(checkpoint: Path) -> None:
     text = penstock_("metrics", checkpoint).stdout
     for part in (
         "rooms (rooms-1), not running",
+        "mode                micro-batches",
         "took 1.00 s: planning 0.25, processing 0.70",
         "at work             67% of the last 3 s, in 0.67 micro-batches a second of 1.00 s",
         "tasks               2 for each step, 4 at a time",
@@ -116,7 +119,7 @@ def test_metrics_as_tables(checkpoint: Path) -> None:
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert lines["visits"] == ["visits", "3,000", "1,000.0", "3", "files", "5.0", "MiB", "12.5", "s"]
     assert lines["commands"][-1] == "-"
-    assert lines["out"] == ["out", "60", "20.0"]
+    assert lines["out"] == ["out", "60", "20.0", "10.0", "ms", "29.0", "ms", "29.8", "ms", "2.00", "s"]
     assert lines["count"][:7] == ["count", "3,000", "1,000.0", "1.50", "20,000", "3.0", "MiB"]
     assert lines["count"][7:] == ["2.0", "KiB", "2", "2026-01-02T03:04:05.000Z"]
 
@@ -128,6 +131,8 @@ def test_metrics_as_json(checkpoint: Path) -> None:
     assert found["running"] is False
     assert msgspec.convert(found["metrics"], BatchMetrics) == metrics(1)
     assert found["rates"]["records_in"] == {"visits": 1000.0}
+    latency = found["rates"]["latency"]["out"]
+    assert (latency["outputs"], latency["p50_s"], latency["longest_s"]) == (60, 0.01, 2.0)
     assert (
         json.loads(penstock_("metrics", checkpoint, "-o", "json", "--window", "1").stdout)["rates"]["seconds"]
         == 1.0

@@ -117,8 +117,10 @@ def test_slots_agree_with_the_model(batches: list[list[Command]], crashes: list[
                 register.settle()
                 register.shrink()
                 stored[slot] = (register.dump(), [])
-            elif (noted := register.settle()) is not None:
-                stored[slot][1].append(noted)
+            else:
+                register.settle()
+                noted = register.take_settled()
+                stored[slot][1].extend([] if noted is None else [noted])
             assert not register.changed
             again = Register(stored[slot][0], stored[slot][1])
             assert again.dump() == copy.deepcopy(register).dump(), "a new worker knows what the old one does"
@@ -148,16 +150,16 @@ def test_ids_are_kept_up_to_a_number() -> None:
 @examples(100)
 @given(
     batches=st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4), max_size=12),
-    dumps=st.lists(st.booleans(), min_size=12, max_size=12),
+    stores=st.lists(st.sampled_from(["nothing", "additions", "all"]), min_size=12, max_size=12),
 )
 def test_the_versions_of_the_newest_keys_are_kept(
-    batches: list[list[tuple[int, int]]], dumps: list[bool]
+    batches: list[list[tuple[int, int]]], stores: list[str]
 ) -> None:
-    """However the register is stored; those to all keys count for each, and take no room of them."""
+    """However the register is stored, and whenever; those to all keys count for each, and take no room of them."""
     register, stored, later = Register(keys_kept=3), None, []
     known: dict[int, int] = {}
     number = 0
-    for batch, dumped in zip(batches, dumps, strict=False):
+    for batch, what in zip(batches, stores, strict=False):
         for key, version in batch:
             number += 1
             command = Command(id=f"{number}", kind="k", target=Target("s", key=key), version=version)
@@ -168,14 +170,32 @@ def test_the_versions_of_the_newest_keys_are_kept(
                 known[key] = version
             else:
                 assert version < known[key]
-        if dumped:
+        register.settle()
+        if what == "all":
             stored, later = register.dump(), []
-        elif (noted := register.settle()) is not None:
-            later.append(noted)
+        elif what == "additions" and (settled := register.take_settled()) is not None:
+            later.append(settled)
         known = dict(list(known.items())[-3:])
+        if what == "nothing":
+            continue
         again = Register(stored, later, keys_kept=3)
         assert copy.deepcopy(again).dump() == copy.deepcopy(register).dump()
         assert dict(again._key_versions) == {("k", key): version for key, version in known.items()}
+
+
+@examples(100)
+@given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=4), max_size=6))
+def test_rounds_that_are_stored_together_are_as_if_stored_one_by_one(rounds: list[list[str]]) -> None:
+    """Also for an id that is forgotten and comes again between two stores."""
+    together, one_by_one, later = Register(ids_kept=3), Register(ids_kept=3), []
+    for ids in rounds:
+        for one in (together, one_by_one):
+            one.mark_all_seen(ids)
+            one.settle()
+        later += [found for found in [one_by_one.take_settled()] if found is not None]
+    settled = together.take_settled()
+    read = Register(None, [] if settled is None else [settled], ids_kept=3)
+    assert read.dump() == Register(None, later, ids_kept=3).dump() == one_by_one.dump()
 
 
 def test_a_version_to_all_keys_takes_the_place_of_older_ones_of_single_keys() -> None:
@@ -218,4 +238,5 @@ def test_many_ids_are_noted_as_one_by_one(batches: list[list[str]]) -> None:
         assert at_once.mark_all_seen(ids) == [one_by_one.mark_seen(one) for one in ids]
         if number % 2:
             assert at_once.settle() == one_by_one.settle()
+            assert at_once.take_settled() == one_by_one.take_settled()
     assert at_once.dump() == one_by_one.dump()

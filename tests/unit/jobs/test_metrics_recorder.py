@@ -12,25 +12,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.bindings.types import KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.control.encoded_receipts import BatchReceipts, EncodedReceipts
 from penstock.control.receipts import RecordPosition, StepTime
 from penstock.jobs.compile import CompiledJob, compile_job
-from penstock.jobs.metrics_recorder import (
-    PHASES,
-    LagClock,
-    MetricsRecorder,
-    SlotCounts,
-    count_reports,
-    log_waiting,
-    phases_of,
-    topic_waiting,
-)
+from penstock.jobs.metrics_recorder import MetricsRecorder, SlotCounts, count_reports
+from penstock.jobs.phases import INTERVAL_PHASES, PHASES, IntervalEnd, phases_of
 from penstock.jobs.settings import RunSettings
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import (
@@ -40,9 +29,10 @@ from penstock.metrics.batch_metrics import (
     newest_batch_metrics,
     read_batch_metrics,
 )
+from penstock.metrics.latency import Latency
+from penstock.metrics.task_reports import LATENCY, SLOT_TIME, SlotTime, encode_report
 from penstock.runtime.packed_rows import TIME
-from penstock.sources.kafka_log import KafkaLog
-from penstock.spark.progress import BatchProgress, SourceProgress
+from penstock.spark.progress import BatchProgress
 
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 NOTHING = SlotCounts({}, {}, {})
@@ -148,6 +138,45 @@ def test_phases_are_parts_of_the_micro_batch() -> None:
     assert tuple(found) == PHASES
     assert found == {"offsets": 0.01, "planning": 0.105, "log": 0.05, "processing": 0.2, "sinks": 0.2}
     assert phases_of(progress(0), 0.2, 0.0)["processing"] == 0.0
+
+
+def test_metrics_of_an_interval(bound: CompiledJob, tmp_path: Path) -> None:
+    """It was busy as its busiest slot was, not for as long as it took; phases and latencies are its own."""
+    recorder = MetricsRecorder(BatchMetricsWriter(tmp_path), bound, "visits-1", checkpoint_interval_ms=5000)
+    assert tuple(recorder.latest.totals.phases) == INTERVAL_PHASES
+    reports = [report("in", "visits", 3), report("out", "out", 3)]
+    for slot, rounds_s in enumerate((1.0, 0.5)):
+        body = encode_report(SlotTime(0.25, rounds_s, 0.125, 0.125))
+        reports.append(SimpleNamespace(kind=SLOT_TIME, name="", partition=slot, total=0, body=body))
+        body = encode_report(Latency((0, 2), 0.002, 0.0012))
+        reports.append(SimpleNamespace(kind=LATENCY, name="out", partition=slot, total=0, body=body))
+    for batch in range(2):
+        found = recorder.take(batch, reports, BatchReceipts(), NOTHING, time.monotonic())
+        end_s = BEGUN.timestamp() + 4.5
+        found.interval_end = IntervalEnd(end_s, end_s + 0.25)
+        recorder.commit(batch, progress(batch, triggerExecution=5000, addBatch=4900), {})
+    metrics = recorder.latest
+    assert (metrics.mode, metrics.checkpoint_interval_ms, metrics.busy_s) == ("real time", 5000, 1.5)
+    phases = {
+        "reading": 0.25,
+        "rounds": 1.0,
+        "sinks": 0.125,
+        "ending": 0.25,
+        "commit": 0.25,
+        "waiting": 3.125,
+    }
+    assert metrics.phases == phases
+    assert metrics.latency == {"out": Latency((0, 4), 0.004, 0.0012)}
+    assert metrics.totals.latency == {"out": Latency((0, 8), 0.008, 0.0012)}
+    assert list(read_batch_metrics(tmp_path))[-1] == metrics
+
+
+def test_an_interval_runs_from_its_first_work_on(recorder: MetricsRecorder) -> None:
+    """An idle job waits in it for hours, which is no reason for an alert."""
+    recorder.begin_batch(0)
+    recorder.watch_intervals(lambda: 0.0)
+    time.sleep(0.01)
+    assert recorder.batch_running_s == 0
 
 
 def test_metrics_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path: Path) -> None:
@@ -289,53 +318,3 @@ def test_recording_costs_a_micro_batch_little(recorder: MetricsRecorder) -> None
         times.append(time.thread_time() - begun_s)
     assert min(times) < 0.002
     assert recorder.latest.totals.commands["applied"] == 50_000
-
-
-def test_what_waits_in_a_topic() -> None:
-    """Adds up over partitions, also those that are new; unknown when Spark does not tell."""
-    log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, {})
-    told = SourceProgress({"rooms": {"0": 10, "1": 5}, "planned_ms": 7}, {"rooms": {"0": 12, "1": 5, "2": 4}})
-    waiting = topic_waiting(log, told)
-    assert waiting is not None
-    assert (waiting.lag, waiting.position, waiting.end) == (Lag(records=6), 15, 21)
-    as_text = SourceProgress('{"rooms": {"0": 10}}', '{"rooms": {"0": 11}}')
-    assert topic_waiting(log, as_text) == (Lag(records=1), 10, 11)
-    assert topic_waiting(log, SourceProgress({"rooms": {"0": 1}}, None)) is None
-
-
-def test_what_waits_in_a_log() -> None:
-    """Counts in the unit of its positions: files of a folder, bytes of a journal. Starts tell nothing."""
-    found: dict[str, Any] = {"files": 3, "bytes": 70}
-    log: Any = SimpleNamespace(lag=lambda position: found, decode=lambda offset: offset["position"])
-    assert log_waiting(log, SourceProgress({"position": 4})) == (Lag(files=3, bytes=70), 4, 7)
-    found = {"bytes": 70}
-    assert log_waiting(log, SourceProgress('{"position": 4}')) == (Lag(bytes=70), 4, 74)
-    assert log_waiting(log, SourceProgress()) is None
-    found = {}
-    assert log_waiting(log, SourceProgress({"position": 4})) is None
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=40))
-def test_the_lag_clock_tells_how_long_the_oldest_waits(steps: list[tuple[int, int]]) -> None:
-    """As if the time at which each record came were known; what was there at first counts from then on."""
-    clock = LagClock()
-    came: list[int] = []
-    position = 0
-    for now, (more, read) in enumerate(steps):
-        came += [now] * more
-        position = min(len(came), position + read)
-        clock.see(now, len(came))
-        expected = now - came[position] if position < len(came) else 0
-        assert clock.waited_s(now, position) == expected
-
-
-def test_the_lag_clock_is_bounded() -> None:
-    """When it has looked too often it forgets every second look; it is then off by a small part of the whole time."""
-    clock = LagClock()
-    for now in range(10_000):
-        clock.see(now, now + 1)
-    assert len(clock._looks) <= 512
-    assert clock.waited_s(10_000, 0) == 10_000
-    assert 4_900 <= clock.waited_s(10_000, 5_000) <= 5_000
-    clock.see(20_000, 20_001)
-    assert clock.waited_s(20_001, 20_000) == 1

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from penstock.jobs.commit import EventTime, Progress, RunSummary
 from penstock.jobs.display import RunDisplay
+from penstock.metrics.latency import Percentiles
 
 NOON = dt.datetime(2026, 11, 21, 12, 0, 4, 999_000, dt.UTC)
 TIMES = {
@@ -120,3 +121,20 @@ def test_a_micro_batch_whose_time_is_not_known_yet_has_no_line() -> None:
     (line,) = console.file.getvalue().splitlines()
     assert "batch time 8,123 ms" in line
     assert " ms" not in shown(progress(batch_ms=None), terminal=True)
+
+
+def test_in_real_time_there_are_intervals_and_latencies() -> None:
+    """Instead of the time of a micro-batch, which says nothing there; in lines, the table and the summary."""
+    latency = {"out": Percentiles(10, 0.0042, 0.0251, 0.2619, 0.5)}
+    known = progress(mode="real time", latency=latency)
+    told = "out p50 4.2 ms, p95 25.1 ms, p99 262 ms"
+    line = shown(known)
+    assert line.startswith("interval 7: visits=1,000 out=3 ")
+    assert f"latency: {told}, lag: -" in line
+    table = shown(known, terminal=True)
+    assert "interval" in table
+    assert told in table
+    summary = RunSummary("shop-1", "stopped", 3, {}, {}, 0, 0, {}, "", latency=latency, mode="real time")
+    text = shown(summary)
+    assert "3 intervals" in text
+    assert "p50 4.2 ms, p95 25.1 ms, p99 262 ms" in text

@@ -12,9 +12,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.base.version import __version__
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics, Totals
-from penstock.metrics.exposition import HISTOGRAM, METRICS, ExposedJob, exposition
+from penstock.metrics.exposition import HISTOGRAM, LATENCY_HISTOGRAM, METRICS, ExposedJob, exposition
+from penstock.metrics.latency import LATENCY_BOUNDS_S, Latency
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "metrics.md"
@@ -48,6 +50,7 @@ def metrics(**more: Any) -> BatchMetrics:
             late={"count": 4},
             without_window={"count": 5},
             commands={"applied": 6, "degraded": 0, "rejected": 1},
+            latency={"out": Latency((0, 80, 0, 8), 0.25, 0.0025)},
         ),
     }
     return BatchMetrics(**(found | more))
@@ -69,9 +72,7 @@ def value(found: dict[Any, float], name: str, **labels: str) -> float:
 def test_every_metric_has_a_value() -> None:
     """The one that stands in the metrics, in base units."""
     found = samples(exposition([ExposedJob(metrics(), batch_running_s=0.25)]))
-    assert {name for name, _ in found} == {metric.name for metric in METRICS} | {
-        f"{HISTOGRAM}{end}" for end in ("_bucket", "_count", "_sum")
-    }
+    assert {name for name, _ in found} == known_names()
     assert value(found, "penstock_running") == 1
     assert value(found, "penstock_batch_running_seconds") == 0.25
     assert value(found, "penstock_records_in_total", stream="visits") == 100
@@ -86,6 +87,25 @@ def test_every_metric_has_a_value() -> None:
     assert value(found, f"{HISTOGRAM}_count") == 42
     assert value(found, f"{HISTOGRAM}_bucket", le="0.5") == 3
     assert value(found, f"{HISTOGRAM}_bucket", le="+Inf") == 42
+    assert value(found, "penstock_job_info", job_id="rooms-1", version=__version__, mode="micro-batches") == 1
+
+
+def test_the_latency_of_a_sink_is_a_histogram() -> None:
+    """Buckets count what is within their bound; what took longer than all counts, too. A sink without output has 0."""
+    counts = (0, 80, *[0] * (len(LATENCY_BOUNDS_S) - 2), 7)
+    totals = Totals(records_out={"out": 90, "idle": 0}, latency={"out": Latency(counts, 640.5, 90.0)})
+    found = samples(exposition([ExposedJob(metrics(totals=totals, checkpoint_interval_ms=5000))]))
+    within = {
+        bound_s: value(found, f"{LATENCY_HISTOGRAM}_bucket", sink="out", le=str(bound_s))
+        for bound_s in LATENCY_BOUNDS_S
+    }
+    assert within == {bound_s: 80 if bound_s > 0.001 else 0 for bound_s in LATENCY_BOUNDS_S}
+    assert value(found, f"{LATENCY_HISTOGRAM}_bucket", sink="out", le="+Inf") == 87
+    assert value(found, f"{LATENCY_HISTOGRAM}_count", sink="out") == 87
+    assert value(found, f"{LATENCY_HISTOGRAM}_sum", sink="out") == 640.5
+    assert value(found, f"{LATENCY_HISTOGRAM}_count", sink="idle") == 0
+    assert value(found, "penstock_checkpoint_interval_seconds") == 5
+    assert value(found, "penstock_job_info", job_id="rooms-1", version=__version__, mode="real time") == 1
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -145,6 +165,7 @@ def test_names_follow_the_rules() -> None:
             "process",
             "job_id",
             "version",
+            "mode",
         }
 
 
@@ -160,12 +181,16 @@ def test_the_page_lists_what_is_exposed() -> None:
     helps = dict(re.findall(r"^# HELP (\S+) (.*?)\.?$", text, re.MULTILINE))
     exposed = {m.name: (m.kind, ", ".join(m.labels), helps[m.name]) for m in METRICS}
     exposed[HISTOGRAM] = ("histogram", "", helps[HISTOGRAM])
+    exposed[LATENCY_HISTOGRAM] = ("histogram", "sink", helps[LATENCY_HISTOGRAM])
     assert listed == exposed
 
 
 def known_names() -> set[str]:
     """The names of all series."""
-    return {metric.name for metric in METRICS} | {f"{HISTOGRAM}_{end}" for end in ("bucket", "sum", "count")}
+    histograms = {
+        f"{name}_{end}" for name in (HISTOGRAM, LATENCY_HISTOGRAM) for end in ("bucket", "sum", "count")
+    }
+    return {metric.name for metric in METRICS} | histograms
 
 
 def expressions(dashboard: Any) -> list[str]:
@@ -179,7 +204,7 @@ def expressions(dashboard: Any) -> list[str]:
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
-    """In every panel, and for every metric somewhere, but for three that nobody would look at there."""
+    """In every panel, and for every metric somewhere, but for a few that nobody would look at there."""
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
     found = expressions(dashboard)
     assert len(found) > 20
@@ -187,7 +212,12 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
         assert NAME.findall(expression), expression
     named = {name for expression in found for name in NAME.findall(expression)}
     # The histogram says more of the first, and the others are only numbers.
-    plain = {"penstock_last_batch_duration_seconds", "penstock_last_batch", "penstock_cores"}
+    plain = {
+        "penstock_last_batch_duration_seconds",
+        "penstock_last_batch",
+        "penstock_cores",
+        "penstock_checkpoint_interval_seconds",
+    }
     assert known_names() - named == plain
     assert named <= known_names()
 

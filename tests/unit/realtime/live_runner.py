@@ -74,6 +74,7 @@ class LiveRunner:
         drains: bool = False,
         ends: bool = False,
         ends_sessions: bool = False,
+        waiting_bytes: int = 32 << 20,
     ) -> None:
         job.check()
         self.job = job
@@ -85,6 +86,7 @@ class LiveRunner:
             strict=False,
             parallelism=parallelism,
             in_real_time=True,
+            waiting_bytes=waiting_bytes,
         )
         nodes = job.graph.sources()
         self.logs = {node.name: MemoryLog() for node in nodes}
@@ -215,12 +217,17 @@ class LiveRunner:
         return found.written(record_type, self.number).records
 
     def lose_task(self) -> None:
-        """Attend as a task that Spark runs again."""
+        """Attend as a task that Spark runs again, once all tasks of the interval are there."""
         assert self.coordinator is not None
+        self._await(self._is_attended)
         place = self.coordinator.address
         with connect((place.host, place.port)) as one:
             send(one, Attend(place.secret, self.number, 0))
             self.await_end()
+
+    def _is_attended(self) -> bool:
+        session = self.coordinator and self.coordinator._session
+        return session is not None and session.interval == self.number and session.has_all_tasks
 
     def await_end(self) -> None:
         """Wait until the tasks of the running interval have ended."""

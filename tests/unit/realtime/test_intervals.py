@@ -177,15 +177,12 @@ def test_records_are_processed_between_intervals(tmp_path: Path, parallelism: in
 
 
 @pytest.mark.parametrize("parallelism", [2, 3])
-def test_readers_wait_while_slots_have_too_much_to_do(
-    tmp_path: Path, parallelism: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_wait_while_slots_have_too_much_to_do(tmp_path: Path, parallelism: int) -> None:
     """Also at the ends of intervals, where none may wait for another that waits for it."""
-    monkeypatch.setattr("penstock.realtime.slot_engine._WAITING_BYTES", 500)
     made = random.Random(parallelism)
     readings = [(made.randrange(50), made.randrange(1, 9)) for _ in range(6000)]
     alerts: list[tuple[int, int, int]] = []
-    with LiveRunner(sums_job(), tmp_path, parallelism, interval_s=0.02) as live:
+    with LiveRunner(sums_job(), tmp_path, parallelism, interval_s=0.02, waiting_bytes=500) as live:
 
         def sending() -> None:
             for start in range(0, len(readings), 20):

@@ -169,3 +169,49 @@ def test_data_of_a_paused_step_waits(tmp_path: Path, parallelism: int) -> None:
         assert sorted((one.key, one.count) for one in outcome.outputs["late"]) == [
             (key, 1) for key in range(10)
         ]
+
+
+@dataclass
+class Tick:
+    key: int
+    number: int
+
+
+class Metronome(ps.ProcessFunction):
+    """Emits a numbered tick of each key every millisecond."""
+
+    count = ps.ValueState(int)
+
+    def process_record(self, record: Ping, ctx: ps.Context) -> None:
+        self._register(ctx)
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Tick]:
+        number = (self.count.get() or 0) + 1
+        self.count.set(number)
+        yield Tick(number, number)
+        self._register(ctx)
+
+    def _register(self, ctx: ps.Context) -> None:
+        ctx.timers.register(dt.datetime.now(dt.UTC) + dt.timedelta(milliseconds=1), "tick")
+
+
+class Pass(ps.ProcessFunction):
+    def process_record(self, record: Tick, ctx: ps.Context) -> Iterator[Tick]:
+        yield record
+
+
+def test_timers_rest_when_their_level_has_ended_its_interval(tmp_path: Path) -> None:
+    """What they emit belongs to the next interval; none of it is lost on the way to the next step."""
+    job = ps.Job("ticks", key_groups=8)
+    ticks = job.data_stream("pings", schema=Ping).key_by("key").process("ticks", Metronome(), output=Tick)
+    ticks.sink_to("ticks")
+    ticks.key_by("key").process("pass", Pass(), output=Tick).sink_to("passed")
+    with LiveRunner(job, tmp_path, 3, interval_s=0.01) as live:
+        live.send("pings", {"key": 1}, {"key": 2}, {"key": 3})
+        for _ in range(30):
+            outcome = live.run(live.await_end)
+            ticked, passed = (
+                sorted(one.number for one in outcome.outputs.get(sink, [])) for sink in ("ticks", "passed")
+            )
+            assert ticked == passed
+    assert live.records["pass"] > 30

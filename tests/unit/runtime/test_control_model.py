@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 import penstock as ps
+from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import NOW, BatchRunner
 
 KEYS = range(5)
@@ -226,37 +228,69 @@ batches = st.lists(
 )
 
 
+def inputs_of(sent: list[Sent], made: list[Reading], chance: random.Random) -> Any:
+    """The input of a micro-batch or round. Commands may come over several partitions; their places order them."""
+    half = chance.randint(0, len(sent))
+    commands = [
+        (name, [s.encoded() for s in part]) for name, part in (("a", sent[:half]), ("b", sent[half:])) if part
+    ]
+    return {"commands": commands, "readings": [("r", made)] if made else []}
+
+
+def check_with_model(outcome: BatchOutcome, sent: list[Sent], made: list[Reading], model: Model) -> None:
+    """Commands end as in the model, and then each reading sees what it sees there."""
+    expected = [(s.id, status) for s in sent if (status := model.command(s)) is not None]
+    finals = [(r.id, r.status) for r in outcome.receipts if r.status in ("APPLIED", "REJECTED", "DEGRADED")]
+    assert finals == expected
+    assert sorted(outcome.output("seen"), key=lambda seen: seen.number) == [model.reading(r) for r in made]
+
+
+def numbered(plan: Any) -> Iterator[tuple[list[Sent], list[Reading], bool]]:
+    """The batches of a plan with their readings."""
+    numbers = itertools.count()
+    for sent, readings, crashes in plan:
+        yield sent, [Reading(key, next(numbers), hour(at)) for key, at in readings], crashes
+
+
 @given(batches, st.integers(1, 4), st.integers(0, 1000))
 @examples(60)
 def test_commands_and_data_in_any_order_equal_the_model(plan: Any, partitions: int, seed: int) -> None:
     """Over any number of tasks; a micro-batch that crashes is run again, in another order, and gives the same bytes."""
     running, model, chance = BatchRunner(job(), parallelism=partitions), Model(), random.Random(seed)
-    number = 0
-    for sent, readings, crashes in plan:
-        made = []
-        for key, at in readings:
-            made.append(Reading(key, number, hour(at)))
-            number += 1
-        inputs: Any = {"commands": [], "readings": []}
-        if sent:
-            # Commands may come over several partitions; their order is that of their places.
-            half = chance.randint(0, len(sent))
-            inputs["commands"] = [
-                (name, [s.encoded() for s in part])
-                for name, part in (("a", sent[:half]), ("b", sent[half:]))
-                if part
-            ]
-        if made:
-            inputs["readings"] = [("r", made)]
+    for sent, made, crashes in numbered(plan):
+        inputs = inputs_of(sent, made, chance)
         crashed = running.copy()
         if crashes:
             lost = crashed.run(inputs, seed=chance.randint(0, 99))
         result = running.run(inputs, seed=chance.randint(0, 99))
         if crashes:
             assert (lost.data, lost.receipts) == (result.data, result.receipts)
-        expected = [(s.id, status) for s in sent if (status := model.command(s)) is not None]
-        finals = [
-            (r.id, r.status) for r in result.receipts if r.status in ("APPLIED", "REJECTED", "DEGRADED")
-        ]
-        assert finals == expected
-        assert sorted(result.output("seen"), key=lambda seen: seen.number) == [model.reading(r) for r in made]
+        check_with_model(result, sent, made, model)
+
+
+@given(batches, st.integers(1, 4), st.integers(0, 1000), st.integers(1, 3))
+@examples(40)
+def test_rounds_of_real_time_equal_the_model(plan: Any, partitions: int, seed: int, rounds: int) -> None:
+    """Each batch is a round; an interval of some rounds that crashes is run again, and gives the same bytes."""
+    running, chance = BatchRunner(job(), parallelism=partitions, in_real_time=True), random.Random(seed)
+    model, all_rounds = Model(), list(numbered(plan))
+    for start in range(0, len(all_rounds), rounds):
+        interval = all_rounds[start : start + rounds]
+        inputs = [inputs_of(sent, made, chance) for sent, made, _ in interval]
+
+        def run(runner: BatchRunner, inputs: list[Any] = inputs) -> list[BatchOutcome]:
+            last = len(inputs) - 1
+            return [
+                runner.run(one, seed=chance.randint(0, 99), stores=n == last) for n, one in enumerate(inputs)
+            ]
+
+        crashed = running.copy()
+        lost = run(crashed) if any(crashes for _, _, crashes in interval) else None
+        results = run(running)
+        if lost is not None:
+            assert [(r.data, r.receipts) for r in lost] == [(r.data, r.receipts) for r in results]
+            assert crashed.states == running.states
+            # New workers go on with what was stored.
+            running = crashed.copy()
+        for result, (sent, made, _) in zip(results, interval, strict=True):
+            check_with_model(result, sent, made, model)

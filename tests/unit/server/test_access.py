@@ -24,7 +24,7 @@ from penstock.server.api.access import (
     origin_problem,
 )
 from penstock.server.manager.scaling_state import AUTOSCALER
-from penstock.server.store.requests import MANAGER
+from penstock.server.store.user_requests import MANAGER
 
 ANN = Principal("ann", Role.OPERATOR)
 HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})

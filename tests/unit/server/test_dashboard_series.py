@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.metrics.batch_metrics import BatchMetrics, Lag, StepBatchMetrics, Totals
+from penstock.metrics.latency import Latency
 from penstock.server.dashboard.live_charts import FORMATS
 from penstock.server.dashboard.series import POINTS, Chart, Unit, charts
 
@@ -118,10 +119,18 @@ def test_lag_event_time_and_state_are_the_last_values() -> None:
     )
 
 
+def test_latency_is_shown_by_sink() -> None:
+    """Its middle and its tail; the duration of an interval says nothing, so the chart beside it says its work."""
+    more = {"latency": {"out": Latency((0, 10), 0.012, 0.0014)}, "checkpoint_interval_ms": 5000}
+    made = charts([metrics(10.0, **more)], at(13.0), 60.0)
+    assert lines(made, "latency") == {"out p50": [0.0013], "out p99": [0.0014]}
+    assert [chart.title for chart in made if chart.name == "batch"] == ["Work in an interval"]
+
+
 def test_without_metrics_there_are_charts_without_lines() -> None:
     """So that the page has its place for each."""
     made = charts([], at(0), 60.0)
-    assert len(made) == 6
+    assert len(made) == 7
     assert all(chart.lines == [] for chart in made)
 
 

@@ -24,8 +24,8 @@ from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
-from penstock.server.store.requests import Asked
 from penstock.server.store.store import Store
+from penstock.server.store.user_requests import Asked
 
 PATIENCE_S = 60.0
 POLICY = """

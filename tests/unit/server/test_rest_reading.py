@@ -18,6 +18,7 @@ from penstock.bindings.secrets import redacted
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE, read_command_catalog
 from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
+from penstock.metrics.latency import Latency
 from penstock.operators.record_blocks import DeadLetter
 from penstock.server.api.access import Role
 
@@ -89,6 +90,7 @@ def write_batch_metrics(place: RestPlace, job_id: str, batches: range) -> None:
                 parallelism=2,
                 records_in={"readings-0": 10},
                 records_out={"out": 5},
+                latency={"out": Latency((0, 5), 0.007, 0.0014)},
                 lag={"readings-0": Lag(records=3, seconds=0.25)},
                 steps={
                     "step 0": StepBatchMetrics(
@@ -124,7 +126,11 @@ def test_metrics_are_told(place: RestPlace) -> None:
             "lag": {"records": 3, "files": None, "bytes": None, "seconds": 0.25},
         }
     ]
-    assert found["sinks"] == [{"name": "out", "records": 500, "per_second": 5.0}]
+    (sink,) = found["sinks"]
+    assert (sink["name"], sink["records"], sink["per_second"]) == ("out", 500, 5.0)
+    latency = {"outputs": 50, "p50_s": 0.00125, "p95_s": 0.0014, "p99_s": 0.0014, "longest_s": 0.0014}
+    assert sink["latency"] == latency
+    assert (found["mode"], found["checkpoint_interval_ms"]) == ("micro-batches", 0)
     (step,) = found["steps"]
     assert (step["name"], step["records"], step["per_second"], step["keys"]) == ("step 0", 1000, 10.0, 4)
     last_ms = milliseconds_of(AT) + 99_000
@@ -134,6 +140,7 @@ def test_metrics_are_told(place: RestPlace) -> None:
     newest = found["batches"][-1]
     assert (newest["started_ms"], newest["ended_ms"]) == (last_ms, last_ms + 500)
     assert newest["steps"]["step 0"]["watermark_ms"] == last_ms
+    assert newest["latency"] == {"out": latency | {"outputs": 5}}
 
     def batches(query: str) -> list[int]:
         answer = place.ask("GET", f"/v1/jobs/{job_id}/metrics?{query}").json()

@@ -127,7 +127,7 @@ def test_headers_count_for_the_size() -> None:
 
 def test_real_time_and_dead_letters_have_no_origin() -> None:
     """Both would be refused by a run."""
-    from penstock.jobs.compile import _check_origin, _refuse_origin
+    from penstock.jobs.job_sinks import check_origin, refuse_origin
     from penstock.streams.graph import SinkNode
 
     job = ps.Job("j")
@@ -137,8 +137,8 @@ def test_real_time_and_dead_letters_have_no_origin() -> None:
     plain, counts = (job.graph.nodes[f"sink/{name}"] for name in ("plain", "counts"))
     assert isinstance(plain, SinkNode)
     assert isinstance(counts, SinkNode)
-    _check_origin(job, plain, bind("origin=true"))
+    check_origin(job, plain, bind("origin=true"))
     with pytest.raises(BindingError, match="numbers the output of step 'counted' within a micro-batch"):
-        _check_origin(job, counts, bind("origin=true"))
+        check_origin(job, counts, bind("origin=true"))
     with pytest.raises(BindingError, match="origin=true has no meaning for alarms"):
-        _refuse_origin(bind("origin=true"))
+        refuse_origin(bind("origin=true"))

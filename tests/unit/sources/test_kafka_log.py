@@ -50,6 +50,22 @@ def test_a_limited_position_is_on_the_way(found: dict[int, tuple[int, int]], lim
     assert one.decode(one.encode(reached)) == reached
 
 
+def test_the_first_micro_batches_of_a_backlog_are_small() -> None:
+    """Outputs come soon, and later micro-batches are as large as they may be. A small backlog is read at once."""
+    one = dataclasses.replace(log(), starts_small=True)
+    one._frozen = {0: 3_000_000, 1: 3_000_000}
+    position = {0: 0, 1: 0}
+    sizes = []
+    while position != one._frozen:
+        reached = one.latest(position, limited=True)
+        sizes.append(sum(reached.values()) - sum(position.values()))
+        position = dict(reached)
+    assert sizes == [100_000, 400_000, 1_600_000, 2_000_000, 1_900_000]
+    little = dataclasses.replace(log(), starts_small=True)
+    little._frozen = {0: 99_999}
+    assert little.latest({0: 0}, limited=True) == {0: 99_999}
+
+
 def test_what_was_deleted_is_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The position says where, so a replay has the same splits whatever the brokers have by then; it costs no limit."""
     monkeypatch.setattr(kafka_log, "find_begins", lambda *_: {0: 90, 1: 5})

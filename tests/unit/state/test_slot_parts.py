@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from property_examples import examples
 
 from penstock.errors import StateError
 from penstock.state.kept_slots import SlotCache
+from penstock.state.slot_parts import PartChange
 from penstock.state.slot_tables import SlotTables
 from penstock.testing.memory_entries import MemoryEntries
 
@@ -50,7 +52,7 @@ def test_any_worker_has_what_was_stored(batches: Any, workers: list[int], fails:
                 tables.parts.put(name, content)
                 after[name] = [] if content is None else [content]
             elif content is not None:
-                tables.parts.add(name, content)
+                tables.parts.change(name, partial(PartChange, content, is_whole=False))
                 after[name] = [*after.get(name, []), content]
             tables.parts.keep(name, list(after.get(name, [])))
         if header_moves:

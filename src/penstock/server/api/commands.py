@@ -83,6 +83,7 @@ def issue(
         issued_at=dt.datetime.now(dt.UTC),
         effective_at=command.effective_at,
         expires_at=command.expires_at,
+        apply=command.apply,
         payload=msgspec.Raw(_json(command.payload, "payload").encode()),
     )
     check_known(sent, entry)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 import pydantic
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from penstock.control.commands import AT_ONCE, Apply
 from penstock.server.lifecycle.statuses import Desired
 from penstock.server.runs.definitions import Parallelism, Text
 from penstock.server.service.job_resources import Id
@@ -131,6 +132,11 @@ class Command(RequestModel):
     )
     expires_at: AwareDatetime | None = Field(
         None, description="The time from which the job rejects the command when it reads it."
+    )
+    apply: Apply = Field(
+        AT_ONCE,
+        description="In real time, when the command takes effect: in each slot when it arrives, or in all slots at the "
+        "end of the interval. A micro-batch has one cut, which is both.",
     )
 
 

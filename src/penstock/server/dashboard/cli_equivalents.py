@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.control.commands import AT_ONCE, Apply
+
 __all__ = [
     "SentControl",
     "cancel_job",
@@ -34,6 +36,7 @@ class SentControl:
     payload: str | None = None
     version: int | None = None
     expires_in_s: int | None = None
+    apply: Apply = AT_ONCE
 
 
 def list_jobs() -> str:
@@ -107,6 +110,8 @@ def send_control(job_id: str, sent: SentControl) -> str:
         options += ["--version", str(sent.version)]
     if sent.expires_in_s is not None:
         options += ["--expires-in", str(sent.expires_in_s)]
+    if sent.apply != AT_ONCE:
+        options += ["--apply", sent.apply]
     return _format_command("control", "send", job_id, *options)
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from nicegui import ui
 
@@ -18,6 +18,7 @@ from penstock.commands.payloads import Payload, payload_key
 from penstock.commands.receipt_history import CommandHistory, find_history, find_newest_histories
 from penstock.commands.receipt_segments import newest_mark
 from penstock.commands.settings_in_force import settings_in_force
+from penstock.control.commands import AT_ONCE, Apply
 from penstock.control.receipts import FINAL
 from penstock.server.api.access import Role
 from penstock.server.api.commands import issue
@@ -84,7 +85,13 @@ def command_of(said: SentControl, now: dt.datetime) -> Command:
     except ValueError as e:
         raise WrongInputError(f"The payload is not JSON: {e}.") from None
     expires_at = None if said.expires_in_s is None else now + dt.timedelta(seconds=said.expires_in_s)
-    values = {"kind": said.kind, "target": said.target, "payload": payload, "version": said.version}
+    values = {
+        "kind": said.kind,
+        "target": said.target,
+        "payload": payload,
+        "version": said.version,
+        "apply": said.apply,
+    }
     return check_form(Command, {**values, "expires_at": expires_at})
 
 
@@ -237,7 +244,9 @@ class _ControlPage:
             with ui.element("div").classes("p-row"):
                 self._version = ui.number("Version", min=0, precision=0)
                 self._expires = ui.number("Expires in seconds", min=1, precision=0)
-            for field in (self._kind, self._target, self._payload, self._version, self._expires):
+                self._apply = ui.select(list(get_args(Apply)), label="In real time", value=AT_ONCE)
+            fields = (self._kind, self._target, self._payload, self._version, self._expires, self._apply)
+            for field in fields:
                 field.props("outlined dense").on_value_change(self._update_cli)
             for field in (self._kind, self._target):
                 field.on_value_change(self._update_help)
@@ -253,6 +262,7 @@ class _ControlPage:
             payload=(self._payload.value or "").strip() or None,
             version=None if self._version.value is None else int(self._version.value),
             expires_in_s=None if self._expires.value is None else int(self._expires.value),
+            apply=self._apply.value,
         )
 
     def _update_cli(self) -> None:

@@ -167,7 +167,8 @@ class _GraphPage:
 
     def _show(self, found: Metrics) -> None:
         phases: Mapping[str, float] = found.batches[-1].phases if found.batches else {}
-        longest = max(phases, key=lambda name: phases[name], default=None)
+        working = [name for name in phases if name != "waiting"]
+        longest = max(working, key=lambda name: phases[name], default=None)
         self._tiles.show(
             busy=f"{found.utilisation:.0%}" if found.seconds else "-",
             batch=f"{found.mean_busy_s * 1000:,.0f} ms" if found.mean_busy_s else "-",

@@ -74,7 +74,9 @@ def show_charts(visit: JobVisit, window_s: Callable[[], float], names: Collectio
 
 class _ShownChart:
     def __init__(self, chart: Chart) -> None:
-        with components.card(chart.title) as card:
+        with components.card("") as card:
+            with ui.element("div").classes("p-card-head"):
+                self._title = components.text(chart.title, "h2").classes("p-card-title")
             card.props(f'aria-label="{chart.title}"').mark(f"chart-{chart.name}")
             self._nothing = ui.label("No data yet").classes("p-muted p-chart-nothing")
             self._chart = (
@@ -85,6 +87,7 @@ class _ShownChart:
 
     def show(self, chart: Chart, now: dt.datetime, window_s: float) -> None:
         """Show the values of a chart."""
+        components.set_text(self._title, chart.title)
         end_ms = now.timestamp() * 1000
         self._nothing.set_visibility(not chart.lines)
         self._chart.options["series"] = [_line(line.name, line.points) for line in chart.lines]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.base.durations import duration_text, seconds_text
 from penstock.base.sizes import limits_text
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
@@ -23,13 +24,14 @@ def overview(visit: JobVisit) -> None:
     """Build the page with the current numbers and the configuration of a job."""
     tiles = components.Tiles(
         records="Records in",
-        batch="Last micro-batch",
+        mode="Mode",
+        latency="Latency (p50)",
         lag="Waiting",
         commands="Commands",
         letters="Dead letters",
         restarts="Restarts",
     )
-    show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch"))
+    show_charts(visit, lambda: float(min(WINDOWS)), ("throughput", "batch", "latency"))
     with components.card("Setup", about="non-default settings, and limits"):
         table = components.Table(
             [components.Column("name", "Setting"), components.Column("value", "Value")],
@@ -58,12 +60,28 @@ def _numbers(job: Job) -> dict[str, str]:
     throughput, lag = throughput_of(job), lag_of(job)
     return {
         "records": "-" if throughput is None else f"{amount(throughput)}/s",
-        "batch": f"{progress['batch_ms']:,.0f} ms" if progress.get("batch_ms") else "-",
+        "mode": _mode(job),
+        "latency": _latency(job),
         "lag": "-" if lag is None else f"{amount(lag[1])} {lag[0]}",
         "commands": amount(progress.get("commands", 0)),
         "letters": amount(progress.get("dead_letters", 0)),
         "restarts": str(job.restarts),
     }
+
+
+def _mode(job: Job) -> str:
+    """Return how a job runs, and how long its last micro-batch or each interval takes."""
+    if job.checkpoint_interval_ms:
+        return f"real time, {duration_text(job.checkpoint_interval_ms)}"
+    batch_ms = (job.progress or {}).get("batch_ms")
+    return f"micro-batches, {batch_ms:,.0f} ms" if batch_ms else "micro-batches"
+
+
+def _latency(job: Job) -> str:
+    """Return the latency of the slowest sink in the newest micro-batch or interval with output."""
+    found = ((job.progress or {}).get("latency") or {}).values()
+    slowest_s = max((one["p50_s"] for one in found), default=None)
+    return "-" if slowest_s is None else seconds_text(slowest_s)
 
 
 def setting_rows(job: Job, config: JobConfig) -> list[dict[str, Any]]:

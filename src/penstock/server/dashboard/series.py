@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from penstock.metrics.batch_metrics import BatchMetrics, Lag
+from penstock.metrics.latency import percentiles_of
 
 __all__ = ["POINTS", "Chart", "Line", "Unit", "charts"]
 
@@ -79,7 +80,8 @@ def charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> 
                 inside, buckets, lambda metrics: {f"{name} out": n for name, n in metrics.records_out.items()}
             ),
         ),
-        Chart("batch", "Micro-batch duration", "s", _durations(inside, buckets)),
+        Chart("batch", _duration_title(inside), "s", _durations(inside, buckets)),
+        Chart("latency", "Latency", "s", _last(inside, buckets, _latencies)),
         Chart("lag", "Lag", lag_unit, _last(inside, buckets, lambda metrics: _lags(metrics, lag_unit))),
         Chart("watermark", "Watermark delay", "s", _last(inside, buckets, _delays)),
         Chart(
@@ -151,6 +153,18 @@ def _durations(found: Iterable[BatchMetrics], buckets: _Buckets) -> list[Line]:
         },
         buckets,
     )
+
+
+def _duration_title(found: Sequence[BatchMetrics]) -> str:
+    in_real_time = bool(found) and found[-1].mode == "real time"
+    return "Work in an interval" if in_real_time else "Micro-batch duration"
+
+
+def _latencies(metrics: BatchMetrics) -> dict[str, float]:
+    found = percentiles_of(metrics.latency)
+    return {f"{sink} p50": one.p50_s for sink, one in found.items()} | {
+        f"{sink} p99": one.p99_s for sink, one in found.items()
+    }
 
 
 def _lines(lines: Mapping[str, Mapping[int, float]], buckets: _Buckets) -> list[Line]:

@@ -37,9 +37,9 @@ from penstock.server.manager.scaling_state import (
     policy_for,
 )
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.store.requests import Asked
 from penstock.server.store.row_types import JobRow
 from penstock.server.store.store import Store
+from penstock.server.store.user_requests import Asked
 
 __all__ = ["Autoscaler"]
 

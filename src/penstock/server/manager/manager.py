@@ -47,9 +47,9 @@ from penstock.server.runs.processes import (
     terminate,
 )
 from penstock.server.runs.retention import Kept, keep_within
-from penstock.server.store.requests import MANAGER
 from penstock.server.store.row_types import JobRow
 from penstock.server.store.store import Store
+from penstock.server.store.user_requests import MANAGER
 
 __all__ = ["Manager", "ManagerSettings"]
 

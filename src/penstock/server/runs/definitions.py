@@ -53,6 +53,7 @@ class JobSettings(pydantic.BaseModel):
     max_command_bytes: int = RunSettings.max_command_bytes
     max_held_bytes: int = RunSettings.max_held_bytes
     state_memory_mb: int = RunSettings.state_memory_mb
+    memory_mb: int | None = None
     receipts_mb: int = RunSettings.receipts_mb
     metrics_mb: int = RunSettings.metrics_mb
     log_mb: int = RunSettings.log_mb

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from pydantic import ConfigDict, Field, StringConstraints
 
+from penstock.base.durations import milliseconds
 from penstock.bindings.secrets import redacted
+from penstock.metrics.batch_metrics import Mode, mode_of
 from penstock.server.lifecycle.statuses import Desired, JobStatus
 from penstock.server.manager.scaling_state import ScalingDecision
 from penstock.server.resource import Resource
@@ -108,6 +110,10 @@ class Job(Resource):
     """The time at which a RESTARTING job starts again; null for other jobs."""
     restart: str
     """Its restart strategy."""
+    mode: Mode
+    """Whether it runs in micro-batches or in real time."""
+    checkpoint_interval_ms: int
+    """How long an interval takes in real time; 0 in micro-batches."""
     bindings: dict[str, str]
     settings: dict[str, Any]
     progress: dict[str, Any] | None
@@ -225,6 +231,7 @@ def job_of(row: JobRow) -> Job:
     """Return the resource of a job, without its progress and last scaling decision."""
     policy = row.settings.get("scaling")
     waits = row.status is JobStatus.RESTARTING
+    interval_ms = milliseconds(row.settings.get("checkpoint_interval", "0s"), "checkpoint_interval")
     return Job(
         id=row.id,
         name=row.name,
@@ -239,6 +246,8 @@ def job_of(row: JobRow) -> Job:
         restarts=row.history.total,
         next_start_ms=row.since_ms + row.delay_ms if waits else None,
         restart=row.restart,
+        mode=mode_of(interval_ms),
+        checkpoint_interval_ms=interval_ms,
         bindings=mask_bindings(row.settings),
         settings=mask_settings(row.settings),
         progress=None,

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from penstock.base.instants import milliseconds_of
-from penstock.metrics.batch_metrics import BatchMetrics, StepBatchMetrics
+from penstock.metrics.batch_metrics import BatchMetrics, Mode, StepBatchMetrics, mode_of
 from penstock.metrics.job_metrics import JobMetrics
+from penstock.metrics.latency import Percentiles, percentiles_of
 from penstock.server.resource import Resource
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "JobLag",
     "Memory",
     "Metrics",
+    "SinkLatency",
     "SinkMetrics",
     "StepMetrics",
     "StreamMetrics",
@@ -36,7 +38,7 @@ class JobLag(Resource):
     files: int | None
     bytes: int | None
     seconds: float | None
-    """How long the oldest waiting data has waited since the run first saw it."""
+    """How long the oldest waiting data has been waiting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,19 @@ class StepMetrics(Resource):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SinkLatency(Resource):
+    """How long outputs took from the source of their records to the sink."""
+
+    outputs: int
+    """The number of outputs that were measured."""
+    p50_s: float
+    """Half of the outputs took at most this long."""
+    p95_s: float
+    p99_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SinkMetrics(Resource):
     """The metrics of a sink."""
 
@@ -87,6 +102,8 @@ class SinkMetrics(Resource):
     """Records written since the start of the run."""
     per_second: float
     """The current rate."""
+    latency: SinkLatency | None
+    """The current latency; null without outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +146,7 @@ class BatchStep(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(Resource):
-    """The metrics of one micro-batch."""
+    """The metrics of one micro-batch; in real time, of one interval."""
 
     batch: int
     """Its number."""
@@ -163,6 +180,8 @@ class Batch(Resource):
     steps: dict[str, BatchStep]
     """The metrics of steps, by name."""
     memory: Memory | None
+    latency: dict[str, SinkLatency]
+    """The latency of its outputs, by sink."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +189,10 @@ class Metrics(Resource):
     """The metrics of a job. Rates cover the last `seconds`, or those before the end of a job that is not running."""
 
     running: bool
+    mode: Mode
+    """Whether the job runs in micro-batches or in real time."""
+    checkpoint_interval_ms: int
+    """How long an interval takes in real time; 0 in micro-batches."""
     seconds: float
     """The time that rates cover."""
     batches_per_second: float
@@ -193,8 +216,11 @@ class Metrics(Resource):
 def metrics_of(found: JobMetrics, batches: Sequence[BatchMetrics]) -> Metrics:
     """Return the metrics resource of a job, with the metrics of individual micro-batches."""
     newest, rates = found.newest, found.rates
+    interval_ms = 0 if newest is None else newest.checkpoint_interval_ms
     return Metrics(
         running=found.is_running,
+        mode=mode_of(interval_ms),
+        checkpoint_interval_ms=interval_ms,
         seconds=rates.seconds,
         batches_per_second=rates.batches,
         utilisation=rates.utilisation,
@@ -218,6 +244,7 @@ def batch_of(metrics: BatchMetrics) -> Batch:
         "ended_ms": milliseconds_of(metrics.ended),
         "busy_s": metrics.busy_s,
         "steps": {name: _step_values(step) for name, step in metrics.steps.items()},
+        "latency": {sink: _latency(one) for sink, one in percentiles_of(metrics.latency).items()},
     }
     return msgspec.convert(values, Batch, from_attributes=True)
 
@@ -248,7 +275,16 @@ def _steps(newest: BatchMetrics, found: JobMetrics) -> Iterator[StepMetrics]:
 
 def _sinks(newest: BatchMetrics, found: JobMetrics) -> Iterator[SinkMetrics]:
     for name, records in newest.totals.records_out.items():
-        yield SinkMetrics(name=name, records=records, per_second=found.rates.records_out.get(name, 0.0))
+        yield SinkMetrics(
+            name=name,
+            records=records,
+            per_second=found.rates.records_out.get(name, 0.0),
+            latency=None if name not in found.rates.latency else _latency(found.rates.latency[name]),
+        )
+
+
+def _latency(found: Percentiles) -> SinkLatency:
+    return msgspec.convert(found, SinkLatency, from_attributes=True)
 
 
 def _step_values(step: StepBatchMetrics) -> dict[str, Any]:

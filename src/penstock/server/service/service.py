@@ -45,9 +45,9 @@ from penstock.server.service.job_resources import (
     run_of,
 )
 from penstock.server.service.job_views import JobViews, resolve_place
-from penstock.server.store.requests import Asked, new_operation_id
 from penstock.server.store.row_types import Event, NewJob, Stop
 from penstock.server.store.store import Store
+from penstock.server.store.user_requests import Asked, new_operation_id
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 from penstock.snapshots.table_formats import SnapshotFormat

@@ -16,7 +16,16 @@ from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus, check_
 from penstock.server.store.database import events, jobs, operations, runs
 from penstock.server.store.engine import connect, reading, writing
 from penstock.server.store.leadership import check_leader, resign, try_to_lead
-from penstock.server.store.requests import (
+from penstock.server.store.row_types import (
+    Event,
+    JobRow,
+    NewJob,
+    OperationKind,
+    OperationRow,
+    RunRow,
+    Stop,
+)
+from penstock.server.store.user_requests import (
     MANAGER,
     UNFINISHED,
     Asked,
@@ -28,15 +37,6 @@ from penstock.server.store.requests import (
     find_same_request,
     rows_of,
     settle,
-)
-from penstock.server.store.row_types import (
-    Event,
-    JobRow,
-    NewJob,
-    OperationKind,
-    OperationRow,
-    RunRow,
-    Stop,
 )
 
 __all__ = ["Store"]

@@ -36,6 +36,8 @@ def job(
         restarts=restarts,
         next_start_ms=None,
         restart="none",
+        mode="micro-batches",
+        checkpoint_interval_ms=0,
         bindings={},
         settings={},
         progress=progress,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stand_in_job import StandInThread
 
-from penstock.demo import run as demo
+from penstock.demo import demo_run as demo
 from penstock.demo.view import Snapshot
 from penstock.errors import JobFailedError
 

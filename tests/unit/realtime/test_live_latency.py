@@ -1,0 +1,142 @@
+"""Latency in real time: each output of a job is measured, from the time of its record to its sink."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from live_runner import LiveRunner
+from memory_log import MemoryLog
+from test_intervals import sums_job
+
+from penstock.jobs.phases import IntervalEnd, interval_phases
+from penstock.jobs.task_measurements import TaskMeasurements
+from penstock.metrics.source_times import SourceTimes
+from penstock.metrics.task_reports import SlotTime
+from penstock.realtime.interval_meter import IntervalMeter
+from penstock.records.types import RecordType
+from penstock.runtime.writer import Writer
+from penstock.sources.base import SourceChunk, Split
+from penstock.sources.topic_lag import TopicLag
+from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.memory_sinks import MemorySink
+
+
+class OldRecords(MemoryLog):
+    """A log whose records say that they were written five seconds ago."""
+
+    def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        for chunk in super()._read_split(split, record_type):
+            times = SourceTimes.at(time.time_ns() // 1_000_000 - 5_000, len(chunk.offsets))
+            yield SourceChunk(chunk.partition, chunk.offsets, raw=chunk.raw, times=times)
+
+
+def measured(reports: Any) -> TaskMeasurements:
+    """What the driver makes of the reports of tasks."""
+    found = TaskMeasurements()
+    for kind, name, partition, total, body in reports:
+        found.add(SimpleNamespace(kind=kind, name=name, partition=partition, total=total, body=body))
+    return found
+
+
+def outputs_of(outcome: BatchOutcome) -> dict[str, int]:
+    return {name: len(records) for name, records in outcome.outputs.items()}
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_each_output_has_a_latency(tmp_path: Path, parallelism: int) -> None:
+    """At once at a sink that has its records at once, also behind a second step; at the commit at the other."""
+    with LiveRunner(sums_job(), tmp_path, parallelism) as live:
+        live.sinks["counts"][0].exactly_once = False
+
+        def during() -> None:
+            for number in range(40):
+                live.send("readings", {"sensor": number % 7, "value": 1 + number % 3})
+                time.sleep(0.001)
+            live.await_written("counts", 40)
+
+        outcomes = [live.run(during), live.run(during)]
+    for outcome in outcomes:
+        found = measured(outcome.reports)
+        assert outputs_of(outcome) == {"alerts": 40, "counts": 40}
+        assert set(found.at_once) == {"counts"}
+        assert set(found.emitted) == {"alerts"}
+        committed_ms = time.time() * 1000 + 60_000
+        latencies = found.latencies(outputs_of(outcome), {}, committed_ms)
+        assert {sink: one.outputs for sink, one in latencies.items()} == outputs_of(outcome)
+        assert latencies["counts"].longest_s < 30
+        assert latencies["alerts"].quantile_s(0.01) >= 60
+        assert len(found.slot_times) == parallelism
+        assert all(one.busy_s > 0 for one in found.slot_times)
+
+
+def test_latency_counts_from_the_time_of_the_record(tmp_path: Path) -> None:
+    """Which is that of the source, if it knows one, however soon it was read. What was lost in a crash counts again."""
+    live = LiveRunner(sums_job(), tmp_path, 2)
+    live.logs["readings"] = OldRecords()
+    live.sinks["alerts"][0].exactly_once = False
+    with live:
+        live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
+        first = live.run(commits=False)
+        live.forget()
+        again = live.run()
+    assert again.data == first.data
+    for outcome in (first, again):
+        latency = measured(outcome.reports).at_once["alerts"]
+        assert latency.outputs == 20
+        assert 5 <= latency.sum_s / 20 <= latency.longest_s < 35
+
+
+def test_what_only_a_timer_causes_has_no_latency() -> None:
+    """And dead letters have none; the time that sinks took counts for all."""
+    sinks: Any = {
+        "out": (MemorySink(exactly_once=False), None, None),
+        "dead-letters": (MemorySink(), None, None),
+    }
+    plan: Any = None
+    meter = IntervalMeter(Writer(plan, sinks, "lineage"), 3)
+    meter.add_output("out", 5, 0.25)
+    meter.causes = SourceTimes.at(0, 1)
+    meter.add_output("dead-letters", 5, 0.25)
+    meter.add_output("out", 0, 0.25)
+    meter.end(2.0, 0.5, {"visits": TopicLag(7, 1500), "clicks": TopicLag(3, None)})
+    found = measured(meter.reports())
+    assert (found.at_once, found.emitted) == ({}, {})
+    assert found.topic_lags["visits"].seconds == 1.5
+    assert (found.topic_lags["clicks"].records, found.topic_lags["clicks"].seconds) == (3, None)
+    (slot,) = found.slot_times
+    assert (slot.reading_s, slot.rounds_s, slot.sinks_s, slot.storing_s) == (2.0, 0.0, 0.75, 0.5)
+
+
+def test_much_output_that_is_not_visible_yet_takes_little_room() -> None:
+    """However many rounds it comes from."""
+    sinks: Any = {"out": (MemorySink(), None, None)}
+    plan: Any = None
+    meter = IntervalMeter(Writer(plan, sinks, "lineage"), 0)
+    for number in range(10_000):
+        meter.causes = SourceTimes.at(number, 1)
+        meter.add_output("out", 2, 0.0)
+    assert len(meter._emitted["out"]) < 10_000
+    (times,) = measured(meter.reports()).emitted["out"]
+    assert sum(times.counts) == 20_000
+    ((middle, _),) = times.spread(1)
+    assert middle == pytest.approx(5_000, rel=0.2)
+
+
+def test_phases_are_those_of_the_busiest_slot() -> None:
+    """What is left of the interval is waiting; the end and the commit are known by the driver."""
+    slots = [SlotTime(0.5, 1.0, 0.25, 0.0), SlotTime(0.1, 0.2, 0.1, 0.1)]
+    found = interval_phases(5.0, 105.0, slots, IntervalEnd(104.5, 104.75))
+    assert found == {
+        "reading": 0.5,
+        "rounds": 1.0,
+        "sinks": 0.25,
+        "ending": 0.25,
+        "commit": 0.25,
+        "waiting": 2.75,
+    }
+    assert interval_phases(1.0, 105.0, [], None)["waiting"] == 1.0
