@@ -9,6 +9,9 @@ import pytest
 from integration_support import RunJob
 from kept_numbers import keep_job, write_numbers
 
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sources.topic_identity import TOPIC_FILES
@@ -28,11 +31,13 @@ def test_a_job_logs_in(
         "numbers": f"kafka://{kafka.secured}/{numbers}?start=earliest&{login}",
         "kept": f"kafka://{kafka.secured}/{kept}?delivery=exactly-once&{login}",
     }
+    binding = parse_binding("numbers", bindings["numbers"], "data")
+    assert isinstance(binding, KafkaBinding)
     with pytest.raises(BindingError, match=r"sasl\.password=file:.*/password, but that file cannot be read"):
         run_job(keep_job(), bindings)
     secret.write_text("wrong-secret\n")
     with pytest.raises(ExternalSystemError, match=r"SASL|Authentication") as caught:
-        run_job(keep_job(), bindings)
+        check_topic(binding, binding.client, 2.0)
     assert "wrong-secret" not in str(caught.value)
     # The checkpoint has this file too, as code of the job.
     password = "-".join(["ann", "secret"])

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
+from penstock.brokers.topic_offsets import find_ends
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.machine.kafka_broker import KafkaBroker
@@ -110,6 +111,31 @@ def test_a_topic_that_is_made_anew_while_the_job_reads_is_not_committed(
     with pytest.raises(CheckpointError, match="recreated"):
         run_job(keep_job(), bindings)
     assert read_lines(tmp_path / "kept") == []
+
+
+def test_an_interval_of_a_topic_that_is_made_anew_is_not_durable(
+    run_job: Any, kafka: KafkaBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In real time tasks commit their outputs when it is, so the topic is looked at before."""
+    kept = f"kept-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(kept, 1)
+    write_numbers(kafka, topic, range(3))
+    check = TopicIdentity.check
+
+    def made_anew_before(topics: TopicIdentity) -> None:
+        make_anew(kafka, topic, range(10))
+        check(topics)
+
+    monkeypatch.setattr(TopicIdentity, "check", made_anew_before)
+    sink = f"kafka://{kafka.bootstrap}/{kept}?delivery=exactly-once"
+    bindings = {"numbers": binding(kafka, topic).uri, "kept": sink}
+    with pytest.raises(CheckpointError, match="recreated"):
+        run_job(keep_job(), bindings, checkpoint_interval_ms=500)
+    assert not list((tmp_path / "checkpoint").rglob("intervals/[0-9]*"))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    written = parse_binding("kept", sink, "sink")
+    assert isinstance(written, KafkaBinding)
+    assert find_ends(admin, written, [0]) == {0: 0}
 
 
 def begin(kafka: KafkaBroker, topic: str, folder: Path, read_to: dict[str, int] | None) -> str | None:

@@ -51,6 +51,12 @@ def coordinated(
     logs = {source.node.name: source.log for source in sources}
     first = {name: query.positions.get(name) or log.encode(log.beginning()) for name, log in logs.items()}
     controls = frozenset(source.node.name for source in sources if source.node.is_control)
+
+    def check() -> None:
+        # Once an interval is durable, tasks commit its outputs.
+        committer.ownership.check()
+        committer.bound.topics.check()
+
     coordinator = Coordinator(
         logs,
         controls,
@@ -61,7 +67,7 @@ def coordinated(
         query.bounded,
         settings.checkpoint_interval_ms / 1000,
         _host(settings.master),
-        committer.ownership.check,
+        check,
     )
 
     def before_batch(number: int) -> None:

@@ -105,7 +105,7 @@ class Coordinator:
         drains: whether an interval reads what is there, and ends.
         interval_s: how long an interval takes, from the first work of its engines on.
         host: the address at which to listen.
-        check: raises when the run no longer owns the checkpoint.
+        check: raises when the run no longer owns the checkpoint, or has read what the checkpoint does not know.
 
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -148,12 +147,18 @@ def body_type(kind: RecordType, metadata: Metadata) -> RecordType:
     return _body_type((kind, metadata)) if metadata else kind
 
 
-@functools.cache
+# By class, since record types are equal when their names and fields are, whatever their defaults.
+_known: Final[dict[tuple[type, Metadata], RecordType]] = {}
+
+
 def _body_type(whole: tuple[RecordType, Metadata]) -> RecordType:
     kind, metadata = whole
-    filled = {name for name, _ in metadata}
-    fields = [field for field in kind.fields if field.name not in filled]
-    return RecordType(kind.name, fields, _body_class(kind, fields), (_body_type, whole))
+    place = kind.python_class, metadata
+    if place not in _known:
+        filled = {name for name, _ in metadata}
+        fields = [field for field in kind.fields if field.name not in filled]
+        _known[place] = RecordType(kind.name, fields, _body_class(kind, fields), (_body_type, whole))
+    return _known[place]
 
 
 def _body_class(kind: RecordType, fields: list[Field]) -> type:

@@ -102,6 +102,23 @@ class Reading:
     unit: str = "C"
 
 
+def test_classes_of_one_name_keep_their_own_defaults() -> None:
+    """Record types of the same name and fields are equal, and still have different classes."""
+
+    def made(default: str) -> str:
+        @dataclasses.dataclass
+        class Reading:
+            device: str
+            unit: str = default
+
+        kind = record_type(Reading)
+        bodies = body_type(kind, checked_metadata("s", kind, {"device": ps.kafka_key()}))
+        found = format_of("json", bodies).decode(pa.array([b"{}"], pa.binary()))
+        return str(found.batch.column("unit")[0])
+
+    assert (made("C"), made("F")) == ("C", "F")
+
+
 class Tagged(msgspec.Struct, tag="reading", rename="camel"):
     """A reading with other names in JSON."""
 

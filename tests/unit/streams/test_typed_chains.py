@@ -24,6 +24,7 @@ RULES = {
     "Argument": "reportArgumentType",
     "No overload": "reportArgumentType",
     "Cannot infer": "reportArgumentType",
+    "Dict entry": "reportArgumentType",
 }
 
 Errors = dict[tuple[str, int], list[str]]

@@ -101,3 +101,4 @@ def without_types(stream: ps.DataStream, keyed: ps.KeyedStream) -> ps.ProcessedS
 
 
 without_types(job.data_stream("more", schema=Reading), by_room)
+job.data_stream("sent", schema=Reading, metadata={"room": ps.kafka_key()})

@@ -43,6 +43,7 @@ by_ddl.map(alarm_of).filter(is_high)  # E: Argument 1 to "filter"
 readings.union(alarms)  # E: Argument 1 to "union"
 readings.union(by_room)  # E: Argument 1 to "union"
 job.data_stream("numbers", schema=3)  # E: Argument "schema" to "data_stream"
+job.data_stream("keyed", schema="k INT", metadata={"k": 1})  # E: Dict entry 0 has incompatible type
 
 # Keys.
 alarms.key_by(room_of)  # E: Argument 1 to "key_by"
