@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 from kept_rewrites import bytecode_kept, rewrite_share
 from property_examples import register_profiles
+from shared_broker import BrokerOfSession, broker_at
+from xdist.scheduler import LoadFileScheduling
 
 from penstock.machine.kafka_broker import KafkaBroker
 
@@ -20,6 +22,47 @@ register_profiles()
 # Of Spark's log in the session; a test fills it.
 _LOG_BYTES = 1 << 18
 
+# Files that need the same server run in one process, one after the other, so that it starts once.
+_SERVERS = {
+    "tests/system/test_control_kills.py": "rabbitmq",
+    "tests/system/test_rabbitmq.py": "rabbitmq",
+    "tests/system/test_objects.py": "s3",
+    "tests/system/test_snapshots_s3.py": "s3",
+    "tests/system/test_postgresql.py": "postgres",
+    "tests/system/test_two_managers.py": "postgres",
+}
+
+_BROKER = pytest.StashKey[BrokerOfSession]()
+
+
+class _FilesByServer(LoadFileScheduling):
+    """Hands out tests file by file, and files of one server together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return _SERVERS.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Keep files of one server together, where files are handed out whole."""
+    return _FilesByServer(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each process that runs tests where it finds the session's Kafka broker."""
+    stash = node.config.stash
+    if _BROKER not in stash:
+        stash[_BROKER] = BrokerOfSession()
+    node.workerinput["broker"] = stash[_BROKER].address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the session's Kafka broker."""
+    if _BROKER in config.stash:
+        config.stash[_BROKER].close()
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
@@ -30,9 +73,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaBroker]:
-    """A real Apache Kafka broker, started once for the whole session; it has a user for clients that log in."""
-    with KafkaBroker(users={"ann": "ann-secret"}) as broker:
+def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """A real Apache Kafka broker, started once for the whole session; it has a user for clients that log in.
+
+    Tests take topics of their own.
+    """
+    with broker_at(getattr(request.config, "workerinput", {}).get("broker")) as broker:
         yield broker
 
 

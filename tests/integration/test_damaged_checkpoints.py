@@ -22,6 +22,7 @@ import recorded_job
 from integration_support import RunJob, read_lines, write_lines
 from pyspark.sql import SparkSession
 from reliability import Injected, noting
+from state_stores import stop_state_stores
 
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import check_checkpoint
@@ -101,12 +102,11 @@ def bindings_in(folder: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def maintenance_anew(spark: SparkSession) -> Iterator[None]:
     """Spark looks after state at the interval of whoever is the first, until it is stopped."""
-    stores = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore  # type: ignore[union-attr]
-    stores.stop()
+    stop_state_stores(spark)
     try:
         yield
     finally:
-        stores.stop()
+        stop_state_stores(spark)
 
 
 @pytest.fixture

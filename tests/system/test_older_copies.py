@@ -13,6 +13,7 @@ from half_done import JOB, SINKS, FolderPipes, Hit, Pipes, TopicPipes, expected
 from job_in_session import JobInSession
 from pyspark.sql import SparkSession
 from reliability import Injected, noting
+from state_stores import stop_state_stores
 
 from penstock.errors import CheckpointError
 from penstock.jobs.events import read_events
@@ -56,7 +57,7 @@ class Restored:
                 job.wait()
         finally:
             # The session lives on, and looks after the state in the folder that is copied and put back now.
-            self._session._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+            stop_state_stores(self._session)
         self._times.update(range(since, len(self._hits)))
 
     def copy(self) -> None:

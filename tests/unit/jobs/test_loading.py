@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import py_compile
+import runpy
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -103,6 +105,26 @@ def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -
             "penstock/__init__.py",
             "penstock/runtime/level.py",
         }
+
+
+def test_the_archive_has_the_bytecode_that_python_keeps(tmp_path: Path) -> None:
+    """Beside each source, so that workers do not compile it; bytecode of another source is not used."""
+    (tmp_path / "kept.py").write_text("number = 1\n")
+    bare = tmp_path / "bare.py"
+    bare.write_text("number = 2\n")
+    py_compile.compile(str(tmp_path / "kept.py"))
+    archive = code_archive(tmp_path / "archive", {"kept.py": tmp_path / "kept.py", "bare.py": bare})
+    with zipfile.ZipFile(archive) as opened:
+        assert {"kept.py", "kept.pyc", "bare.py"} <= set(opened.namelist())
+        assert "bare.pyc" not in opened.namelist()
+    (tmp_path / "kept.py").write_text("number = 1 + 2\n")  # its bytecode is stale now
+    changed = code_archive(tmp_path / "archive", {"kept.py": tmp_path / "kept.py"})
+    found = []
+    for path in (archive, changed):
+        sys.path.insert(0, str(path))
+        found.append(runpy.run_module("kept"))
+    assert [Path(each["__file__"]).name for each in found] == ["kept.pyc", "kept.py"]
+    assert found[1]["number"] == 3
 
 
 def test_a_job_may_come_from_a_neighbour(write: Write) -> None:
