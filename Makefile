@@ -106,7 +106,7 @@ soak: setup ## one hour of data and commands; fails when memory, disk, open file
 	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 chaos: setup ## some 250 kills of jobs, managers and brokers, under data and commands; 100 replays of a cut; and properties
-	@PENSTOCK_CHAOS_RESULTS=$(CURDIR)/docs/chaos $(BIN)/python -m pytest tests/system tests/integration tests/crash -m chaos --timeout=3600 $(ARGS)
+	@PENSTOCK_CHAOS_RESULTS=$(CURDIR)/docs/chaos $(BIN)/python -m pytest tests/unit tests/system tests/integration tests/crash -m chaos --timeout=3600 $(ARGS)
 	@$(BIN)/python tests/unit/reliability.py
 	@$(if $(ARGS),,$(MAKE) properties)
 

@@ -13,7 +13,14 @@ from typing import Any, Literal, NamedTuple
 from unittest import mock
 
 from broker_model import Change, Message, failed, partition_of
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from recording_broker import RecordingBrokers
 
 from penstock.brokers import kafka_topics
@@ -259,6 +266,10 @@ class _Record(NamedTuple):
 
     def value(self) -> bytes | None:
         return self.message[1]
+
+    def timestamp(self) -> tuple[int, int]:
+        # The model's brokers keep no times.
+        return (TIMESTAMP_NOT_AVAILABLE, -1)
 
     def error(self) -> KafkaError | None:
         return self.event

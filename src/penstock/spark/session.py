@@ -305,18 +305,22 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 
 def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Path]) -> None:
     """Make penstock and the job's modules importable in the workers, on any machine."""
-    session.sparkContext.addPyFile(str(code_archive(folder, job_modules)))
+    context = session.sparkContext
+    # On this machine workers are forked from a process that has imported penstock.
+    is_local = str(context.master).startswith("local")
+    context.addPyFile(str(code_archive(folder, job_modules, has_bytecode=not is_local)))
 
 
-def code_archive(folder: Path, job_modules: Mapping[str, Path]) -> Path:
+def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_bytecode: bool) -> Path:
     """Write a zip of penstock and the job's modules, and return its path. The workers have the zip on the import path.
 
-    The name of the zip is a hash of its sources, since Spark refuses a second file of the same name. Their bytecode
-    stands beside them: each worker process would compile them again, in half a second. Another Python still does.
+    The name of the zip is a hash of its sources, since Spark refuses a second file of the same name.
 
     Args:
         folder: where to write the zip.
         job_modules: the file of each of the job's modules by its path in the zip.
+        has_bytecode: whether bytecode stands beside the sources. Without it each worker process compiles them again, in
+            half a second; with another Python it does so anyway.
 
     """
     package = Path(__file__).parents[1]
@@ -329,6 +333,6 @@ def code_archive(folder: Path, job_modules: Mapping[str, Path]) -> Path:
         for name, path in files.items():
             target.write(path, name)
             compiled = Path(importlib.util.cache_from_source(path))
-            if path.suffix == ".py" and compiled.is_file():
+            if has_bytecode and path.suffix == ".py" and compiled.is_file():
                 target.write(compiled, f"{name}c")
     return archive

@@ -100,7 +100,7 @@ def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -
         "rules/deep/one.py",
     }
     assert "data/not_code.py" not in loaded.code
-    with zipfile.ZipFile(code_archive(tmp_path / "archive", loaded.code)) as archive:
+    with zipfile.ZipFile(code_archive(tmp_path / "archive", loaded.code, has_bytecode=False)) as archive:
         assert set(archive.namelist()) >= loaded.code.keys() | {
             "penstock/__init__.py",
             "penstock/runtime/level.py",
@@ -113,12 +113,13 @@ def test_the_archive_has_the_bytecode_that_python_keeps(tmp_path: Path) -> None:
     bare = tmp_path / "bare.py"
     bare.write_text("number = 2\n")
     py_compile.compile(str(tmp_path / "kept.py"))
-    archive = code_archive(tmp_path / "archive", {"kept.py": tmp_path / "kept.py", "bare.py": bare})
+    modules = {"kept.py": tmp_path / "kept.py", "bare.py": bare}
+    archive = code_archive(tmp_path / "archive", modules, has_bytecode=True)
     with zipfile.ZipFile(archive) as opened:
         assert {"kept.py", "kept.pyc", "bare.py"} <= set(opened.namelist())
         assert "bare.pyc" not in opened.namelist()
     (tmp_path / "kept.py").write_text("number = 1 + 2\n")  # its bytecode is stale now
-    changed = code_archive(tmp_path / "archive", {"kept.py": tmp_path / "kept.py"})
+    changed = code_archive(tmp_path / "archive", {"kept.py": tmp_path / "kept.py"}, has_bytecode=True)
     found = []
     for path in (archive, changed):
         sys.path.insert(0, str(path))
