@@ -24,10 +24,6 @@ _LOG_BYTES = 1 << 18
 
 # Files that need the same server run in one process, one after the other, so that it starts once.
 _SERVERS = {
-    "tests/system/test_control_kills.py": "rabbitmq",
-    "tests/system/test_rabbitmq.py": "rabbitmq",
-    "tests/system/test_objects.py": "s3",
-    "tests/system/test_snapshots_s3.py": "s3",
     "tests/system/test_postgresql.py": "postgres",
     "tests/system/test_two_managers.py": "postgres",
 }

@@ -270,10 +270,9 @@ def test_a_job_says_what_it_has_lost(run_job: RunJob, kafka: KafkaBroker, topic:
 
 
 def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
-    kafka: KafkaBroker, topic: str, reader: TopicReader, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaBroker, topic: str, reader: TopicReader
 ) -> None:
     """How much, and how old it may be: younger than the newest that it has read. Chunks have times of all records."""
-    monkeypatch.setattr(topic_reader, "_TAKEN_AT_ONCE", 10)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     written_ms = time.time_ns() // 1_000_000 - 60_000
     for number in range(100):
@@ -297,7 +296,7 @@ def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
 def take_times(reader: TopicReader, written_ms: int) -> int:
     """Take what has come, and return how many records have times, each that of its offset."""
     count = 0
-    for split, chunk in reader.take(0.2):
+    for split, chunk in reader.take(0.2, 10):
         assert chunk.times is not None
         times = [chunk.times.times_ms[0], chunk.times.times_ms[-1]]
         assert written_ms + split.start <= times[0] <= times[1] == written_ms + split.end - 1

@@ -10,9 +10,10 @@ from rabbitmq_node import RabbitNode, require_rabbitmq
 from s3_server import S3Server
 
 
-@pytest.fixture(scope="session")
+# Idle servers take a third of a core together, and most tests need none of them: they end with the file that does.
+@pytest.fixture(scope="module")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
-    """A broker for the whole session. Restart it behind what was declared, which a kill may lose otherwise."""
+    """A broker for a file of tests. Restart it behind what was declared, which a kill may lose otherwise."""
     require_rabbitmq()
     with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
         yield started
@@ -25,8 +26,8 @@ def postgres() -> Iterator[PostgresServer]:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server for the whole session. Tests take buckets of their own."""
+    """A server for a file of tests, which take buckets of their own."""
     with S3Server(tmp_path_factory.mktemp("s3")) as started:
         yield started

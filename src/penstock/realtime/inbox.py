@@ -6,7 +6,7 @@ import threading
 from typing import Any, Final, NamedTuple
 
 from penstock.metrics.source_times import SourceTimes
-from penstock.realtime.pace import Pace
+from penstock.realtime.intake import Intake
 from penstock.runtime.packed_rows import PackedRow
 
 __all__ = ["Delivery", "Inbox", "PeerLostError"]
@@ -43,11 +43,11 @@ def _size(body: Any) -> int:
 class Inbox:
     """A queue between threads, for the present interval, and one for the next interval, which others may have begun.
 
-    What readers put waits while more wait of its interval than the pace of the slot allows.
+    What readers put waits while more wait of its interval than the intake of the slot allows.
     """
 
-    def __init__(self, pace: Pace, interval: int) -> None:
-        self._pace: Final = pace
+    def __init__(self, intake: Intake, interval: int) -> None:
+        self._intake: Final = intake
         self._interval = interval
         self._deliveries: Final[dict[int, list[Delivery]]] = {interval: []}
         self._sizes: Final[dict[int, int]] = {}
@@ -58,7 +58,7 @@ class Inbox:
         """Add a delivery. With `waits`, wait for room first. Raises the error of `fail`."""
         size, interval = delivery.nbytes, delivery.interval
         with self._changed:
-            while waits and self._sizes.get(interval, 0) > self._pace.waiting_bytes and self._error is None:
+            while waits and self._sizes.get(interval, 0) > self._intake.waiting_bytes and self._error is None:
                 self._changed.wait()
             self._raise()
             self._deliveries.setdefault(interval, []).append(delivery)

@@ -22,6 +22,7 @@ from penstock.engine.slot import Slot
 from penstock.realtime.carried_state import CarriedStates, Desk
 from penstock.realtime.exchange import Exchange
 from penstock.realtime.inbox import Inbox, PeerLostError
+from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import (
     Busy,
@@ -43,7 +44,6 @@ from penstock.realtime.messages import (
     receive,
     send,
 )
-from penstock.realtime.pace import Pace
 from penstock.realtime.slot_rounds import SlotRounds
 from penstock.realtime.stream_feeds import (
     Arrivals,
@@ -128,8 +128,8 @@ class SlotEngine:
         self._number = first
         self._attempt: Final = attempt
         self._cache: Final = cache
-        self._pace: Final = Pace(job.plan.waiting_bytes)
-        self._inbox: Final = Inbox(self._pace, first)
+        self._intake: Final = Intake(job.plan.waiting_bytes)
+        self._inbox: Final = Inbox(self._intake, first)
         place = job.coordinator
         self._link: Final = connect((place.host, place.port))
         host = self._link.getsockname()[0]
@@ -195,7 +195,7 @@ class SlotEngine:
             self._task,
             readers,
             self._inbox,
-            self._pace,
+            self._intake,
             self._exchange.send_emitted,
             self._exchange.end_level,
             lambda number: send(self._link, Busy(number)),
@@ -222,7 +222,7 @@ class SlotEngine:
         if isinstance(log, KafkaLog):
             until = None if go.until is None else go.until.get(name, {})
             return FollowedTopic(
-                log, go.follows.get(name, {}), (go.history or {}).get(name), until, self._pace
+                log, go.follows.get(name, {}), (go.history or {}).get(name), until, self._intake
             )
         return PushedRanges(log, source.node)
 

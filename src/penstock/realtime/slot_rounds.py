@@ -13,9 +13,9 @@ from penstock.base.instants import instant_of
 from penstock.engine.slot import Slot
 from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
+from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import HISTORY, Round, now_ms
-from penstock.realtime.pace import Pace
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import (
     CHECKPOINT_COMMANDS,
@@ -93,7 +93,7 @@ class SlotRounds:
         task: the number of the slot.
         readers: the senders that read streams, in all engines.
         inbox: where deliveries come.
-        pace: is told how fast rounds are.
+        intake: is told how fast rounds are.
         send: sends what a level emits.
         announce: tells all slots, this one too, that the output of a level has ended in an interval.
         on_busy: called with the interval before its first round that has anything to do.
@@ -106,14 +106,14 @@ class SlotRounds:
         task: int,
         readers: Iterable[str],
         inbox: Inbox,
-        pace: Pace,
+        intake: Intake,
         send: Send,
         announce: Callable[[str, int, int], None],
         on_busy: Callable[[int], None],
         cache: SlotCache = kept_slots,
     ) -> None:
         self._inbox: Final = inbox
-        self._pace: Final = pace
+        self._intake: Final = intake
         self._send: Final = send
         self._announce: Final = announce
         self._on_busy: Final = on_busy
@@ -249,7 +249,7 @@ class SlotRounds:
         begun_s = time.perf_counter()
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
-        self._pace.note(sum(delivery.nbytes for delivery in taken), time.perf_counter() - begun_s)
+        self._intake.note(sum(delivery.nbytes for delivery in taken), time.perf_counter() - begun_s)
         others = self._send(self._sender, self._interval, leaving, times, one.level + 1, at_end=one.at_end)
         yield from self._without_counts(others)
 

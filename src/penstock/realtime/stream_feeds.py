@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.metrics.source_times import SourceTimes
+from penstock.realtime.intake import Intake
 from penstock.realtime.messages import HISTORY, Reading
-from penstock.realtime.pace import Pace
 from penstock.runtime.packed_rows import PackedRow
 from penstock.sources.base import ReplayableLog, SourceChunk
 from penstock.sources.chunk_times import times_of
@@ -74,7 +74,7 @@ class FollowedTopic:
     """The partitions of a topic that an engine follows.
 
     `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere. It
-    takes no more records at once than the pace of the slot suggests.
+    takes no more records at once than the intake of the slot suggests.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class FollowedTopic:
         starts: Offsets,
         history: Offsets | None,
         until: Offsets | None,
-        pace: Pace,
+        intake: Intake,
     ) -> None:
         self._log: Final = log
         self._starts: Final = starts
         self._history: Final = history or {}
         self._until: Final = until
-        self._pace: Final = pace
+        self._intake: Final = intake
         self._record_bytes = _ASSUMED_RECORD_BYTES
         self._ends: Final = threading.Event()
         self._reader: TopicReader | None = None
@@ -124,7 +124,9 @@ class FollowedTopic:
 
     def _most_at_once(self) -> int:
         """Return how many records to take at once: about half of what may wait for the slot."""
-        return min(max(_LEAST_AT_ONCE, int(self._pace.waiting_bytes / 2 / self._record_bytes)), _MOST_AT_ONCE)
+        return min(
+            max(_LEAST_AT_ONCE, int(self._intake.waiting_bytes / 2 / self._record_bytes)), _MOST_AT_ONCE
+        )
 
     def _see(self, chunks: Iterable[SourceChunk]) -> None:
         """Learn the size of records."""

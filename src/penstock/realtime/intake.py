@@ -1,10 +1,10 @@
-"""Pace: how much may wait for a slot, from how fast the slot works."""
+"""Intake: how much may wait for a slot, from how fast the slot works."""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["Pace"]
+__all__ = ["Intake"]
 
 # About what a slot does in this time may wait for it. An interval can only end once all of it is done.
 _WAITING_S: Final = 1.0
@@ -16,8 +16,8 @@ _LEAST_ROUND_S: Final = 0.002
 _NEWEST_SHARE: Final = 0.5
 
 
-class Pace:
-    """The pace of a slot. `waiting_bytes` is how much may wait for it, at most `max_bytes`."""
+class Intake:
+    """The intake of a slot. `waiting_bytes` is how much may wait for it, at most `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: Final = max_bytes

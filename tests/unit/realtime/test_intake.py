@@ -1,4 +1,4 @@
-"""Pace: a fast slot may have much waiting, a slow one little."""
+"""Intake: a fast slot may have much waiting, a slow one little."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
-from penstock.realtime.pace import Pace
+from penstock.realtime.intake import Intake
 from penstock.realtime.stream_feeds import FollowedTopic
 from penstock.sources.base import SourceChunk, Split
 from penstock.sources.kafka_log import KafkaLog
@@ -16,26 +16,26 @@ MAX = 32 << 20
 
 def test_a_slot_may_have_waiting_what_it_does_in_a_second() -> None:
     """Within limits, and whatever it did long ago."""
-    pace = Pace(MAX)
-    assert pace.waiting_bytes == 1 << 20
+    intake = Intake(MAX)
+    assert intake.waiting_bytes == 1 << 20
     for _ in range(20):
-        pace.note(10 << 20, 0.1)
-    assert pace.waiting_bytes == MAX
+        intake.note(10 << 20, 0.1)
+    assert intake.waiting_bytes == MAX
     for _ in range(20):
-        pace.note(1 << 20, 0.5)
-    assert abs(pace.waiting_bytes - (2 << 20)) < 10_000
+        intake.note(1 << 20, 0.5)
+    assert abs(intake.waiting_bytes - (2 << 20)) < 10_000
     for _ in range(20):
-        pace.note(1000, 1.0)
-    assert pace.waiting_bytes == 256 << 10
+        intake.note(1000, 1.0)
+    assert intake.waiting_bytes == 256 << 10
 
 
 def test_rounds_without_data_say_nothing() -> None:
     """Those of timers and commands, and those too short to measure."""
-    pace = Pace(MAX)
-    pace.note(0, 5.0)
-    pace.note(10, 0.0001)
-    assert pace.waiting_bytes == 1 << 20
-    assert Pace(500).waiting_bytes == 500
+    intake = Intake(MAX)
+    intake.note(0, 5.0)
+    intake.note(10, 0.0001)
+    assert intake.waiting_bytes == 1 << 20
+    assert Intake(500).waiting_bytes == 500
 
 
 class SlowTopic:
@@ -62,14 +62,14 @@ class SlowTopic:
 
 def test_a_topic_is_read_no_faster_than_its_slot_works() -> None:
     """Half a second's work at once, so that not much is left when the interval ends."""
-    pace, log = Pace(MAX), SlowTopic()
-    topic = FollowedTopic(cast("KafkaLog", log), {0: 0}, None, None, pace)
+    intake, log = Intake(MAX), SlowTopic()
+    topic = FollowedTopic(cast("KafkaLog", log), {0: 0}, None, None, intake)
     topic.next()
     for _ in range(10):
-        pace.note(1 << 20, 1.0)
+        intake.note(1 << 20, 1.0)
         topic.next()
     assert abs(log.asked[-1] * 2000 - (512 << 10)) < 20_000
     for _ in range(20):
-        pace.note(100 << 20, 1.0)
+        intake.note(100 << 20, 1.0)
     topic.next()
     assert log.asked[-1] * 2000 > 15 << 20
