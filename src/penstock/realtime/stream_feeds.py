@@ -129,8 +129,12 @@ class FollowedTopic:
         )
 
     def _see(self, chunks: Iterable[SourceChunk]) -> None:
-        """Learn the size of records."""
-        sizes = [(chunk.raw.nbytes, len(chunk.raw)) for chunk in chunks if chunk.raw is not None]
+        """Learn the size of records. A few that have come say little, and nothing waits."""
+        sizes = [
+            (chunk.raw.nbytes, len(chunk.raw))
+            for chunk in chunks
+            if chunk.raw is not None and len(chunk.raw) >= _LEAST_AT_ONCE
+        ]
         count = sum(number for _, number in sizes)
         if count:
             self._record_bytes = max(1.0, sum(size for size, _ in sizes) / count)

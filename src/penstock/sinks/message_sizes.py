@@ -104,6 +104,10 @@ def oversized(
     values: pa.Array, keys: pa.Array | None, max_bytes: int, headers: Headers | None = None
 ) -> dict[int, int]:
     """Return the sizes of messages that exceed a limit, by their rows."""
+    total = values.get_total_buffer_size() + (0 if keys is None else keys.get_total_buffer_size())
+    if not headers and total + _MAX_OVERHEAD <= max_bytes:
+        # Not even all of them together are too large.
+        return {}
     value_bytes = pc.binary_length(values)
     contents = value_bytes if keys is None else pc.add(value_bytes, pc.fill_null(pc.binary_length(keys), 0))
     if not headers and (pc.max(contents).as_py() or 0) + _MAX_OVERHEAD <= max_bytes:

@@ -86,7 +86,9 @@ def _is_integral(key_type: pa.DataType) -> bool:
 def _as_integers(keys: pa.Array) -> npt.NDArray[np.uint64]:
     if pa.types.is_date32(keys.type):
         keys = keys.cast(pa.int32())
-    values: npt.NDArray[np.int64] = keys.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    if keys.type != pa.int64():
+        keys = keys.cast(pa.int64())
+    values: npt.NDArray[np.int64] = keys.to_numpy(zero_copy_only=False)
     return values.view(np.uint64)
 
 
