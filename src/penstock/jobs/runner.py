@@ -41,7 +41,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import handle_signals
 from penstock.jobs.stream_lags import StreamLags
 from penstock.jobs.worker_output import WorkerOutput
-from penstock.machine.limits import LOCAL_HEAP_MB
+from penstock.machine.limits import LOCAL_HEAP_MB, cores
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import evolve, finish_rescaling
@@ -75,6 +75,8 @@ class _Prepared:
 
 _NEW_STATES: Final = "its states have changed"
 _NEW_MODE: Final = "it changes between micro-batches and real time"
+# Up to so many, a collector with threads of its own takes more from the workers than it gains.
+_FEW_CORES: Final = 4
 
 
 class JobRunner:
@@ -360,6 +362,11 @@ class JobRunner:
             Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
         return Checkpoint.open(self._settings.checkpoint)
 
+    def _is_frugal(self, *, has_limit: bool) -> bool:
+        """Return whether the JVM should use little memory, and a collector that is best on few cores."""
+        in_real_time = bool(self._settings.checkpoint_interval_ms)
+        return has_limit or in_real_time or cores().usable <= _FEW_CORES
+
     def _session_settings(self, bound: CompiledJob, checkpoint: Checkpoint) -> SessionSettings:
         shares = self._settings.memory_shares(bound.lineage.parallelism)
         return SessionSettings(
@@ -370,7 +377,7 @@ class JobRunner:
             log_bytes=self._settings.log_mb << 18,
             bounded=self._settings.bounded,
             heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
-            frugal=shares is not None or bool(self._settings.checkpoint_interval_ms),
+            frugal=self._is_frugal(has_limit=shares is not None),
             retained_batches=self._settings.retained_batches,
             more=self._settings.spark_settings,
         )

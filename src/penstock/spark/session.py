@@ -69,8 +69,9 @@ _SETTINGS: Final[dict[str, str]] = {
 # and compiled again, and the JVM took a third more CPU time. The unused part of the larger cache takes no memory.
 _QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=160m")
 
-# For sessions that only read state, which may be large, and for real time, where the JVM is not on the path of records.
-# G1, the default, lets garbage of large objects accumulate until the heap has its maximum size.
+# For sessions that only read state, which may be large; for real time, where the JVM is not on the path of records; and
+# for few cores: on 2 cores jobs from Kafka to Kafka take a tenth less CPU time. G1, the default, lets garbage of large
+# objects accumulate until the heap has its maximum size.
 _LEAN_HEAP: Final = ("-XX:+UseSerialGC", "-Xms64m", "-XX:MinHeapFreeRatio=40", "-XX:MaxHeapFreeRatio=60")
 # The allocator of the JVM's native libraries has arenas for each thread, and keeps the free memory of each.
 _LEAN_ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "2"}
