@@ -75,7 +75,7 @@ class _Prepared:
 
 _NEW_STATES: Final = "its states have changed"
 _NEW_MODE: Final = "it changes between micro-batches and real time"
-# Up to so many, a collector with threads of its own takes more from the workers than it gains.
+# On up to this many cores, a collector with threads of its own takes more from the workers than it gains.
 _FEW_CORES: Final = 4
 
 

@@ -23,7 +23,7 @@ from penstock.sources.topic_lag import TopicLag
 
 __all__ = ["IntervalMeter"]
 
-# Points of output that is not visible yet are put together when there are so many.
+# Above this number, points of output that is not visible yet are merged.
 _MOST_WAITING: Final = 4096
 
 

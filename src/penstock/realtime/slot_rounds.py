@@ -93,7 +93,7 @@ class SlotRounds:
         task: the number of the slot.
         readers: the senders that read streams, in all engines.
         inbox: where deliveries come.
-        intake: is told how fast rounds are.
+        intake: learns how fast rounds are.
         send: sends what a level emits.
         announce: tells all slots, this one too, that the output of a level has ended in an interval.
         on_busy: called with the interval before its first round that has anything to do.

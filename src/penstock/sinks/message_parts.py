@@ -25,7 +25,7 @@ ORIGIN_HEADER: Final = "penstock-origin"
 
 
 def check_parts(binding: KafkaBinding, kind: RecordType) -> None:
-    """Raise BindingError when the URI of a sink names a field that its records lack, or that is no key or header."""
+    """Raise BindingError when a sink names a field that its records lack, or that cannot be a key or a header."""
     named = [("key", name) for name in filter(None, [binding.key_field])]
     named += [("headers", name) for name, _ in binding.header_fields]
     for parameter, name in named:

@@ -12,7 +12,7 @@ __all__ = ["PartitionLook", "TopicLag", "lag_of"]
 class TopicLag(NamedTuple):
     """What waits in the partitions that a reader follows.
 
-    `records` counts it, with the marks of transactions, which are no records. `waited_ms` is how long the oldest has
+    `records` counts it, including the marks of transactions. `waited_ms` is how long the oldest has
     been waiting, at most; None if nothing of its partition was read so far.
     """
 

@@ -51,7 +51,9 @@ def test_metadata_names_fields_and_parts() -> None:
     """Anything else is refused, and so are records without a body."""
     with pytest.raises(SchemaError, match=r"metadata names 'device', but Record has no field 'device'; its"):
         checked_metadata("readings", KIND, {"device": ps.kafka_key()})
-    with pytest.raises(SchemaError, match=r"'key'} is no part of a message\. Use ps\.kafka_key\(\)"):
+    with pytest.raises(
+        SchemaError, match=r"'key'} does not name a part of a message\. Use ps\.kafka_key\(\)"
+    ):
         checked_metadata("readings", KIND, {"text": "key"})  # type: ignore[dict-item]
     with pytest.raises(SchemaError, match=r"kafka_header needs the name of a header"):
         ps.kafka_header("")
