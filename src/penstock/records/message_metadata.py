@@ -109,7 +109,8 @@ def checked_metadata(stream: str, kind: RecordType, metadata: Mapping[str, Messa
         if not isinstance(part, MessagePart):
             raise SchemaError(
                 f"Stream {stream!r}: metadata={{{name!r}: {part!r}}} does not name a part of a message. Use "
-                "ps.kafka_key(), ps.kafka_timestamp(), ps.kafka_partition(), ps.kafka_offset() or ps.kafka_header(NAME)."
+                "ps.kafka_key(), ps.kafka_timestamp(), ps.kafka_partition(), ps.kafka_offset() or "
+                "ps.kafka_header(NAME)."
             )
         try:
             field = kind.field(name)
