@@ -138,7 +138,6 @@ def compile_job(
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
     control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
     graph = described_graph(job.name, plan, bindings)
-    shares = settings.memory_shares(lineage.parallelism)
     return CompiledJob(
         plan,
         lineage,
@@ -151,7 +150,8 @@ def compile_job(
         where,
         topics,
         notes,
-        None if shares is None else lineage.parallelism * shares.records_mb << 20,
+        # What a worker may hold of records, times their number.
+        None if settings.memory_mb is None else plan.parallelism * plan.waiting_bytes,
     )
 
 

@@ -362,10 +362,11 @@ class JobRunner:
             Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
         return Checkpoint.open(self._settings.checkpoint)
 
-    def _is_frugal(self, *, has_limit: bool) -> bool:
+    def _is_frugal(self) -> bool:
         """Return whether the JVM should use little memory, and a collector that is best on few cores."""
-        in_real_time = bool(self._settings.checkpoint_interval_ms)
-        return has_limit or in_real_time or cores().usable <= _FEW_CORES
+        settings = self._settings
+        is_asked = settings.memory_mb is not None or bool(settings.checkpoint_interval_ms)
+        return is_asked or cores().usable <= _FEW_CORES
 
     def _session_settings(self, bound: CompiledJob, checkpoint: Checkpoint) -> SessionSettings:
         shares = self._settings.memory_shares(bound.lineage.parallelism)
@@ -377,7 +378,7 @@ class JobRunner:
             log_bytes=self._settings.log_mb << 18,
             bounded=self._settings.bounded,
             heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
-            frugal=self._is_frugal(has_limit=shares is not None),
+            frugal=self._is_frugal(),
             retained_batches=self._settings.retained_batches,
             more=self._settings.spark_settings,
         )
