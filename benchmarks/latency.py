@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,9 @@ import numpy as np
 
 from benchmarks.command import option, run_command
 from benchmarks.probe import Probe, Trips, percentiles, probe_rooms
-from benchmarks.processes import EXAMPLE, end_session, python_process, result_of
-from benchmarks.report import Column, print_table
-from benchmarks.topics import broker_or_own, create_topic, load_settings
+from benchmarks.processes import EXAMPLE, binding_options, end_session, python_process, result_of
+from benchmarks.report import note, print_table
+from benchmarks.topics import Topics, broker_or_own, load_settings
 from benchmarks.workload import Rooms
 from penstock.machine.kafka_broker import KafkaBroker
 
@@ -60,15 +59,13 @@ def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> d
     Topics are named after the folder.
     """
     with broker_or_own(broker) as kafka:
-        create_topic(kafka, f"{work.name}-settings", 1)
-        create_topic(kafka, f"{work.name}-readings", sizes.partitions)
-        create_topic(kafka, f"{work.name}-heaters", sizes.partitions)
-        load_settings(kafka, f"{work.name}-settings", sizes.rooms)
+        topics = Topics.named(kafka, work.name)
+        topics.create(kafka, sizes.partitions)
+        load_settings(kafka, topics.settings, sizes.rooms)
         log = work / "stderr.log"
         job = python_process("benchmarks.run_job", _job_arguments(kafka, sizes, work), log)
-        topics = (f"{work.name}-readings", f"{work.name}-heaters")
         try:
-            with Probe(kafka, *topics, sizes.rooms, sizes.partitions) as probe:
+            with Probe(kafka, topics.readings, topics.heaters, sizes.rooms, sizes.partitions) as probe:
                 trips = _measure(probe, sizes, lambda: _check(job, log))
             job.send_signal(signal.SIGINT)
             output, _ = job.communicate(timeout=_PATIENCE_S)
@@ -80,9 +77,9 @@ def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> d
 def _measure(probe: Probe, sizes: Sizes, check: Callable[[], None]) -> Trips:
     """Send the readings of the warm-up and those that count."""
     probe.await_job(sizes.settled_s, check)
-    print("the job answers; warming up", file=sys.stderr, flush=True)
+    note("the job answers; warming up")
     probe.send(sizes.warm_up, sizes.rate_per_s, check)
-    print("measuring", file=sys.stderr, flush=True)
+    note("measuring")
     probe.send(sizes.records, sizes.rate_per_s, check)
     probe.await_answers()
     return probe.trips(sizes.warm_up, probe.sent)
@@ -103,9 +100,7 @@ def _job_arguments(broker: KafkaBroker, sizes: Sizes, work: Path) -> list[str]:
         "settings": f"{topics}-settings?format=protobuf",
         "heaters": f"{topics}-heaters?format=protobuf&delivery={sizes.delivery}",
     }
-    for name, uri in bindings.items():
-        arguments += ["-D", f"{name}={uri}"]
-    arguments += ["--checkpoint-interval", sizes.checkpoint_interval]
+    arguments += ["--checkpoint-interval", sizes.checkpoint_interval, *binding_options(bindings)]
     for setting in sizes.spark:
         arguments += ["--spark", setting]
     return arguments
@@ -133,7 +128,7 @@ def _result(sizes: Sizes, trips: Trips, run: dict[str, Any]) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
     names = ("p50", "p95", "p99", "max")
-    columns = [Column(f"{name} ms") for name in names]
+    columns = [f"{name} ms" for name in names]
     rows = [[f"{result[f'{name}_ms']:.1f}" for name in names]]
     print_table(f"Latency: {result['records']:,} records at {result['rate_per_s']} a second", columns, rows)
     spent = ", ".join(f"{name} {value:.0f}" for name, value in result["phases_ms"].items())
