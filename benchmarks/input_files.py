@@ -16,7 +16,7 @@ def write_parts(folder: Path, parts: Iterable[pa.Table]) -> None:
     """Write tables to files of a new folder, in the order in which Spark and penstock read them."""
     folder.mkdir(parents=True)
     for number, part in enumerate(parts):
-        path = folder / f"{number:05d}.parquet"
+        path = folder / f"{number:04d}.parquet"
         pq.write_table(part, path)
         # Spark's file source sorts by modification time, penstock's by name.
         os.utime(path, (number, number))

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
-from benchmarks.processes import EXAMPLE, binding_options, run_module
+from benchmarks.processes import EXAMPLE
 from benchmarks.report import note, print_table
+from benchmarks.running import run_bounded
 from benchmarks.topics import broker_or_own, create_topic, load_readings, load_settings, read_commands
 from benchmarks.workload import Commands, Rooms, expected_commands, mismatch
 from penstock.machine.kafka_broker import KafkaBroker
@@ -86,12 +87,8 @@ def _run(
         "settings": f"kafka://{broker.bootstrap}/{topics}-settings?format=protobuf",
         "heaters": f"kafka://{broker.bootstrap}/{output}?format=protobuf&delivery={delivery}",
     }
-    arguments = [str(EXAMPLE / FORMS[form]), "--bounded", "--checkpoint", str(work / "checkpoint")]
-    arguments += ["--cores", str(sizes.cores)]
-    arguments += binding_options(bindings)
-    for setting in sizes.spark:
-        arguments += ["--spark", setting]
-    result, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    options = ["--cores", str(sizes.cores), *(word for one in sizes.spark for word in ("--spark", one))]
+    result, rss_mb = run_bounded(str(EXAMPLE / FORMS[form]), bindings, options, work)
     found = read_commands(broker, output)
     differs = mismatch(found.commands, expected)
     ends = batch_ends(work / "checkpoint")

@@ -25,8 +25,9 @@ import pyarrow.parquet as pq
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
 from benchmarks.input_files import write_parts
-from benchmarks.processes import EXAMPLE, binding_options, run_module
+from benchmarks.processes import EXAMPLE, run_module
 from benchmarks.report import note, print_table
+from benchmarks.running import run_bounded
 from benchmarks.workload import OFF, ON, Commands, Readings, Rooms, expected_commands, mismatch
 
 __all__ = ["Input", "Sizes", "measure", "read_commands", "report", "run_peer", "run_penstock"]
@@ -113,9 +114,7 @@ def run_penstock(job: str, given: Input, options: Sequence[str], work: Path) -> 
         "settings": f"parquet:{given.folder / 'settings'}?max_files_per_batch=1",
         "heaters": f"parquet:{work / 'out'}",
     }
-    arguments = [str(EXAMPLE / job), "--bounded", "--checkpoint", str(work / "checkpoint"), *options]
-    arguments += binding_options(bindings)
-    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    _, rss_mb = run_bounded(str(EXAMPLE / job), bindings, options, work)
     files = sorted((work / "out").glob("*.parquet"))
     return read_commands([[path] for path in files]), rss_mb
 

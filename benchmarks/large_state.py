@@ -197,9 +197,9 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 def add_notes(folder: Path, sizes: Sizes, number: int) -> None:
     """Add two more micro-batches, of existing keys."""
     for more in (number, number + 1):
-        hidden = folder / f".{more:05}.parquet"
+        hidden = folder / f".{more:04}.parquet"
         pq.write_table(notes(range(100), sizes), hidden)
-        hidden.rename(folder / f"{more:05}.parquet")
+        hidden.rename(folder / f"{more:04}.parquet")
 
 
 def _checked(sizes: Sizes, steps: list[dict[str, Any]], uris: list[str]) -> dict[str, Any]:

@@ -8,12 +8,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.processes import EXAMPLE, binding_options, end_session, python_process, result_of
+from benchmarks.processes import EXAMPLE, binding_options, end_session, python_process, result_of, run_module
 
-__all__ = ["RunningJob"]
+__all__ = ["RunningJob", "run_bounded"]
 
 _PATIENCE_S: Final = 300.0
 _STOP_S: Final = 300.0
+
+
+def run_bounded(
+    job: str, bindings: Mapping[str, str], options: Sequence[str], work: Path
+) -> tuple[dict[str, Any], int]:
+    """Run a job on all its input, in its own process, with further options of `run_job`.
+
+    Returns its account and its peak memory in MB. The folder has its checkpoint and its log.
+    """
+    arguments = [
+        job,
+        "--bounded",
+        "--checkpoint",
+        str(work / "checkpoint"),
+        *options,
+        *binding_options(bindings),
+    ]
+    return run_module("benchmarks.run_job", arguments, work / "stderr.log")
 
 
 class RunningJob:
@@ -45,6 +63,11 @@ class RunningJob:
     def pid(self) -> int:
         """The process id of the driver."""
         return self._process.pid
+
+    def check(self) -> None:
+        """Raise RuntimeError if the job has ended."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"The job has ended; see {self._log}.")
 
     def await_true(self, what: str, condition: Callable[..., bool], poll_s: float = 0.05) -> None:
         """Wait for a condition. Raises RuntimeError if the job has ended, or the wait takes too long."""

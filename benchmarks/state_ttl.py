@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from benchmarks.batches import batch_ends
 from benchmarks.command import run_command
 from benchmarks.input_files import write_parts
-from benchmarks.processes import run_module
 from benchmarks.report import print_table
+from benchmarks.running import run_bounded
 from benchmarks.ttl_job import TTL
 
 __all__ = ["Sizes", "measure"]
@@ -63,10 +63,10 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     """Run the job. Raises RuntimeError if its newcomers differ from those of the fold."""
     expected, first = write_input(work / "visits", sizes)
     (work / "new").mkdir()
-    arguments = [str(Path(__file__).with_name("ttl_job.py")), "--bounded", "--cores", str(sizes.cores)]
-    arguments += ["--checkpoint", str(work / "checkpoint"), "-D", f"new=parquet:{work / 'new'}"]
-    arguments += ["-D", f"visits=parquet:{work / 'visits'}?max_files_per_batch=1"]
-    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    visits = f"parquet:{work / 'visits'}?max_files_per_batch=1"
+    bindings = {"visits": visits, "new": f"parquet:{work / 'new'}"}
+    job = str(Path(__file__).with_name("ttl_job.py"))
+    _, rss_mb = run_bounded(job, bindings, ["--cores", str(sizes.cores)], work)
     found = sum(pq.read_metadata(path).num_rows for path in (work / "new").glob("*.parquet"))
     if found != expected:
         raise RuntimeError(f"The job reported {found} newcomers, the fold {expected}.")

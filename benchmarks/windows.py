@@ -27,6 +27,7 @@ from benchmarks.command import run_command
 from benchmarks.input_files import write_parts
 from benchmarks.processes import run_module
 from benchmarks.report import note, print_table
+from benchmarks.running import run_bounded
 from benchmarks.window_jobs import ACCURACY, SIZE_MS
 
 __all__ = ["Expected", "Sizes", "check", "fold", "measure", "report", "run", "write_input"]
@@ -113,10 +114,8 @@ def run(name: str, readings: Path, work: Path, cores: int) -> tuple[Path, int]:
         arguments += ["--checkpoint", str(work / "checkpoint"), "--cores", str(cores)]
         _, rss_mb = run_module("benchmarks.window_peer", arguments, work / "stderr.log")
         return out, rss_mb
-    arguments = [f"{_JOBS}:{name}", "--bounded", "--checkpoint", str(work / "checkpoint")]
-    arguments += ["--cores", str(cores), "-D", f"means=parquet:{out}"]
-    arguments += ["-D", f"readings=parquet:{readings}?max_files_per_batch=1"]
-    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    bindings = {"means": f"parquet:{out}", "readings": f"parquet:{readings}?max_files_per_batch=1"}
+    _, rss_mb = run_bounded(f"{_JOBS}:{name}", bindings, ["--cores", str(cores)], work)
     return out, rss_mb
 
 
