@@ -221,27 +221,18 @@ def job_of(row: JobRow) -> Job:
     policy = row.settings.get("scaling")
     waits = row.status is JobStatus.RESTARTING
     interval_ms = milliseconds(row.settings.get("checkpoint_interval", "0s"), "checkpoint_interval")
-    return Job(
-        id=row.id,
-        name=row.name,
-        definition=row.definition,
-        status=row.status,
-        desired=row.desired,
-        reason=row.reason,
-        since_ms=row.since_ms,
-        created_ms=row.created_ms,
-        created_by=row.created_by,
-        run=row.epoch,
-        restarts=row.history.total,
-        next_start_ms=row.since_ms + row.delay_ms if waits else None,
-        restart=row.restart,
-        mode=mode_of(interval_ms),
-        checkpoint_interval_ms=interval_ms,
-        bindings=mask_bindings(row.settings),
-        settings=mask_settings(row.settings),
-        progress=None,
-        scaling=None if policy is None else Scaling(policy=policy, at_ms=None, decision=None),
-    )
+    values = msgspec.structs.asdict(row) | {
+        "run": row.epoch,
+        "restarts": row.history.total,
+        "next_start_ms": row.since_ms + row.delay_ms if waits else None,
+        "mode": mode_of(interval_ms),
+        "checkpoint_interval_ms": interval_ms,
+        "bindings": mask_bindings(row.settings),
+        "settings": mask_settings(row.settings),
+        "progress": None,
+        "scaling": None if policy is None else Scaling(policy=policy, at_ms=None, decision=None),
+    }
+    return msgspec.convert(values, Job)
 
 
 def add_last_decision(scaling: Scaling, path: Path) -> Scaling:
