@@ -163,7 +163,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             for event in server.events(job=job)
             if event["what"] == "asked for: rescale"
         ]
-    metrics = list(read_batch_metrics(work / "home" / "jobs" / job / "checkpoint", feed.begun))
+    metrics = read_batch_metrics(work / "home" / "jobs" / job / "checkpoint", since=feed.begun)
     _check(priced, feed.orders)
     result = _result(sizes, feed, metrics, operations)
     if sizes.picture:
