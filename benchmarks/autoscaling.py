@@ -18,10 +18,7 @@ import datetime as dt
 import json
 import shutil
 import signal
-import sys
-import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +26,11 @@ from typing import Any, Final
 
 from benchmarks.chart import Panel, draw_chart
 from benchmarks.command import option, run_command
-from benchmarks.processes import end_session, python_process
-from benchmarks.report import Column, print_table
+from benchmarks.processes import Background, end_session, python_process
+from benchmarks.report import note, print_table
+from penstock.client.discovery import find_server
+from penstock.client.http import Server
+from penstock.errors import PenstockError
 from penstock.metrics.batch_metrics import BatchMetrics, read_batch_metrics
 
 __all__ = ["Sizes", "main", "measure", "show"]
@@ -73,14 +73,13 @@ class Sizes:
     picture: str = option("", "a file for a chart of the run, as SVG")
 
 
-class _Feed:
+class _Feed(Background):
     """A feed that writes orders at the current load, and remembers the times."""
 
     def __init__(self, folder: Path, sizes: Sizes) -> None:
+        super().__init__()
         self._folder = folder
         self._sizes = sizes
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
         self.begun = dt.datetime.now(dt.UTC)
         self.orders = 0
 
@@ -89,20 +88,11 @@ class _Feed:
         is_high = sizes.before_s <= seconds < sizes.before_s + sizes.top_s
         return sizes.per_s * (sizes.rise if is_high else 1)
 
-    @contextlib.contextmanager
-    def flowing(self) -> Iterator[None]:
+    def run(self) -> None:
         self.begun = dt.datetime.now(dt.UTC)
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            self._thread.join()
-
-    def _write(self) -> None:
         start = time.monotonic()
         file = 0
-        while not self._ended.is_set():
+        while not self.ended.is_set():
             count = self.per_s(time.monotonic() - start) // _FILES_PER_S
             lines = [
                 json.dumps({"customer": number * 7919 % _CUSTOMERS, "number": number})
@@ -114,59 +104,32 @@ class _Feed:
             hidden.rename(path)
             self.orders += count
             file += 1
-            self._ended.wait(max(0.0, start + file / _FILES_PER_S - time.monotonic()))
+            self.ended.wait(max(0.0, start + file / _FILES_PER_S - time.monotonic()))
 
 
-class _Server:
-    """`penstock serve` in its own process."""
+@contextlib.contextmanager
+def _serving(home: Path, definitions: Path) -> Iterator[Server]:
+    """Run `penstock serve` in its own process, and yield a connection to it."""
+    log = home.with_name("serve.log")
+    options = ["--bind", "127.0.0.1:0", "--jobs", str(definitions), "--home", str(home), "-o", "json"]
+    process = python_process("penstock.cli", ["serve", *options], log)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError(f"penstock serve did not start: {log.read_text()[-2000:]}")
+        with Server(find_server(None, home, None, {})) as server:
+            yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        end_session(process)
 
-    def __init__(self, folder: Path, definitions: Path) -> None:
-        self.home: Final = folder / "home"
-        self._log: Final = folder / "serve.log"
-        self._process: Final = python_process(
-            "penstock.cli",
-            [
-                "serve",
-                "--bind",
-                "127.0.0.1:0",
-                "--jobs",
-                str(definitions),
-                "--home",
-                str(self.home),
-                "-o",
-                "json",
-            ],
-            self._log,
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"penstock serve did not start: {self._log.read_text()[-2000:]}")
-        self._started = json.loads((self.home / "server.json").read_text())
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        request = urllib.request.Request(  # noqa: S310  # the server is ours
-            f"{self._started['url']}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={
-                "Authorization": f"Bearer {self._started['token']}",
-                "Content-Type": "application/json",
-            },
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            return json.load(answer)
-
-    def await_status(self, job: str, status: str) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while (found := self.ask("GET", f"/v1/jobs/{job}"))["status"] != status:
-            if found["status"] == "FAILED" or time.monotonic() > deadline:
-                raise RuntimeError(f"The job is {found['status']}: {found['reason']}")
-            time.sleep(0.5)
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        end_session(self._process)
+def _await_status(server: Server, job: str, status: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while (found := server.get(f"/v1/jobs/{job}"))["status"] != status:
+        if found["status"] == "FAILED" or time.monotonic() > deadline:
+            raise RuntimeError(f"The job is {found['status']}: {found['reason']}")
+        time.sleep(0.5)
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
@@ -180,30 +143,27 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         for name in ("master", "max_tasks", "window_s", "scale_in_after_s", "cool_down_s")
     }
     (definitions / "pricing.yaml").write_text(_DEFINITION.format(orders=orders, priced=priced, **values))
-    server = _Server(work, definitions)
-    job = ""
-    try:
-        job = server.ask("POST", "/v1/jobs", {"definition": "pricing"})["job"]
-        server.await_status(job, "RUNNING")
-        feed = _Feed(orders, sizes)
-        with feed.flowing():
-            _wait(sizes)
-        # Everything that was sent is priced before the job ends.
-        server.ask("PATCH", f"/v1/jobs/{job}", {"desired": "FINISHED", "drain": True})
-        server.await_status(job, "FINISHED")
-        events = server.ask("GET", f"/v1/events?job={job}&limit=1000")["items"]
+    feed = _Feed(orders, sizes)
+    with _serving(work / "home", definitions) as server:
+        job = server.change("POST", "/v1/jobs", {"definition": "pricing"})["job"]
+        try:
+            _await_status(server, job, "RUNNING")
+            with feed:
+                _wait(sizes)
+            # Everything that was sent is priced before the job ends.
+            server.change("PATCH", f"/v1/jobs/{job}", {"desired": "FINISHED", "drain": True})
+            _await_status(server, job, "FINISHED")
+        except BaseException:
+            with contextlib.suppress(PenstockError):
+                server.change("PATCH", f"/v1/jobs/{job}", {"desired": "CANCELED"})
+                _await_status(server, job, "CANCELED")
+            raise
         operations = [
-            server.ask("GET", f"/v1/operations/{event['detail']['operation']}")
-            for event in events
+            server.get(f"/v1/operations/{event['detail']['operation']}")
+            for event in server.events(job=job)
             if event["what"] == "asked for: rescale"
         ]
-        metrics = list(read_batch_metrics(server.home / "jobs" / job / "checkpoint", feed.begun))
-    finally:
-        if job:
-            with contextlib.suppress(OSError):
-                server.ask("PATCH", f"/v1/jobs/{job}", {"desired": "CANCELED"})
-                server.await_status(job, "CANCELED")
-        server.end()
+    metrics = read_batch_metrics(work / "home" / "jobs" / job / "checkpoint", since=feed.begun)
     _check(priced, feed.orders)
     result = _result(sizes, feed, metrics, operations)
     if sizes.picture:
@@ -217,7 +177,7 @@ def _wait(sizes: Sizes) -> None:
         ("at the top", sizes.top_s),
         ("after the fall", sizes.after_s),
     ):
-        print(f"{seconds} s {name}", file=sys.stderr, flush=True)
+        note(f"{seconds} s {name}")
         time.sleep(seconds)
 
 
@@ -301,11 +261,12 @@ def show(result: dict[str, Any]) -> None:
     """Print the rescales and the lag."""
     print_table(
         f"Autoscaling, {result['orders']:,} orders, {result['per_s'][0]} to {result['per_s'][1]} per second",
-        [Column("s"), Column("tasks"), Column("downtime s"), Column("why", left=True)],
+        ("s", "tasks", "downtime s", "why"),
         [
             [f"{one['s']:.0f}", f"{one['before']} to {one['after']}", f"{one['downtime_s']:.1f}", one["why"]]
             for one in result["rescales"]
         ],
+        left=("why",),
     )
     print(
         f"Lag: {result['lag_before_s']:.1f} s before, {result['lag_highest_s']:.1f} s at most, "

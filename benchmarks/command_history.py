@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 
 import penstock as ps
 from benchmarks.command import option, run_command
-from benchmarks.report import Column, print_table
+from benchmarks.report import note, print_facts
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import FilesBinding
 from penstock.commands.command_catalog import CONTROL_FILE, command_catalog
@@ -52,7 +51,7 @@ from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
 from penstock.streams.graph import COMMANDS
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 _PARTITIONS: Final = 2
 _TURN: Final = 100
@@ -195,7 +194,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         each = _send(job, sizes, range(start, end), sizes.at_once)
         max_bytes = max(max_bytes, _size(job.folder))
         lately = statistics.median(each) * 1000
-        print(f"{end:,}: {lately:.2f} ms, {max_bytes:,} bytes", file=sys.stderr, flush=True)
+        note(f"{end:,}: {lately:.2f} ms, {max_bytes:,} bytes")
     young = _Job(work / "young", sizes.receipts_mb)
     _send(young, sizes, range(sizes.keys), 1)
     first, last = [], []
@@ -266,26 +265,21 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, measure, show)
-
-
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
-    rows = [
-        ["one of the first commands of a new job, median", f"{result['first_ms']:.2f} ms"],
-        [f"one of the last of {result['commands']:,}", f"{result['last_ms']:.2f} ms"],
-        ["ratio", f"{result['ratio']:.2f}"],
-        ["largest size of the checkpoint's folder", f"{result['folder_mb']:.0f} MiB"],
-        ["files in it at the end", f"{result['files']:,}"],
-        ["stored by the slots for each command", f"{result['stored_per_command']:,} bytes"],
-        ["status of the newest command", f"{result['known_ms']:.1f} ms"],
-        ["status of an unknown command", f"{result['unknown_ms']:.1f} ms"],
-        ["the newest 20 commands", f"{result['history_ms']:.1f} ms"],
-    ]
-    print_table("Commands, one by one", [Column("", left=True), Column("")], rows)
+    facts = {
+        "one of the first commands of a new job, median": f"{result['first_ms']:.2f} ms",
+        f"one of the last of {result['commands']:,}": f"{result['last_ms']:.2f} ms",
+        "ratio": f"{result['ratio']:.2f}",
+        "largest size of the checkpoint's folder": f"{result['folder_mb']:.0f} MiB",
+        "files in it at the end": f"{result['files']:,}",
+        "stored by the slots for each command": f"{result['stored_per_command']:,} bytes",
+        "status of the newest command": f"{result['known_ms']:.1f} ms",
+        "status of an unknown command": f"{result['unknown_ms']:.1f} ms",
+        "the newest 20 commands": f"{result['history_ms']:.1f} ms",
+    }
+    print_facts("Commands, one by one", facts)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,13 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import run_command
-from benchmarks.report import Column, print_table
+from benchmarks.report import note, print_facts
 from benchmarks.running import RunningJob
 from benchmarks.topics import broker_or_own, producer
 from benchmarks.workload import Rooms
@@ -36,7 +33,7 @@ from penstock.commands.job_receipts import read_receipts
 from penstock.commands.receipt_segments import NewLines
 from penstock.machine.kafka_broker import KafkaBroker
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 _Round = Literal["calm", "unread", "storm"]
 _FINAL: Final = ("APPLIED", "DEGRADED", "REJECTED")
@@ -98,13 +95,8 @@ def _running(
     rooms = Rooms(sizes.keys, 0.45)
     for name in ("readings", "settings", "heaters"):
         (folder / name).mkdir(parents=True)
-    sensors = np.arange(sizes.keys)
-    delta = np.full(sizes.keys, rooms.delta)
-    settings = {"sensor_id": sensors, "desired": rooms.desired, "up_delta": delta, "down_delta": delta}
-    pq.write_table(pa.table(settings), folder / "settings" / "0.parquet")
-    part = rooms.readings(rows, 0)
-    readings = {"sensor_id": part.sensor_id.astype(np.int64), "temperature": part.temperature}
-    pq.write_table(pa.table(readings), folder / "one.parquet")
+    pq.write_table(rooms.settings(), folder / "settings" / "0.parquet")
+    pq.write_table(rooms.readings(rows, 0).table(), folder / "one.parquet")
     for number in range(files):
         os.link(folder / "one.parquet", folder / "readings" / f"{number:06d}.parquet")
     job = _Job(folder, sizes, commands)
@@ -226,7 +218,7 @@ def measure(
                 rate, behind = measure_storm(place, sizes, kafka, kind)
                 rates[kind].append(rate)
                 late += [behind] if kind == "storm" else []
-                print(f"{place.name}: {rate:,.0f} rows/s", file=sys.stderr, flush=True)
+                note(f"{place.name}: {rate:,.0f} rows/s")
     result = {
         "keys": sizes.keys,
         "all_keys_s": round(statistics.median(to_all), 3),
@@ -250,30 +242,22 @@ def _ratio(rates: list[float], others: list[float]) -> float:
     return round(statistics.median(one / other for one, other in zip(rates, others, strict=True)), 2)
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, measure, show)
-
-
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
     title = f"Control at {result['keys']:,} keys"
-    rows = [
-        ["a command to all keys, to its receipt: median", f"{result['all_keys_s']:.2f} s"],
-        ["the same: worst", f"{result['all_keys_worst_s']:.2f} s"],
-        ["readings without commands", f"{result['rows_per_s_without']:,} a second"],
-        [
-            f"readings next to {result['commands_per_s']:,} commands a second",
-            f"{result['rows_per_s_with']:,} a second",
-        ],
-        ["the same next to commands that nobody reads", f"{result['rows_per_s_unread']:,} a second"],
-        ["ratio to readings without commands, median of the rounds", f"{result['ratio']:.2f}"],
-        ["ratio to readings next to commands that nobody reads", f"{result['ratio_to_unread']:.2f}"],
-        ["last receipt after the storm's end", f"{result['last_receipt_after_s']:.1f} s"],
-        ["commands lost", str(result["lost"])],
-    ]
-    print_table(title, [Column("", left=True), Column("")], rows)
+    facts = {
+        "a command to all keys, to its receipt: median": f"{result['all_keys_s']:.2f} s",
+        "the same: worst": f"{result['all_keys_worst_s']:.2f} s",
+        "readings without commands": f"{result['rows_per_s_without']:,} a second",
+        f"readings next to {result['commands_per_s']:,} commands a second": f"{result['rows_per_s_with']:,} a second",
+        "the same next to commands that nobody reads": f"{result['rows_per_s_unread']:,} a second",
+        "ratio to readings without commands, median of the rounds": f"{result['ratio']:.2f}",
+        "ratio to readings next to commands that nobody reads": f"{result['ratio_to_unread']:.2f}",
+        "last receipt after the storm's end": f"{result['last_receipt_after_s']:.1f} s",
+        "commands lost": str(result["lost"]),
+    }
+    print_facts(title, facts)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

@@ -11,7 +11,6 @@ consumer's hands.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,11 +21,11 @@ import numpy as np
 from confluent_kafka import Consumer, Producer
 
 from benchmarks.command import option, run_command
-from benchmarks.peers.contestants import Penstock, Topics
+from benchmarks.peers.contestants import Penstock
 from benchmarks.probe import Probe, percentiles, probe_rooms
 from benchmarks.processes import Program
-from benchmarks.report import Column, print_markdown
-from benchmarks.topics import broker_or_own, consumer, create_topic, load_settings, producer
+from benchmarks.report import note, print_markdown
+from benchmarks.topics import Topics, broker_or_own, consumer, load_settings, producer
 from benchmarks.wire import decode_commands, reading_messages, setting_message
 from benchmarks.workload import ON
 from penstock.machine.kafka_broker import KafkaBroker
@@ -157,18 +156,14 @@ def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> d
     trials = sizes.warm_up + sizes.settings
     rooms = probe_rooms(trials + _SCOUTS)
     with broker_or_own(broker) as kafka:
-        topics = Topics(
-            kafka.bootstrap, *(f"{work.name}-{name}" for name in ("readings", "settings", "heaters"))
-        )
-        create_topic(kafka, topics.readings, sizes.partitions)
-        create_topic(kafka, topics.settings, 1)
-        create_topic(kafka, topics.heaters, sizes.partitions)
+        topics = Topics.named(kafka, work.name)
+        topics.create(kafka, sizes.partitions)
         load_settings(kafka, topics.settings, rooms)
         job = Penstock(interval=sizes.checkpoint_interval)
         with Program(job.command(topics, work, sizes.cores), work / "log") as program:
             with Probe(kafka, topics.readings, topics.heaters, rooms, sizes.partitions) as probe:
                 probe.await_job(_SETTLED_S, program.check)
-            print("the job answers", file=sys.stderr, flush=True)
+            note("the job answers")
             sender = _Sender(kafka, topics, sizes, trials)
             found = []
             chance = random.Random(1)
@@ -189,11 +184,11 @@ def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> d
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
     names = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
-    columns = [Column("from sending a setting until", left=True)]
-    columns += [Column(name) for name in ("p50", "p95", "p99", "longest")]
+    what = "from sending a setting until"
     labels = {"in_force": "readings sent are judged by it", "answer": "the first command by it is consumed"}
     rows = [[label, *(f"{result[key][name]:.1f} ms" for name in names)] for key, label in labels.items()]
-    print_markdown(f"{result['settings']} settings, interval {result['checkpoint_interval']}", columns, rows)
+    title = f"{result['settings']} settings, interval {result['checkpoint_interval']}"
+    print_markdown(title, (what, "p50", "p95", "p99", "longest"), rows, left=(what,))
 
 
 def main() -> None:

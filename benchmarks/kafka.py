@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any, Final
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
-from benchmarks.processes import EXAMPLE, run_module
-from benchmarks.report import Column, print_table
+from benchmarks.processes import EXAMPLE
+from benchmarks.report import note, print_table
+from benchmarks.running import run_bounded
 from benchmarks.topics import broker_or_own, create_topic, load_readings, load_settings, read_commands
 from benchmarks.workload import Commands, Rooms, expected_commands, mismatch
 from penstock.machine.kafka_broker import KafkaBroker
@@ -58,7 +58,7 @@ def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> d
         create_topic(kafka, f"{work.name}-readings", sizes.partitions)
         load_settings(kafka, f"{work.name}-settings", rooms)
         load_readings(kafka, f"{work.name}-readings", sizes.partitions, readings)
-        print(f"{sizes.readings:,} readings are on their topic", file=sys.stderr, flush=True)
+        note(f"{sizes.readings:,} readings are on their topic")
         runs = [
             _run(kafka, form, delivery, sizes, expected, work / f"{form}-{delivery}")
             for form in sizes.forms
@@ -87,13 +87,8 @@ def _run(
         "settings": f"kafka://{broker.bootstrap}/{topics}-settings?format=protobuf",
         "heaters": f"kafka://{broker.bootstrap}/{output}?format=protobuf&delivery={delivery}",
     }
-    arguments = [str(EXAMPLE / FORMS[form]), "--bounded", "--checkpoint", str(work / "checkpoint")]
-    arguments += ["--cores", str(sizes.cores)]
-    for name, uri in bindings.items():
-        arguments += ["-D", f"{name}={uri}"]
-    for setting in sizes.spark:
-        arguments += ["--spark", setting]
-    result, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    options = ["--cores", str(sizes.cores), *(word for one in sizes.spark for word in ("--spark", one))]
+    result, rss_mb = run_bounded(str(EXAMPLE / FORMS[form]), bindings, options, work)
     found = read_commands(broker, output)
     differs = mismatch(found.commands, expected)
     ends = batch_ends(work / "checkpoint")
@@ -113,9 +108,7 @@ def _run(
         "rss_mb": rss_mb,
         "batches": accounts,
     }
-    print(
-        f"{form}, {delivery}: {report['readings_per_s']:,} readings/s, {differs}", file=sys.stderr, flush=True
-    )
+    note(f"{form}, {delivery}: {report['readings_per_s']:,} readings/s, {differs}")
     shutil.rmtree(work)
     return report
 
@@ -123,13 +116,8 @@ def _run(
 def show(result: dict[str, Any]) -> None:
     """Print the measurements, and where the time went, as tables."""
     counts = ("commands", "missing", "extra", "wrong")
-    columns = [
-        Column("function", left=True),
-        Column("delivery", left=True),
-        Column("readings/s"),
-        Column("steady"),
-    ]
-    columns += [Column(name) for name in counts] + [Column("memory MB")]
+    runs = ("function", "delivery")
+    columns = (*runs, "readings/s", "steady", *counts, "memory MB")
     rows = [
         [run["form"], run["delivery"], f"{run['readings_per_s']:,}", f"{run['steady_readings_per_s']:,}"]
         + [f"{run[name]:,}" for name in counts]
@@ -137,16 +125,11 @@ def show(result: dict[str, Any]) -> None:
         for run in result["runs"]
     ]
     title = f"Kafka to Kafka: {result['readings']:,} readings, {result['sensors']:,} sensors, {result['cores']} cores"
-    print_table(title, columns, rows)
+    print_table(title, columns, rows, left=runs)
     phases = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
-    columns = [
-        Column("function", left=True),
-        Column("delivery", left=True),
-        *(Column(name) for name in phases),
-    ]
-    columns += [Column("state update"), Column("state commit")]
+    columns = (*runs, *phases, "state update", "state commit")
     rows = [[run["form"], run["delivery"], *_phases(run, phases)] for run in result["runs"]]
-    print_table("Where a micro-batch's time goes: medians without the first, ms", columns, rows)
+    print_table("Where a micro-batch's time goes: medians without the first, ms", columns, rows, left=runs)
 
 
 def _phases(run: dict[str, Any], phases: Sequence[str]) -> list[str]:

@@ -10,10 +10,8 @@ the input.
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +24,13 @@ import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
+from benchmarks.input_files import write_parts
 from benchmarks.processes import EXAMPLE, run_module
-from benchmarks.report import Column, print_table
+from benchmarks.report import note, print_table
+from benchmarks.running import run_bounded
 from benchmarks.workload import OFF, ON, Commands, Readings, Rooms, expected_commands, mismatch
 
-__all__ = ["Input", "Sizes", "main", "measure", "read_commands", "report", "run_peer", "run_penstock"]
+__all__ = ["Input", "Sizes", "measure", "read_commands", "report", "run_peer", "run_penstock"]
 
 _WARM_UP_ROWS: Final = 100_000
 _SWEEP_KEYS: Final = (1_000, 10_000, 100_000, 1_000_000)
@@ -87,22 +87,8 @@ class Runs:
 
 def write_input(folder: Path, rooms: Rooms, parts: Sequence[Readings], warm_up_rows: int) -> Input:
     """Write the settings and the readings, one file for each part; the first one is the warm-up."""
-    (folder / "readings").mkdir(parents=True)
-    (folder / "settings").mkdir()
-    for number, part in enumerate(parts):
-        path = folder / "readings" / f"{number:04d}.parquet"
-        columns = {"sensor_id": part.sensor_id.astype(np.int64), "temperature": part.temperature}
-        pq.write_table(pa.table(columns), path)
-        # Spark's file source sorts by modification time, penstock's by name.
-        os.utime(path, (number, number))
-    delta = np.full(rooms.count, rooms.delta)
-    settings = {
-        "sensor_id": np.arange(rooms.count),
-        "desired": rooms.desired,
-        "up_delta": delta,
-        "down_delta": delta,
-    }
-    pq.write_table(pa.table(settings), folder / "settings" / "0000.parquet")
+    write_parts(folder / "readings", (part.table() for part in parts))
+    write_parts(folder / "settings", [rooms.settings()])
     return Input(folder, sum(map(len, parts)) - warm_up_rows, expected_commands(rooms, list(parts)))
 
 
@@ -128,10 +114,7 @@ def run_penstock(job: str, given: Input, options: Sequence[str], work: Path) -> 
         "settings": f"parquet:{given.folder / 'settings'}?max_files_per_batch=1",
         "heaters": f"parquet:{work / 'out'}",
     }
-    arguments = [str(EXAMPLE / job), "--bounded", "--checkpoint", str(work / "checkpoint"), *options]
-    for name, uri in bindings.items():
-        arguments += ["-D", f"{name}={uri}"]
-    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    _, rss_mb = run_bounded(str(EXAMPLE / job), bindings, options, work)
     files = sorted((work / "out").glob("*.parquet"))
     return read_commands([[path] for path in files]), rss_mb
 
@@ -206,7 +189,7 @@ def _take_turn(runs: Runs, given: Input, place: Path, run: Callable[[Path], tupl
     ends = batch_ends(place / "checkpoint")
     runs.rows_per_s.append(given.rows / (ends[-1] - ends[0]))
     runs.rss_mb.append(rss_mb)
-    print(f"{place.name}: {runs.rows_per_s[-1]:,.0f} rows/s, {rss_mb:,} MB", file=sys.stderr, flush=True)
+    note(f"{place.name}: {runs.rows_per_s[-1]:,.0f} rows/s, {rss_mb:,} MB")
     shutil.rmtree(place)
 
 
@@ -235,11 +218,6 @@ def report(
             "pyspark_modes_rows_per_s": modes,
         }
     return result
-
-
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, _measure, _show, {"sweep": "penstock alone at 1k, 10k, 100k and 1M keys"})
 
 
 def _measure(sizes: Sizes, work: Path, *, sweep: bool) -> dict[str, Any]:
@@ -274,17 +252,11 @@ def show(results: Sequence[dict[str, Any]]) -> None:
                     f"{result['rss_mb'][name]:,}",
                 ]
             )
-    columns = [
-        Column("keys"),
-        Column("contestant", left=True),
-        Column("rows/s"),
-        Column("ratio"),
-        Column("memory MB"),
-    ]
+    columns = ("keys", "contestant", "rows/s", "ratio", "memory MB")
     first = results[0]
     title = f"Keyed state: {first['rows']:,} rows, {first['cores']} cores, {first['emit_share']:.0%} emit a command"
-    print_table(title, columns, rows)
+    print_table(title, columns, rows, left=("contestant",))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, _measure, _show, {"sweep": "penstock alone at 1k, 10k, 100k and 1M keys"})

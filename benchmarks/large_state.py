@@ -10,12 +10,7 @@ texts must be unchanged.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,14 +21,16 @@ import pyarrow.parquet as pq
 
 from benchmarks.batches import last_batch
 from benchmarks.command import option, run_command
+from benchmarks.input_files import write_parts
 from benchmarks.large_state_job import text_of
-from benchmarks.processes import end_session, python_process, result_of
-from benchmarks.report import Column, print_table
+from benchmarks.processes import Background, end_session, family_of, python_process, result_of
+from benchmarks.report import note, print_table
+from benchmarks.running import RunningJob
 from penstock.snapshots.digests import Digest
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 _JOB: Final = Path(__file__).with_name("large_state_job.py")
 _SAMPLE_S: Final = 0.25
@@ -64,59 +61,47 @@ class _Peak:
 
 def _memory(root: int) -> _Peak:
     """Return the current memory of a process and its descendants, without file pages; shared pages count once."""
-    parents: dict[int, int] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                parents[int(entry.name)] = int(
-                    Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1]
-                )
     found = _Peak()
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        waiting += [child for child, parent in parents.items() if parent == pid]
+    for process in family_of(root):
         with contextlib.suppress(OSError):
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+            name = Path(f"/proc/{process.pid}/comm").read_text().strip()
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
             values = dict(line.split(":", 1) for line in lines)
             size = int(values["Pss_Anon"].split()[0]) // 1024
-            kind = "JVM" if name == "java" else "driver" if pid == root else "workers"
+            kind = "JVM" if name == "java" else "driver" if process.pid == root else "workers"
             found.kinds[kind] = found.kinds.get(kind, 0) + size
             found.total += size
     return found
 
 
-@contextlib.contextmanager
-def _watched(pid: int) -> Iterator[_Peak]:
-    peak, ended = _Peak(), threading.Event()
+class _Watch(Background):
+    """Samples the memory of a process and its descendants."""
 
-    def watch() -> None:
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self._pid: Final = pid
+        self.peak = _Peak()
+
+    def run(self) -> None:
+        """Sample until the end."""
         # Counting the pages of gigabytes takes a while, so frequent sampling would slow down the sampled processes.
         pause_s = _SAMPLE_S
-        while not ended.wait(pause_s):
+        while not self.ended.wait(pause_s):
             begun_s = time.thread_time()
-            now = _memory(pid)
+            now = _memory(self._pid)
             pause_s = max(_SAMPLE_S, 10 * (time.thread_time() - begun_s))
-            if now.total > peak.total:
-                peak.total, peak.kinds = now.total, now.kinds
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        thread.join()
+            self.peak = max(self.peak, now, key=lambda one: one.total)
 
 
 def write_input(folder: Path, sizes: Sizes) -> None:
     """Write a file of notes for each micro-batch."""
-    folder.mkdir(parents=True)
-    for number, start in enumerate(range(0, sizes.keys, sizes.batch_keys)):
-        keys = np.arange(start, min(start + sizes.batch_keys, sizes.keys))
-        table = pa.table({"key": keys, "length": np.full(len(keys), sizes.length)})
-        pq.write_table(table, folder / f"{number:05}.parquet")
+    starts = range(0, sizes.keys, sizes.batch_keys)
+    write_parts(folder, (notes(range(at, min(at + sizes.batch_keys, sizes.keys)), sizes) for at in starts))
+
+
+def notes(keys: range, sizes: Sizes) -> pa.Table:
+    """Return a note for each key."""
+    return pa.table({"key": np.arange(keys.start, keys.stop), "length": np.full(len(keys), sizes.length)})
 
 
 def expected_digest(sizes: Sizes, schema: pa.Schema) -> str:
@@ -130,30 +115,15 @@ def expected_digest(sizes: Sizes, schema: pa.Schema) -> str:
     return digest.hex()
 
 
-class _Job:
-    """The running job, in its own process."""
-
-    def __init__(self, work: Path, name: str, sizes: Sizes, *options: str) -> None:
-        self.checkpoint: Final = work / name
-        self._log: Final = work / f"{name}.log"
-        notes = f"parquet:{work / 'notes'}?max_files_per_batch=1"
-        arguments = [str(_JOB), "--checkpoint", str(self.checkpoint), "--parallelism", str(sizes.tasks)]
-        arguments += ["-D", f"notes={notes}", "-D", f"kept=jsonl:{work / name}-kept", *options]
-        self.process: Final = python_process("penstock.cli", ["run", *arguments], self._log)
-
-    def await_true(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"The job did not get this far:\n{self._log.read_text()[-2000:]}")
-            time.sleep(0.2)
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.communicate(timeout=300)
-        finally:
-            end_session(self.process)
+def _running(work: Path, name: str, sizes: Sizes, *options: str) -> RunningJob:
+    folder = work / name
+    folder.mkdir()
+    bindings = {
+        "notes": f"parquet:{work / 'notes'}?max_files_per_batch=1",
+        "kept": f"jsonl:{folder / 'kept'}",
+    }
+    options = ("--parallelism", str(sizes.tasks), "-o", "json", *options)
+    return RunningJob(folder, bindings, options, ("penstock.cli", "run"), job=_JOB, patience_s=_PATIENCE_S)
 
 
 def _run_measured(work: Path, name: str, *arguments: str) -> tuple[float, _Peak, dict[str, Any]]:
@@ -162,13 +132,14 @@ def _run_measured(work: Path, name: str, *arguments: str) -> tuple[float, _Peak,
     begun_s = time.monotonic()
     process = python_process("penstock.cli", [*arguments, "-o", "json"], log)
     try:
-        with _watched(process.pid) as peak:
+        with _Watch(process.pid) as watch:
             output, _ = process.communicate()
     finally:
         end_session(process)
     told = result_of(process, output, log)
-    print(name, round(time.monotonic() - begun_s, 1), peak, file=sys.stderr, flush=True)
-    return time.monotonic() - begun_s, peak, told
+    seconds = time.monotonic() - begun_s
+    note(f"{name}: {seconds:.1f} s, {watch.peak}")
+    return seconds, watch.peak, told
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
@@ -178,7 +149,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
     places = {name: work / name for name in ("dump", "savepoint", "after")}
 
-    def note(step: str, seconds: float, peak: _Peak, held: int) -> None:
+    def add_step(step: str, seconds: float, peak: _Peak, held: int) -> None:
         row = {
             "step": step,
             "seconds": round(seconds, 1),
@@ -186,36 +157,36 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             "beyond_mb": peak.total - held,
         }
         steps.append(row | {kind: peak.kinds.get(kind, 0) for kind in ("driver", "JVM", "workers")})
-        print(steps[-1], file=sys.stderr, flush=True)
+        note(steps[-1])
 
-    job = _Job(work, "first", sizes)
+    job = _running(work, "first", sizes)
     try:
         begun_s = time.monotonic()
-        with _watched(job.process.pid) as loading:
-            job.await_true(lambda: last_batch(job.checkpoint) >= batches - 1)
-        held = _memory(job.process.pid).total
-        note("load", time.monotonic() - begun_s, loading, held)
+        with _Watch(job.pid) as loading:
+            job.await_true("all notes", lambda: last_batch(job.checkpoint) >= batches - 1)
+        held = _memory(job.pid).total
+        add_step("load", time.monotonic() - begun_s, loading.peak, held)
         dump = ("state", "dump", str(job.checkpoint), "--to", str(places["dump"]), "--format", sizes.form)
-        note("dump", *_run_measured(work, "dump-of-it", *dump)[:2], 0)
+        add_step("dump", *_run_measured(work, "dump-of-it", *dump)[:2], 0)
         saved = _run_measured(
             work, "saving", "savepoint", str(job.checkpoint), "--to", str(places["savepoint"])
         )
-        note("savepoint", *saved[:2], 0)
-        with _watched(job.process.pid) as rescaling:
+        add_step("savepoint", *saved[:2], 0)
+        with _Watch(job.pid) as rescaling:
             wanted = ("--parallelism", str(sizes.after), "--timeout", "1800")
             _, _, answer = _run_measured(work, "rescaling", "rescale", str(job.checkpoint), *wanted)
             add_notes(work / "notes", sizes, batches)
-            job.await_true(lambda: last_batch(job.checkpoint) >= 1)
-        note("rescale", answer["seconds"], rescaling, held)
+            job.await_true("notes after the rescaling", lambda: last_batch(job.checkpoint) >= 1)
+        add_step("rescale", answer["seconds"], rescaling.peak, held)
     finally:
         job.end()
-    restored = _Job(work, "second", sizes, "--from-savepoint", saved[2]["uri"])
+    restored = _running(work, "second", sizes, "--from-savepoint", saved[2]["uri"])
     try:
         begun_s = time.monotonic()
-        with _watched(restored.process.pid) as restoring:
-            restored.await_true(lambda: last_batch(restored.checkpoint) >= 1)
-        now = _memory(restored.process.pid).total
-        note("restore", time.monotonic() - begun_s, restoring, now)
+        with _Watch(restored.pid) as restoring:
+            restored.await_true("the notes again", lambda: last_batch(restored.checkpoint) >= 1)
+        now = _memory(restored.pid).total
+        add_step("restore", time.monotonic() - begun_s, restoring.peak, now)
         after = ("savepoint", str(restored.checkpoint), "--to", str(places["after"]))
         last = _run_measured(work, "saving-again", *after)
     finally:
@@ -226,10 +197,9 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 def add_notes(folder: Path, sizes: Sizes, number: int) -> None:
     """Add two more micro-batches, of existing keys."""
     for more in (number, number + 1):
-        table = pa.table({"key": np.arange(100), "length": np.full(100, sizes.length)})
-        hidden = folder / f".{more:05}.parquet"
-        pq.write_table(table, hidden)
-        hidden.rename(folder / f"{more:05}.parquet")
+        hidden = folder / f".{more:04}.parquet"
+        pq.write_table(notes(range(100), sizes), hidden)
+        hidden.rename(folder / f"{more:04}.parquet")
 
 
 def _checked(sizes: Sizes, steps: list[dict[str, Any]], uris: list[str]) -> dict[str, Any]:
@@ -251,15 +221,11 @@ def show(result: dict[str, Any]) -> None:
     names = ("step", "seconds", "peak_mb", "beyond_mb", "driver", "JVM", "workers")
     print_table(
         f"{result['text_mb']} MB of text in {result['keys']} keys; number of files: {result['files']}",
-        [Column(name.replace("_mb", " MB"), left=name == "step") for name in names],
+        [name.replace("_mb", " MB") for name in names],
         [[str(step[name]) for name in names] for step in result["steps"]],
+        left=("step",),
     )
 
 
-def main() -> None:
-    """Run the benchmark."""
-    run_command(Sizes, measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

@@ -6,9 +6,6 @@ of `penstock run`; with `--checkpoint-interval 5s` it runs in real time. `benchm
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +15,15 @@ import numpy as np
 
 from benchmarks.command import option, run_command
 from benchmarks.probe import Probe, Trips, percentiles, probe_rooms
-from benchmarks.processes import EXAMPLE, end_session, python_process, result_of
-from benchmarks.report import Column, print_table
-from benchmarks.topics import broker_or_own, create_topic, load_settings
+from benchmarks.processes import EXAMPLE
+from benchmarks.report import note, print_table
+from benchmarks.running import RunningJob
+from benchmarks.topics import Topics, broker_or_own, load_settings
 from benchmarks.workload import Rooms
 from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["Sizes", "main", "measure"]
 
-_PATIENCE_S: Final = 180.0
 _RECURRENCE_S: Final = 60
 
 
@@ -60,55 +57,39 @@ def measure(sizes: Sizes, work: Path, *, broker: KafkaBroker | None = None) -> d
     Topics are named after the folder.
     """
     with broker_or_own(broker) as kafka:
-        create_topic(kafka, f"{work.name}-settings", 1)
-        create_topic(kafka, f"{work.name}-readings", sizes.partitions)
-        create_topic(kafka, f"{work.name}-heaters", sizes.partitions)
-        load_settings(kafka, f"{work.name}-settings", sizes.rooms)
-        log = work / "stderr.log"
-        job = python_process("benchmarks.run_job", _job_arguments(kafka, sizes, work), log)
-        topics = (f"{work.name}-readings", f"{work.name}-heaters")
+        topics = Topics.named(kafka, work.name)
+        topics.create(kafka, sizes.partitions)
+        load_settings(kafka, topics.settings, sizes.rooms)
+        job = _run_job(kafka, sizes, work)
         try:
-            with Probe(kafka, *topics, sizes.rooms, sizes.partitions) as probe:
-                trips = _measure(probe, sizes, lambda: _check(job, log))
-            job.send_signal(signal.SIGINT)
-            output, _ = job.communicate(timeout=_PATIENCE_S)
+            with Probe(kafka, topics.readings, topics.heaters, sizes.rooms, sizes.partitions) as probe:
+                trips = _measure(probe, sizes, job.check)
         finally:
-            end_session(job)
-        return _result(sizes, trips, result_of(job, output, log))
+            account = job.end()
+        return _result(sizes, trips, account)
 
 
 def _measure(probe: Probe, sizes: Sizes, check: Callable[[], None]) -> Trips:
     """Send the readings of the warm-up and those that count."""
     probe.await_job(sizes.settled_s, check)
-    print("the job answers; warming up", file=sys.stderr, flush=True)
+    note("the job answers; warming up")
     probe.send(sizes.warm_up, sizes.rate_per_s, check)
-    print("measuring", file=sys.stderr, flush=True)
+    note("measuring")
     probe.send(sizes.records, sizes.rate_per_s, check)
     probe.await_answers()
     return probe.trips(sizes.warm_up, probe.sent)
 
 
-def _check(job: subprocess.Popen[str], log: Path) -> None:
-    """Raise if the job has ended."""
-    if job.poll() is not None:
-        result_of(job, "", log)
-        raise RuntimeError("The job ended while readings flowed.")
-
-
-def _job_arguments(broker: KafkaBroker, sizes: Sizes, work: Path) -> list[str]:
-    arguments = [str(EXAMPLE / sizes.job), "--checkpoint", str(work / "checkpoint")]
+def _run_job(broker: KafkaBroker, sizes: Sizes, work: Path) -> RunningJob:
     topics = f"kafka://{broker.bootstrap}/{work.name}"
     bindings = {
         "readings": f"{topics}-readings?format=protobuf",
         "settings": f"{topics}-settings?format=protobuf",
         "heaters": f"{topics}-heaters?format=protobuf&delivery={sizes.delivery}",
     }
-    for name, uri in bindings.items():
-        arguments += ["-D", f"{name}={uri}"]
-    arguments += ["--checkpoint-interval", sizes.checkpoint_interval]
-    for setting in sizes.spark:
-        arguments += ["--spark", setting]
-    return arguments
+    options = ["--checkpoint-interval", sizes.checkpoint_interval]
+    options += [word for setting in sizes.spark for word in ("--spark", setting)]
+    return RunningJob(work, bindings, options, job=EXAMPLE / sizes.job)
 
 
 def _result(sizes: Sizes, trips: Trips, run: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +114,7 @@ def _result(sizes: Sizes, trips: Trips, run: dict[str, Any]) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
     names = ("p50", "p95", "p99", "max")
-    columns = [Column(f"{name} ms") for name in names]
+    columns = [f"{name} ms" for name in names]
     rows = [[f"{result[f'{name}_ms']:.1f}" for name in names]]
     print_table(f"Latency: {result['records']:,} records at {result['rate_per_s']} a second", columns, rows)
     spent = ", ".join(f"{name} {value:.0f}" for name, value in result["phases_ms"].items())

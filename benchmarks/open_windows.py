@@ -9,10 +9,8 @@ windows is compared with a fold of the input.
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +18,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import run_command
-from benchmarks.report import Column, print_table
+from benchmarks.input_files import write_parts
+from benchmarks.report import note, print_table
 from benchmarks.window_jobs import OPEN_MS, SIZE_MS
 from benchmarks.windows import Expected, check, fold, run
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 _WINDOWS: Final = (10_000, 100_000, 1_000_000)
 
@@ -73,7 +71,6 @@ class Measured:
 
 def write_input(folder: Path, windows: int, per_key: int, sizes: Sizes) -> Input:
     """Write readings for the windows, and one reading that ends them."""
-    folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     keys = max(windows // per_key, 1)
     numbers = random.permutation(windows)
@@ -90,10 +87,7 @@ def write_input(folder: Path, windows: int, per_key: int, sizes: Sizes) -> Input
         for part in parts
     ]
     last = pa.table({"key": [0], "at": [windows * SIZE_MS + 2 * OPEN_MS], "value": [0.0]})
-    for number, table in enumerate([*tables, last]):
-        path = folder / f"{number:04d}.parquet"
-        pq.write_table(table, path)
-        os.utime(path, (number, number))
+    write_parts(folder, [*tables, last])
     return Input(folder, len(fills), fold(pa.concat_tables(tables)))
 
 
@@ -109,7 +103,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         for (road, *place), measured in found.items():
             _measure_once(road, inputs[place[0], place[1]], measured, sizes, work / "run")
             told = f"{road}, {place[1]:,} windows, {place[0]:,} a key: {measured.batches_ms[-1]:,.0f} ms, "
-            print(f"{told}end {measured.ends_ms[-1]:,.0f} ms", file=sys.stderr, flush=True)
+            note(f"{told}end {measured.ends_ms[-1]:,.0f} ms")
     least = min(sizes.windows)
     rows = [
         {"road": road, "per_key": per_key, "windows": windows}
@@ -154,24 +148,9 @@ def _times_ms(checkpoint: Path, fills: int, sizes: Sizes) -> list[float]:
     return found
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, measure, show)
-
-
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
-    columns = [
-        Column("road", left=True),
-        Column("of a key"),
-        Column("open windows"),
-        Column("batch ms"),
-        Column("growth"),
-        Column("end ms"),
-        Column("end us/window"),
-        Column("growth"),
-        Column("memory MB"),
-    ]
+    columns = ("road", "of a key", "open windows", "batch ms", "growth", "end ms", "end us/window", "growth")
     rows = [
         [
             row["road"],
@@ -187,8 +166,8 @@ def show(result: dict[str, Any]) -> None:
         for row in result["runs"]
     ]
     title = f"Open windows: {result['batch_rows']:,} random records a micro-batch, {result['cores']} cores"
-    print_table(title, columns, rows)
+    print_table(title, (*columns, "memory MB"), rows, left=("road",))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

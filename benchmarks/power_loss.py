@@ -22,14 +22,14 @@ import numpy as np
 import penstock as ps
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
-from benchmarks.report import Column, print_table
+from benchmarks.report import print_table
 from penstock.base.durable import write_atomically
 from penstock.checkpoints.checkpoint_sync import CheckpointSync
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
 from penstock.sinks.file_sink import FilesSink
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,11 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
     names = ("without_ms", "with_ms", "cost_ms", "sync_ms", "waited_ms")
-    columns = [Column(name.replace("_", " ")) for name in names]
+    columns = [name.replace("_", " ") for name in names]
     title = f"Micro-batches without and with sync: {result['pairs']} pairs, output made visible by {result['sinks']}"
     print_table(title, columns, [[f"{result[name]:.1f}" for name in names]])
     print(f"The sync costs {100 * result['cost_share']:.1f} % of a micro-batch.")
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, measure, show)
-
-
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

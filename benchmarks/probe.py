@@ -8,16 +8,15 @@ us): messages are made beforehand, readings are sent in ticks of a millisecond, 
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.processes import Background
 from benchmarks.topics import consumer, producer
 from benchmarks.wire import decode_packed, reading_messages
 from benchmarks.workload import OFF, ON, Commands, Floats, Rooms, places
@@ -53,7 +52,7 @@ class Trips:
     repeated: int
 
 
-class Probe:
+class Probe(Background):
     """Sends readings and takes commands; a context manager. Sending is done by the calling thread.
 
     Args:
@@ -75,6 +74,7 @@ class Probe:
         *,
         broker_stops: bool = False,
     ) -> None:
+        super().__init__()
         self._topic: Final = readings
         self._sensors: Final = rooms.count - _SCOUTS
         self._partitions: Final = partitions
@@ -90,23 +90,14 @@ class Probe:
         settings = {"linger.ms": 0, "compression.type": "none", "enable.idempotence": broker_stops}
         self._producer: Final = producer(broker, **settings)
         self._consumer: Final = consumer(broker, heaters, new_records=True)
-        self._thread: Final = threading.Thread(target=self._take, daemon=True)
-        self._ended: Final = threading.Event()
         self._failed: BaseException | None = None
         self._taken: list[tuple[bytes, bytes, float]] = []
         self._count = 0
         self._sent = array("d")
         self._late = array("d")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         self._consumer.close()
         self._producer.flush(10)
 
@@ -171,11 +162,11 @@ class Probe:
         value, key, partition = self._messages[place]
         self._producer.produce(self._topic, value, key, partition)
 
-    def _take(self) -> None:
+    def run(self) -> None:
         """Take commands as they come."""
         client = self._consumer
         try:
-            while not self._ended.is_set():
+            while not self.ended.is_set():
                 first = client.poll(0.1)
                 if first is None:
                     continue

@@ -10,19 +10,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 __all__ = [
     "EXAMPLE",
+    "Background",
     "ContestantError",
     "MemoryWatch",
     "Program",
     "TreeUsage",
+    "binding_options",
     "end_session",
+    "family_of",
     "python_process",
     "result_of",
     "run_module",
@@ -38,6 +40,11 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 class ContestantError(RuntimeError):
     """The failure of a contestant's process; the message ends with its last output."""
+
+
+def binding_options(bindings: Mapping[str, str]) -> list[str]:
+    """Return bindings as options of `penstock run` and of `benchmarks.run_job`."""
+    return [word for name, uri in bindings.items() for word in ("-D", f"{name}={uri}")]
 
 
 def python_process(module: str, arguments: list[str], log: Path) -> subprocess.Popen[str]:
@@ -90,9 +97,7 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self._patience_s)
@@ -132,13 +137,28 @@ def end_session(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-class MemoryWatch:
+class Background(threading.Thread):
+    """Work beside a block, which goes on until `ended` is set at the end of the block; a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ended: Final = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.join()
+
+
+class MemoryWatch(Background):
     """Samples the resident memory of a process and all its descendants (driver, JVM, workers) from /proc."""
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        super().__init__()
+        self._pid: Final = pid
         self._peak_bytes = 0
 
     @property
@@ -146,53 +166,41 @@ class MemoryWatch:
         """The largest sum sampled."""
         return (self._peak_bytes + (1 << 19)) >> 20
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(_SAMPLE_S):
+    def run(self) -> None:
+        """Sample until the end."""
+        while not self.ended.wait(_SAMPLE_S):
             self._peak_bytes = max(self._peak_bytes, TreeUsage.of(self._pid).memory_bytes)
 
 
 @dataclass(frozen=True)
 class TreeUsage:
-    """The usage of a process and its descendants at one moment: resident memory, open files, number of processes.
+    """The usage of a process and its descendants at one moment: resident memory and open files.
 
     `cpu_s` is their CPU time since their start, including that of ended descendants.
     """
 
     memory_bytes: int
     open_files: int
-    processes: int
     cpu_s: float
 
     @classmethod
     def of(cls, root: int) -> TreeUsage:
         """Return the usage of a process and its descendants, read from /proc."""
-        children: dict[int, list[int]] = {}
-        found: dict[int, _Process] = {}
-        for process in _processes():
-            children.setdefault(process.parent, []).append(process.pid)
-            found[process.pid] = process
-        waiting, family = [root], []
-        while waiting:
-            pid = waiting.pop()
-            waiting += children.get(pid, [])
-            family.append(pid)
-        known = [found[pid] for pid in family if pid in found]
+        family = family_of(root)
         return cls(
-            sum(process.memory_bytes for process in known),
-            sum(map(_open_files, family)),
-            len(family),
-            sum(process.cpu_s for process in known),
+            sum(process.memory_bytes for process in family),
+            sum(_open_files(process.pid) for process in family),
+            sum(process.cpu_s for process in family),
         )
+
+
+def family_of(root: int) -> list[_Process]:
+    """Return a process and its descendants that have not ended, read from /proc."""
+    found = {process.pid: process for process in _processes()}
+    family = [found[root]] if root in found else []
+    for one in family:
+        family += [process for process in found.values() if process.parent == one.pid]
+    return family
 
 
 def _open_files(pid: int) -> int:

@@ -7,7 +7,6 @@ between the worker and the JVM. This is not a benchmark by itself: `benchmarks.k
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from penstock.spark.session import SessionSettings, open_session
+from benchmarks.peer_query import run_query
 
 __all__ = ["main"]
 
@@ -107,27 +106,7 @@ def _commands(spark: SparkSession, data: Path, mode: str) -> DataFrame:
 
 def main() -> None:
     """Run the peer on a folder with `readings` and `settings`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=["row", "pandas"])
-    parser.add_argument("--data", required=True, type=Path)
-    parser.add_argument("--output", required=True, type=Path)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--cores", type=int, default=2)
-    arguments = parser.parse_args()
-    arguments.checkpoint.mkdir(parents=True)
-    # The peer gets penstock's own Spark settings: the same state store, file system and number of partitions.
-    settings = SessionSettings(
-        app_name="peer",
-        master=f"local[{arguments.cores}]",
-        parallelism=arguments.cores,
-        log_file=arguments.checkpoint / "spark.log",
-    )
-    with open_session(settings) as spark:
-        writer = _commands(spark, arguments.data, arguments.mode).writeStream.format("parquet")
-        writer = writer.option("checkpointLocation", str(arguments.checkpoint)).trigger(availableNow=True)
-        query = writer.start(str(arguments.output))
-        query.awaitTermination()
-    print("{}", flush=True)
+    run_query(__doc__, ("row", "pandas"), _commands)
 
 
 if __name__ == "__main__":

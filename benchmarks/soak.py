@@ -17,24 +17,21 @@ import contextlib
 import os
 import statistics
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
-from benchmarks.processes import TreeUsage
-from benchmarks.report import Column, print_table
+from benchmarks.processes import Background, TreeUsage
+from benchmarks.report import print_table
 from benchmarks.running import RunningJob
 from benchmarks.workload import Rooms
 from penstock.bindings.parse import parse_binding
@@ -126,25 +123,7 @@ class _Clock:
         return (time_s - self.begin) / self._seconds
 
 
-class _Beside(threading.Thread):
-    """A background thread next to the job, until `_ended` is set; a context manager."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self._ended: Final = threading.Event()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self.join()
-
-
-class _Usage(_Beside):
+class _Usage(Background):
     """A recorder that samples the resources of a job; a context manager."""
 
     def __init__(self, job: RunningJob, clock: _Clock, interval_s: float, batches: Callable[[], int]) -> None:
@@ -169,7 +148,7 @@ class _Usage(_Beside):
     def run(self) -> None:
         """Sample until the end."""
         cpu_s, batches = TreeUsage.of(self._job.pid).cpu_s, self._batches()
-        while not self._ended.wait(self._interval_s):
+        while not self.ended.wait(self._interval_s):
             at = self._clock.part()
             used = TreeUsage.of(self._job.pid)
             sizes, files = _sizes_of(self._job.checkpoint)
@@ -209,7 +188,7 @@ def _sizes_of(folder: Path) -> tuple[Counter[str], int]:
     return sizes, files
 
 
-class _Feed(_Beside):
+class _Feed(Background):
     """A feed of one file of readings per period, which also records the micro-batch durations; a context manager.
 
     Files that were read in committed micro-batches are deleted, and so are outputs after some seconds.
@@ -227,7 +206,7 @@ class _Feed(_Beside):
     def run(self) -> None:
         """Feed until the end."""
         number = 1
-        while not self._ended.wait(self._sizes.period_s):
+        while not self.ended.wait(self._sizes.period_s):
             _offer(self._folder, number)
             number += 1
             for metrics in self._metrics.read():
@@ -263,17 +242,8 @@ def _make_inputs(folder: Path, sizes: Sizes) -> None:
     rooms = Rooms(sizes.keys, 0.45)
     for name in ("readings", "settings", "heaters"):
         (folder / name).mkdir(parents=True)
-    delta = np.full(sizes.keys, rooms.delta)
-    settings = {
-        "sensor_id": np.arange(sizes.keys),
-        "desired": rooms.desired,
-        "up_delta": delta,
-        "down_delta": delta,
-    }
-    pq.write_table(pa.table(settings), folder / "settings" / "0.parquet")
-    part = rooms.readings(sizes.rows, 0)
-    readings = {"sensor_id": part.sensor_id.astype(np.int64), "temperature": part.temperature}
-    pq.write_table(pa.table(readings), folder / "one.parquet")
+    pq.write_table(rooms.settings(), folder / "settings" / "0.parquet")
+    pq.write_table(rooms.readings(sizes.rows, 0).table(), folder / "one.parquet")
     _offer(folder, 0)
 
 
@@ -385,13 +355,13 @@ def show(result: dict[str, Any]) -> None:
         ]
         for name, unit in _UNITS.items()
     ]
-    columns = [Column("", left=True), Column("second tenth"), Column("last tenth"), Column("growth")]
-    print_table(title, columns, rows)
+    columns = ("", "second tenth", "last tenth", "growth")
+    print_table(title, columns, rows, left=("",))
     folders = [
         [name, f"{early:,.2f}", f"{late:,.2f}", f"{late - early:+.2f} MB"]
         for name, (early, late) in result["checkpoint_folders_mb"].items()
     ]
-    print_table("The checkpoint by folder, MB", columns, folders)
+    print_table("The checkpoint by folder, MB", columns, folders, left=("",))
 
 
 def main() -> int:

@@ -13,25 +13,23 @@ from __future__ import annotations
 import datetime as dt
 import os
 import statistics
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.batches import last_batch
 from benchmarks.command import option, run_command
+from benchmarks.input_files import write_parts
 from benchmarks.processes import run_module
-from benchmarks.report import Column, print_table
+from benchmarks.report import note, print_facts
 from benchmarks.running import RunningJob
 from benchmarks.workload import Rooms
 from penstock.snapshots.snapshot_reader import verify
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 # Different files of readings; each is repeated under other names.
 _PARTS: Final = 50
@@ -82,21 +80,14 @@ class Dump:
 def write_input(folder: Path, sizes: Sizes) -> None:
     """Write settings of all rooms, and enough readings for the whole benchmark."""
     rooms = Rooms(sizes.keys, sizes.emit_share)
-    for name in ("readings", "settings", "heaters", "parts"):
+    for name in ("readings", "heaters", "parts"):
         (folder / name).mkdir(parents=True)
-    desired = rooms.desired
-    for number in range(sizes.settings_files):
-        start = number * sizes.settings_rows
-        rows = np.arange(start, min(start + sizes.settings_rows, sizes.keys))
-        delta = np.full(len(rows), rooms.delta)
-        settings = {"sensor_id": rows, "desired": desired[rows], "up_delta": delta, "down_delta": delta}
-        pq.write_table(pa.table(settings), folder / "settings" / f"{number:04d}.parquet")
+    starts = range(0, sizes.keys, sizes.settings_rows)
+    write_parts(folder / "settings", (rooms.settings(at, at + sizes.settings_rows) for at in starts))
     for number in range(sizes.files):
         part = folder / "parts" / f"{number % _PARTS}.parquet"
         if number < _PARTS:
-            found = rooms.readings(sizes.batch_rows, number)
-            readings = {"sensor_id": found.sensor_id.astype(np.int64), "temperature": found.temperature}
-            pq.write_table(pa.table(readings), part)
+            pq.write_table(rooms.readings(sizes.batch_rows, number).table(), part)
         os.link(part, folder / "readings" / f"{number:06d}.parquet")
 
 
@@ -136,7 +127,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
         dumps = []
         for number in range(sizes.dumps):
             dumps.append(take_dump(job.checkpoint, work / f"dump-{number}", sizes))
-            print(dumps[-1].told, file=sys.stderr, flush=True)
+            note(dumps[-1].told)
         beside = last_batch(job.checkpoint) + 1
         job.await_true("the micro-batch beside the last dump", lambda: last_batch(job.checkpoint) >= beside)
     finally:
@@ -181,29 +172,24 @@ def _result(sizes: Sizes, batches: list[dict[str, Any]], dumps: list[Dump]) -> d
     }
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, measure, show)
-
-
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
-    rows = [
-        [f"a micro-batch before, median of {result['batches_before']}", f"{result['before_ms']:,} ms"],
-        [f"a micro-batch during a dump, median of {result['batches_during']}", f"{result['during_ms']:,} ms"],
-        ["ratio", f"{result['ratio']:.2f}"],
-        ["a dump, from when Spark has started: median", f"{result['seconds']:.1f} s"],
-        ["a dump, the whole process: median", f"{result['process_s']:.1f} s"],
-        ["rows dumped", f"{result['rows']:,}"],
-        ["rows", f"{result['rows_per_s']:,} a second"],
-        ["keys", f"{result['keys_per_s']:,} a second"],
-    ]
+    facts = {
+        f"a micro-batch before, median of {result['batches_before']}": f"{result['before_ms']:,} ms",
+        f"a micro-batch during a dump, median of {result['batches_during']}": f"{result['during_ms']:,} ms",
+        "ratio": f"{result['ratio']:.2f}",
+        "a dump, from when Spark has started: median": f"{result['seconds']:.1f} s",
+        "a dump, the whole process: median": f"{result['process_s']:.1f} s",
+        "rows dumped": f"{result['rows']:,}",
+        "rows": f"{result['rows_per_s']:,} a second",
+        "keys": f"{result['keys_per_s']:,} a second",
+    }
     title = (
         f"Dump as {result['format']} of {result['keys']:,} keys, beside {result['batch_rows']:,} readings each "
         f"{result['interval_ms']:,} ms, {result['cores']} cores"
     )
-    print_table(title, [Column("", left=True), Column("")], rows)
+    print_facts(title, facts)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

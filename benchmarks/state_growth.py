@@ -8,27 +8,24 @@ the same logic on the same input. Every output is compared with a fold.
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
+from benchmarks.input_files import write_parts
 from benchmarks.keyed_state import Input, run_peer, run_penstock
 from benchmarks.keyed_state import Sizes as PeerSizes
-from benchmarks.report import Column, print_table
+from benchmarks.report import note, print_table
 from benchmarks.workload import Readings, Rooms, expected_commands, mismatch
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 _KEYS: Final = (10_000, 100_000, 1_000_000, 10_000_000)
 
@@ -65,32 +62,9 @@ def write_input(folder: Path, rooms: Rooms, sizes: Sizes, batches: int) -> Input
         moved = rooms.desired[sensors] - rooms.desired[known.sensor_id]
         parts.append(Readings(sensors, known.temperature + moved))
     parts += [rooms.readings(sizes.batch_rows, len(parts) + number) for number in range(batches)]
-    (folder / "readings").mkdir(parents=True)
-    (folder / "settings").mkdir()
-    for number, part in enumerate(parts):
-        columns: dict[str, Any] = {
-            "sensor_id": part.sensor_id.astype(np.int64),
-            "temperature": part.temperature,
-        }
-        _write(folder / "readings" / f"{number:04d}.parquet", columns, number)
-    desired = rooms.desired
-    for number, start in enumerate(starts):
-        rows = np.arange(start, min(start + sizes.settings_rows, rooms.count))
-        delta = np.full(len(rows), rooms.delta)
-        columns = {
-            "sensor_id": rows,
-            "desired": desired[rows],
-            "up_delta": delta,
-            "down_delta": delta,
-        }
-        _write(folder / "settings" / f"{number:04d}.parquet", columns, number)
+    write_parts(folder / "readings", (part.table() for part in parts))
+    write_parts(folder / "settings", (rooms.settings(at, at + sizes.settings_rows) for at in starts))
     return Input(folder, sum(map(len, parts)), expected_commands(rooms, parts))
-
-
-def _write(path: Path, columns: dict[str, Any], number: int) -> None:
-    pq.write_table(pa.table(columns), path)
-    # Spark's file source sorts by modification time, penstock's by name.
-    os.utime(path, (number, number))
 
 
 def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
@@ -119,7 +93,7 @@ def measure(sizes: Sizes, work: Path, *, peer: bool = True) -> dict[str, Any]:
             counted = min(sizes.counted, batches - sizes.warm_up)
             times_ms = (1000 * np.diff(ends[-counted - 1 :])).tolist()
             found.append(_row(name, keys, times_ms, rss_mb))
-            print(found[-1], file=sys.stderr, flush=True)
+            note(found[-1])
             shutil.rmtree(place)
     first = {row["contestant"]: row["batch_ms"] for row in reversed(found)}
     for row in found:
@@ -137,25 +111,13 @@ def _row(name: str, keys: int, times_ms: list[float], rss_mb: int) -> dict[str, 
     }
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, _measure, show, {"no_peer": "penstock alone"})
-
-
 def _measure(sizes: Sizes, work: Path, *, no_peer: bool) -> dict[str, Any]:
     return measure(sizes, work, peer=not no_peer)
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
-    columns = [
-        Column("contestant", left=True),
-        Column("keys held"),
-        Column("batch ms"),
-        Column("p95 ms"),
-        Column("growth"),
-        Column("memory MB"),
-    ]
+    columns = ("contestant", "keys held", "batch ms", "p95 ms", "growth", "memory MB")
     rows = [
         [
             row["contestant"],
@@ -168,8 +130,8 @@ def show(result: dict[str, Any]) -> None:
         for row in result["runs"]
     ]
     title = f"State growth: {result['batch_rows']:,} random records a micro-batch, {result['cores']} cores"
-    print_table(title, columns, rows)
+    print_table(title, columns, rows, left=("contestant",))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, _measure, show, {"no_peer": "penstock alone"})

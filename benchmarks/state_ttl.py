@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import run_command
-from benchmarks.processes import run_module
-from benchmarks.report import Column, print_table
+from benchmarks.input_files import write_parts
+from benchmarks.report import print_table
+from benchmarks.running import run_bounded
 from benchmarks.ttl_job import TTL
 
-__all__ = ["Sizes", "main", "measure"]
+__all__ = ["Sizes", "measure"]
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,13 @@ class Sizes:
 
 def write_input(folder: Path, sizes: Sizes) -> tuple[int, int]:
     """Write the visits; return the number of newcomers among them, and the number of files with first visits."""
-    folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     starts = range(0, sizes.keys, sizes.first_rows)
     parts = [np.arange(start, min(start + sizes.first_rows, sizes.keys)) for start in starts]
     parts += [random.integers(0, sizes.keys, sizes.batch_rows) for _ in range(sizes.batches)]
     ttl_ms = TTL.total_seconds() * 1000
     last = np.full(sizes.keys, -(2**62), np.int64)
-    expected = 0
+    expected, tables = 0, []
     for number, visitors in enumerate(parts):
         # All first visits are at one time, so that they expire together.
         at = 1000 * max(number - len(starts) + 1, 0)
@@ -54,7 +54,8 @@ def write_input(folder: Path, sizes: Sizes) -> tuple[int, int]:
         expected += int((last[came] + ttl_ms <= at).sum())
         last[came] = at
         visits = pa.table({"visitor": visitors.astype(np.int64), "at": np.full(len(visitors), at, np.int64)})
-        pq.write_table(visits, folder / f"{number:04d}.parquet")
+        tables.append(visits)
+    write_parts(folder, tables)
     return expected, len(starts)
 
 
@@ -62,10 +63,10 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     """Run the job. Raises RuntimeError if its newcomers differ from those of the fold."""
     expected, first = write_input(work / "visits", sizes)
     (work / "new").mkdir()
-    arguments = [str(Path(__file__).with_name("ttl_job.py")), "--bounded", "--cores", str(sizes.cores)]
-    arguments += ["--checkpoint", str(work / "checkpoint"), "-D", f"new=parquet:{work / 'new'}"]
-    arguments += ["-D", f"visits=parquet:{work / 'visits'}?max_files_per_batch=1"]
-    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    visits = f"parquet:{work / 'visits'}?max_files_per_batch=1"
+    bindings = {"visits": visits, "new": f"parquet:{work / 'new'}"}
+    job = str(Path(__file__).with_name("ttl_job.py"))
+    _, rss_mb = run_bounded(job, bindings, ["--cores", str(sizes.cores)], work)
     found = sum(pq.read_metadata(path).num_rows for path in (work / "new").glob("*.parquet"))
     if found != expected:
         raise RuntimeError(f"The job reported {found} newcomers, the fold {expected}.")
@@ -83,14 +84,9 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, measure, show)
-
-
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
-    columns = [Column(name) for name in ("keys", "batch ms", "p95 ms", "longest ms", "longest", "memory MB")]
+    columns = ("keys", "batch ms", "p95 ms", "longest ms", "longest", "memory MB")
     row = [f"{result[name]:,}" for name in ("keys", "batch_ms", "p95_ms", "longest_ms")]
     row += [f"{result['longest_by_median']:.2f}x", f"{result['rss_mb']:,}"]
     title = f"Expiring state: {result['batch_rows']:,} random records a micro-batch"
@@ -98,4 +94,4 @@ def show(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

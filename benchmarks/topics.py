@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types leave these out
@@ -23,6 +23,7 @@ from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = [
     "Output",
+    "Topics",
     "broker_or_own",
     "consumer",
     "count_records",
@@ -62,6 +63,27 @@ def create_topic(broker: KafkaBroker, name: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": _NO_LOG})
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(_PATIENCE_S)
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Where a contestant reads and writes: a broker's address and its topics."""
+
+    bootstrap: str
+    readings: str
+    settings: str
+    heaters: str
+
+    @classmethod
+    def named(cls, broker: KafkaBroker, name: str) -> Self:
+        """Return the topics whose names begin with this one."""
+        return cls(broker.bootstrap, f"{name}-readings", f"{name}-settings", f"{name}-heaters")
+
+    def create(self, broker: KafkaBroker, partitions: int) -> None:
+        """Create the topics; that of settings has one partition."""
+        create_topic(broker, self.settings, 1)
+        for topic in (self.readings, self.heaters):
+            create_topic(broker, topic, partitions)
 
 
 def delete_topic(broker: KafkaBroker, name: str) -> None:

@@ -1,21 +1,19 @@
 """Spark's own windows, as the peer of the benchmark of windows: groupBy(window), or plain Python for each record.
 
-This is not a benchmark by itself: `benchmarks.windows` starts it. It uses penstock's own Spark settings: the same state
-store, file system and number of partitions.
+This is not a benchmark by itself: `benchmarks.windows` starts it.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Row, functions
+from pyspark.sql import DataFrame, Row, SparkSession, functions
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from benchmarks.peer_query import run_query
 from benchmarks.window_jobs import ACCURACY, SIZE_MS
-from penstock.spark.session import SessionSettings, open_session
 
 __all__ = ["main"]
 
@@ -87,34 +85,17 @@ def _record_by_record(readings: DataFrame) -> DataFrame:
 _ROADS: Final = {"native": _native, "distinct": _distinct, "python": _record_by_record}
 
 
+def _query(spark: SparkSession, data: Path, road: str) -> DataFrame:
+    # Otherwise the windows that end in the last micro-batch would not be emitted.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    readings = spark.readStream.schema(_READING).option("maxFilesPerTrigger", 1).parquet(str(data))
+    timed = readings.withColumn("time", functions.timestamp_millis("at")).withWatermark("time", "2 seconds")
+    return _ROADS[road](timed)
+
+
 def main() -> None:
     """Run to the end of the input."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("road", choices=list(_ROADS))
-    parser.add_argument("--readings", required=True, type=Path)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--checkpoint", required=True, type=Path)
-    parser.add_argument("--cores", type=int, default=2)
-    arguments = parser.parse_args()
-    arguments.checkpoint.mkdir(parents=True)
-    settings = SessionSettings(
-        app_name="peer",
-        master=f"local[{arguments.cores}]",
-        parallelism=arguments.cores,
-        log_file=arguments.checkpoint / "spark.log",
-    )
-    with open_session(settings) as spark:
-        # Otherwise the windows that end in the last micro-batch would not be emitted.
-        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
-        files = spark.readStream.schema(_READING).option("maxFilesPerTrigger", 1)
-        readings = files.parquet(str(arguments.readings))
-        readings = readings.withColumn("time", functions.timestamp_millis("at")).withWatermark(
-            "time", "2 seconds"
-        )
-        writer = _ROADS[arguments.road](readings).writeStream.format("parquet").trigger(availableNow=True)
-        writer = writer.option("checkpointLocation", str(arguments.checkpoint))
-        writer.start(str(arguments.out)).awaitTermination()
-    print("{}", flush=True)
+    run_query(__doc__, list(_ROADS), _query)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,8 @@ windows in 100,000, for an unknown reason; its tolerance is a thousandth.
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +24,13 @@ import pyarrow.parquet as pq
 
 from benchmarks.batches import batch_ends
 from benchmarks.command import run_command
+from benchmarks.input_files import write_parts
 from benchmarks.processes import run_module
-from benchmarks.report import Column, print_table
+from benchmarks.report import note, print_table
+from benchmarks.running import run_bounded
 from benchmarks.window_jobs import ACCURACY, SIZE_MS
 
-__all__ = ["Expected", "Sizes", "check", "fold", "main", "measure", "report", "run", "write_input"]
+__all__ = ["Expected", "Sizes", "check", "fold", "measure", "report", "run", "write_input"]
 
 _JOBS: Final = Path(__file__).with_name("window_jobs.py")
 _BOUND_MS: Final = 2000
@@ -69,7 +69,6 @@ class Expected:
 
 def write_input(folder: Path, sizes: Sizes, files: int) -> Expected:
     """Write the readings; one in the last file ends all windows except its own."""
-    folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     parts = []
     for number in range(files):
@@ -88,11 +87,8 @@ def write_input(folder: Path, sizes: Sizes, files: int) -> Expected:
         if number == files - 1:
             last = pa.table({"key": [0], "at": [sizes.span_ms + 10 * SIZE_MS], "value": [0.0]})
             readings = pa.concat_tables([readings, last])
-        path = folder / f"{number:04d}.parquet"
-        pq.write_table(readings, path)
-        # Spark's file source sorts by modification time, penstock's by name.
-        os.utime(path, (number, number))
         parts.append(readings)
+    write_parts(folder, parts)
     return fold(pa.concat_tables(parts).slice(0, files * sizes.file_rows))
 
 
@@ -114,22 +110,12 @@ def run(name: str, readings: Path, work: Path, cores: int) -> tuple[Path, int]:
     out = work / "out"
     out.mkdir(parents=True)
     if name in _ROADS:
-        arguments = [
-            _ROADS[name],
-            "--readings",
-            str(readings),
-            "--out",
-            str(out),
-            "--checkpoint",
-            str(work / "checkpoint"),
-        ]
-        arguments += ["--cores", str(cores)]
+        arguments = [_ROADS[name], "--data", str(readings), "--output", str(out)]
+        arguments += ["--checkpoint", str(work / "checkpoint"), "--cores", str(cores)]
         _, rss_mb = run_module("benchmarks.window_peer", arguments, work / "stderr.log")
         return out, rss_mb
-    arguments = [f"{_JOBS}:{name}", "--bounded", "--checkpoint", str(work / "checkpoint")]
-    arguments += ["--cores", str(cores), "-D", f"means=parquet:{out}"]
-    arguments += ["-D", f"readings=parquet:{readings}?max_files_per_batch=1"]
-    _, rss_mb = run_module("benchmarks.run_job", arguments, work / "stderr.log")
+    bindings = {"means": f"parquet:{out}", "readings": f"parquet:{readings}?max_files_per_batch=1"}
+    _, rss_mb = run_bounded(f"{_JOBS}:{name}", bindings, ["--cores", str(cores)], work)
     return out, rss_mb
 
 
@@ -175,7 +161,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             ends = batch_ends(place / "checkpoint")[:files]
             rates[name].append((files - 1) * sizes.file_rows / (ends[-1] - ends[0]))
             memory[name] = max(rss_mb, memory.get(name, 0))
-            print(f"{name}: {rates[name][-1]:,.0f} rows/s", file=sys.stderr, flush=True)
+            note(f"{name}: {rates[name][-1]:,.0f} rows/s")
             shutil.rmtree(place)
     return report(sizes, {name: round(statistics.median(some)) for name, some in rates.items()}, memory)
 
@@ -198,11 +184,6 @@ def _ratio(found: dict[str, int], peer: str, digits: int) -> float | None:
     return round(found["columns"] / found[peer], digits) if {"columns", peer} <= found.keys() else None
 
 
-def main() -> None:
-    """Measure, print a table, and with --json the result as the last line."""
-    run_command(Sizes, measure, show)
-
-
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
     told = {
@@ -219,8 +200,8 @@ def show(result: dict[str, Any]) -> None:
         for name, rate in result["rows_per_s"].items()
     ]
     title = f"Tumbling windows of 10 s: {result['keys']:,} keys, {result['cores']} cores"
-    print_table(title, [Column("contestant", left=True), Column("rows/s"), Column("memory MB")], rows)
+    print_table(title, ("contestant", "rows/s", "memory MB"), rows, left=("contestant",))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(Sizes, measure, show)

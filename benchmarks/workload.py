@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 __all__ = [
     "OFF",
@@ -41,6 +42,10 @@ class Readings:
 
     def __len__(self) -> int:
         return len(self.sensor_id)
+
+    def table(self) -> pa.Table:
+        """Return them as the table that a job reads."""
+        return pa.table({"sensor_id": self.sensor_id.astype(np.int64), "temperature": self.temperature})
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,13 @@ class Rooms:
     def delta(self) -> float:
         """The largest deviation, to either side, without a command."""
         return _SPREAD * (1 - 2 * self.emit_share)
+
+    def settings(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """Return the settings of the rooms from `start` up to `stop`, as the table that a job reads."""
+        rows = np.arange(start, self.count if stop is None else min(stop, self.count))
+        delta = np.full(len(rows), self.delta)
+        columns = {"sensor_id": rows, "desired": self.desired[rows], "up_delta": delta, "down_delta": delta}
+        return pa.table(columns)
 
     def readings(self, count: int, part: int) -> Readings:
         """Return readings of random rooms; every part is another piece of the same fixed input."""

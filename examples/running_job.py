@@ -100,6 +100,15 @@ class RunningJob:
         target.parent.mkdir(parents=True, exist_ok=True)
         file.rename(target)
 
+    def play(self, files: Path, streams: Sequence[str], sink: str) -> list[Record]:
+        """Hand in the files of a folder that are named after the streams, in turn, and return what the sink gets."""
+        known = len(read(self.folder / sink))
+        for stream in streams:
+            if (files / f"{stream}.jsonl").exists():
+                self.hand_in(stream, files / f"{stream}.jsonl")
+                self.settle()
+        return read(self.folder / sink)[known:]
+
     def send(self, *commands: Record) -> None:
         """Send commands."""
         file = self.folder / "commands.tmp"

@@ -7,7 +7,6 @@ job goes on. With `--checkpoint-interval 0s` all of them run in micro-batches.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from benchmarks.loads.heavy import large_records, many_keys, skewed
 from benchmarks.loads.quiet import idle, small, start
 from benchmarks.loads.setting import Figures, LoadError, Setting
 from benchmarks.processes import ContestantError
-from benchmarks.report import Column, print_markdown
+from benchmarks.report import note, print_markdown
 from benchmarks.topics import broker_or_own
 from penstock.machine.kafka_broker import KafkaBroker
 
@@ -77,18 +76,18 @@ def measure(
                 found[name] = LOADS[name](setting)
             except (LoadError, ContestantError, RuntimeError) as error:
                 found[name] = {"failed": str(error)}
-            print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
+            note(f"{name}: {found[name]}")
     return {"checkpoint_interval": sizes.checkpoint_interval, "loads": found}
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the figures as a table."""
-    columns = [Column("load", left=True), Column("figures", left=True)]
+    columns = ("load", "figures")
     rows = [
         [name.replace("_", " "), ", ".join(f"{label} {_text(value)}" for label, value in figures.items())]
         for name, figures in result["loads"].items()
     ]
-    print_markdown(f"Loads, checkpoint interval {result['checkpoint_interval']}", columns, rows)
+    print_markdown(f"Loads, checkpoint interval {result['checkpoint_interval']}", columns, rows, left=columns)
 
 
 def _text(value: Any) -> str:

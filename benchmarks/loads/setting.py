@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.peers.contestants import Topics, penstock_command
+from benchmarks.peers.contestants import penstock_command
 from benchmarks.probe import Probe, Trips, probe_rooms
 from benchmarks.processes import EXAMPLE, MemoryWatch, Program, TreeUsage
-from benchmarks.topics import consumer, count_records, create_topic, load_settings
+from benchmarks.topics import Topics, consumer, count_records, load_settings
 from benchmarks.workload import Rooms
 from penstock.machine.kafka_broker import KafkaBroker
 
@@ -46,15 +46,12 @@ class Setting:
 
     def topics(self) -> Topics:
         """Return the names of this load's topics."""
-        named = (f"{self.work.name}-{self.name}-{topic}" for topic in ("readings", "settings", "heaters"))
-        return Topics(self.broker.bootstrap, *named)
+        return Topics.named(self.broker, f"{self.work.name}-{self.name}")
 
     def create_topics(self) -> Topics:
         """Create the topics."""
         topics = self.topics()
-        create_topic(self.broker, topics.readings, self.partitions)
-        create_topic(self.broker, topics.settings, 1)
-        create_topic(self.broker, topics.heaters, self.partitions)
+        topics.create(self.broker, self.partitions)
         return topics
 
     def named(self, name: str) -> Setting:

@@ -24,7 +24,7 @@ from benchmarks.command import option, run_command
 from benchmarks.peers.contestants import FLINK, LATENCY, THROUGHPUT, MissingToolError, build_flink, contestant
 from benchmarks.peers.latency import Load, measure_latency
 from benchmarks.peers.throughput import Input, measure_throughput
-from benchmarks.report import Column, print_markdown
+from benchmarks.report import note, print_markdown
 from benchmarks.topics import broker_or_own, create_topic, load_readings, load_settings
 from benchmarks.workload import Rooms, expected_commands
 from penstock.machine.kafka_broker import KafkaBroker
@@ -103,7 +103,7 @@ def _throughput(sizes: Sizes, broker: KafkaBroker, work: Path) -> list[dict[str,
     create_topic(broker, given.readings_topic, sizes.partitions)
     load_settings(broker, given.settings_topic, rooms)
     load_readings(broker, given.readings_topic, sizes.partitions, readings)
-    _note(f"{sizes.readings:,} readings are on their topic")
+    note(f"{sizes.readings:,} readings are on their topic")
     runs = []
     for number in range(sizes.rounds):
         for name in sizes.contestants:
@@ -117,7 +117,7 @@ def _throughput(sizes: Sizes, broker: KafkaBroker, work: Path) -> list[dict[str,
                 patience_s=sizes.patience_s,
             )
             runs.append({"contestant": name, "round": number, **_try(run)})
-            _note(f"round {number + 1}, {_LABELS[name]}: {runs[-1]}")
+            note(f"round {number + 1}, {_LABELS[name]}: {runs[-1]}")
     return runs
 
 
@@ -136,7 +136,7 @@ def _latency(sizes: Sizes, broker: KafkaBroker, work: Path) -> list[dict[str, An
                     cores=sizes.cores,
                 )
                 runs.append({"contestant": name, "round": number, "rate_per_s": rate, **_try(run)})
-                _note(f"round {number + 1}, {rate:,}/s, {_LABELS[name]}: {runs[-1]}")
+                note(f"round {number + 1}, {rate:,}/s, {_LABELS[name]}: {runs[-1]}")
     return runs
 
 
@@ -146,10 +146,6 @@ def _try(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return run()
     except RuntimeError as error:  # a contestant that ended, or one that has not answered in time
         return {"failed": str(error)}
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def show(result: dict[str, Any]) -> None:
@@ -162,8 +158,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def _show_throughput(result: dict[str, Any]) -> None:
-    columns = [Column("", left=True), Column("steady readings/s"), Column("ratio"), Column("first output")]
-    columns += [Column("ratio"), Column("memory"), Column("ratio"), Column("CPU"), Column("commands missing")]
+    columns = ["", "steady readings/s", "ratio", "first output", "ratio", "memory", "ratio", "CPU"]
     rows = []
     for name in dict.fromkeys(run["contestant"] for run in result["throughput"]):
         runs = [run for run in result["throughput"] if run["contestant"] == name]
@@ -184,7 +179,7 @@ def _show_throughput(result: dict[str, Any]) -> None:
             ]
         )
     title = f"Kafka to Kafka, {result['readings']:,} readings, {result['cores']} cores, medians of {result['rounds']}"
-    print_markdown(title, columns, rows)
+    print_markdown(title, [*columns, "commands missing"], rows, left=("",))
 
 
 _COMPARED: Final = ("steady_per_s", "first_output_s", "memory_mb")
@@ -192,11 +187,7 @@ _COMPARED: Final = ("steady_per_s", "first_output_s", "memory_mb")
 
 def _show_latency(result: dict[str, Any], rate: int) -> None:
     percentiles = ("p50_ms", "p95_ms", "p99_ms", "max_ms")
-    columns = [
-        Column("", left=True),
-        *(Column(name) for name in ("p50", "ratio", "p95", "ratio", "p99", "longest")),
-    ]
-    columns += [Column("cores used"), Column("memory")]
+    columns = ("", "p50", "ratio", "p95", "ratio", "p99", "longest", "cores used", "memory")
     at_rate = [run for run in result["latency"] if run["rate_per_s"] == rate]
     rows = []
     for name in dict.fromkeys(run["contestant"] for run in at_rate):
@@ -210,7 +201,7 @@ def _show_latency(result: dict[str, Any], rate: int) -> None:
     title = (
         f"Latency at {rate:,} readings a second for {result['seconds']:.0f} s, medians of {result['rounds']}"
     )
-    print_markdown(title, columns, rows)
+    print_markdown(title, columns, rows, left=("",))
 
 
 def _median(runs: Sequence[dict[str, Any]], key: str) -> float:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from benchmarks.processes import EXAMPLE
+from benchmarks.processes import EXAMPLE, binding_options
+from benchmarks.report import note
+from benchmarks.topics import Topics
 from penstock.machine.java import find_java
 
 __all__ = [
@@ -21,7 +23,6 @@ __all__ = [
     "Contestant",
     "MissingToolError",
     "Penstock",
-    "Topics",
     "build_flink",
     "contestant",
     "penstock_command",
@@ -45,16 +46,6 @@ _OPENED: Final = (
 
 class MissingToolError(RuntimeError):
     """A tool that builds a contestant is not there; the message says which, and what to do."""
-
-
-@dataclass(frozen=True)
-class Topics:
-    """Where a contestant reads and writes: a broker's address and its topics."""
-
-    bootstrap: str
-    readings: str
-    settings: str
-    heaters: str
 
 
 class Contestant(Protocol):
@@ -134,8 +125,7 @@ def penstock_command(
     """Return the command that runs a job with these bindings; without an interval in micro-batches."""
     program = Path(sys.executable).with_name("penstock")
     command = [str(program), "run", job, "--checkpoint", str(checkpoint), "--master", f"local[{cores}]"]
-    for name, uri in uris.items():
-        command += ["-D", f"{name}={uri}"]
+    command += binding_options(uris)
     return command if interval is None else [*command, "--checkpoint-interval", interval]
 
 
@@ -188,7 +178,7 @@ def build_flink() -> None:
             "There is no mvn on PATH, which builds Flink's job. Install Maven and a JDK 17 or later, "
             "or leave Flink out: --contestants vectorised per_record --latency-contestants real_time micro_batch"
         )
-    print("Building Flink's job with Maven ...", file=sys.stderr, flush=True)
+    note("Building Flink's job with Maven ...")
     environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
     done = subprocess.run(
         [maven, "-q", "-B", "package"],

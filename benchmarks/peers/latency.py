@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.peers.contestants import Contestant, Topics
+from benchmarks.peers.contestants import Contestant
 from benchmarks.probe import Probe, percentiles, probe_rooms
 from benchmarks.processes import MemoryWatch, Program, TreeUsage
-from benchmarks.topics import create_topic, delete_topic, load_settings
+from benchmarks.topics import Topics, delete_topic, load_settings
 from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["Load", "measure_latency"]
@@ -40,11 +40,8 @@ def measure_latency(
 ) -> dict[str, Any]:
     """Start a contestant, send readings at a rate, and return how long their commands took."""
     work.mkdir(parents=True)
-    name = f"{work.parent.name}-{work.name}"
-    topics = Topics(broker.bootstrap, f"{name}-readings", f"{name}-settings", f"{name}-heaters")
-    create_topic(broker, topics.readings, load.partitions)
-    create_topic(broker, topics.settings, 1)
-    create_topic(broker, topics.heaters, load.partitions)
+    topics = Topics.named(broker, f"{work.parent.name}-{work.name}")
+    topics.create(broker, load.partitions)
     rooms = probe_rooms(load.sensors)
     load_settings(broker, topics.settings, rooms)
     with (

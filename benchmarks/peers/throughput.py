@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.peers.contestants import Contestant, Topics
+from benchmarks.peers.contestants import Contestant
 from benchmarks.processes import MemoryWatch, Program, TreeUsage
-from benchmarks.topics import consumer, count_records, create_topic, delete_topic, read_commands
+from benchmarks.topics import Topics, consumer, count_records, create_topic, delete_topic, read_commands
 from benchmarks.workload import Commands, mismatch
 from penstock.machine.kafka_broker import KafkaBroker
 

@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 from dynamic_rules.feed import STAGES, write  # noqa: E402  # found by the line above
-from running_job import RunningJob, read  # noqa: E402  # found by the line above
+from running_job import RunningJob  # noqa: E402  # found by the line above
 
 Record = dict[str, Any]
 MARKS = {"APPLIED": "green", "DEGRADED": "yellow", "REJECTED": "red"}
@@ -43,13 +43,7 @@ def main() -> None:
 
 def play(job: RunningJob, number: int, console: Console) -> list[Record]:
     """Change the rules, hand in an hour of payments, and return the alerts of that hour."""
-    files = job.folder / "feed" / str(number)
-    known = len(read(job.folder / "alerts"))
-    for stream in ("rules", "commands", "payments"):
-        if (files / f"{stream}.jsonl").exists():
-            job.hand_in(stream, files / f"{stream}.jsonl")
-            job.settle()
-    alerts = read(job.folder / "alerts")[known:]
+    alerts = job.play(job.folder / "feed" / str(number), ("rules", "commands", "payments"), "alerts")
     console.print(f"[bold]Hour {number}[/]: {STAGES[number - 1].title}; [bold]{len(alerts)}[/] alerts")
     for alert in alerts[:1]:
         console.print(f"  [dim]{alert['account']} {alert['rule']}: {alert['why']}; {alert['action']}[/]")

@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 from feature_flags.feed import DAYS, HOURS, write  # noqa: E402  # found by the line above
-from running_job import RunningJob, read  # noqa: E402  # found by the line above
+from running_job import RunningJob  # noqa: E402  # found by the line above
 
 Record = dict[str, Any]
 WIDTH = 20
@@ -41,13 +41,7 @@ def main() -> None:
 
 def play(job: RunningJob, number: int, console: Console) -> list[Record]:
     """Change the flags, hand in the views of a day, and return the exposures of that day."""
-    files = job.folder / "feed" / str(number)
-    known = len(read(job.folder / "exposures"))
-    for stream in ("flags", "commands", "views"):
-        if (files / f"{stream}.jsonl").exists():
-            job.hand_in(stream, files / f"{stream}.jsonl")
-            job.settle()
-    exposures = read(job.folder / "exposures")[known:]
+    exposures = job.play(job.folder / "feed" / str(number), ("flags", "commands", "views"), "exposures")
     console.print(f"[bold]Day {number}[/]: {DAYS[number - 1].title}; {len(exposures):,} exposures")
     return exposures
 

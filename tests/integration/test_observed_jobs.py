@@ -85,7 +85,7 @@ def test_metrics_and_events_tell_what_a_job_did(tmp_path: Path, run_job: Any) ->
     ended = dt.datetime.now(dt.UTC)
 
     # The last micro-batch is that in which time ends.
-    found = list(read_batch_metrics(checkpoint))
+    found = read_batch_metrics(checkpoint)
     assert [metrics.batch for metrics in found] == list(range(summary.batches)) == [0, 1, 2, 3]
     assert {metrics.job_id for metrics in found} == {summary.job_id}
     assert [metrics.records_in for metrics in found] == [{"visits": 200}] * 3 + [{}]
@@ -174,7 +174,7 @@ def test_what_comes_after_a_while_of_nothing_has_its_metrics(
                 seen.append(told.batch_id)
                 write_visits(tmp_path / "visits", told.batch_id)
             time.sleep(0.02)
-        while len(list(read_batch_metrics(tmp_path / "checkpoint"))) < 4 and time.monotonic() < deadline:
+        while len(read_batch_metrics(tmp_path / "checkpoint")) < 4 and time.monotonic() < deadline:
             time.sleep(0.02)
         stop.set()
 
@@ -185,7 +185,7 @@ def test_what_comes_after_a_while_of_nothing_has_its_metrics(
     ).run(stop)
     visitor.join()
     assert seen == [1, 2, 3]
-    found = list(read_batch_metrics(tmp_path / "checkpoint"))
+    found = read_batch_metrics(tmp_path / "checkpoint")
     assert [metrics.batch for metrics in found] == [0, 1, 2, 3]
     assert [metrics.records_in for metrics in found] == [{"visits": 200}] * 4
     assert found[-1].totals.records_in == {"visits": 800}

@@ -19,10 +19,10 @@ from benchmarks.loads.heavy import check_notes, note
 from benchmarks.loads.setting import LoadError
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import contestants
-from benchmarks.peers.contestants import MissingToolError, Penstock, Topics
+from benchmarks.peers.contestants import MissingToolError, Penstock
 from benchmarks.probe import Probe, probe_rooms
 from benchmarks.processes import ContestantError, MemoryWatch, Program
-from benchmarks.topics import create_topic, load_values
+from benchmarks.topics import Topics, create_topic, load_values
 from benchmarks.workload import OFF, ON
 
 from penstock.machine.kafka_broker import KafkaBroker

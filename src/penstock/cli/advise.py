@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
 from penstock.cli.target import (
     JobArgument,
     Servers,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["advise"]
 
 
-@asks_server
+@asks_server()
 def advise(
     servers: Servers,
     context: typer.Context,
@@ -56,17 +56,16 @@ def advise(
     The job need not run: the advice follows from the metrics in its checkpoint. For a job of a server it also follows
     the policy of its definition, if there is one.
     """
-    with errors_as_sentences():
-        reason = "goes with a checkpoint: the definition of a server's job has it."
-        with servers.job(job, context, checkpoint_only={"policy": reason}) as target:
-            found = target.advise(window, cores, None if policy is None else _read_policy(policy))
-        if output is Output.json:
-            content = msgspec.to_builtins(found.advice)
-            if found.has_policy:
-                content["decision"] = msgspec.to_builtins(found.decision)
-            print_json(content)
-        else:
-            _print_advice(found.advice, found.decision)
+    reason = "goes with a checkpoint: the definition of a server's job has it."
+    with servers.job(job, context, checkpoint_only={"policy": reason}) as target:
+        found = target.advise(window, cores, None if policy is None else _read_policy(policy))
+    if output is Output.json:
+        content = msgspec.to_builtins(found.advice)
+        if found.has_policy:
+            content["decision"] = msgspec.to_builtins(found.decision)
+        print_json(content)
+    else:
+        _print_advice(found.advice, found.decision)
 
 
 def _read_policy(path: Path) -> ScalingPolicy:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from penstock.bindings.parse import split_definition
 from penstock.cli.job_target import CommandDraft, JobTarget, Patience
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr
 from penstock.cli.target import (
     CHECKPOINT_VARIABLE,
     OptionalJobArgument,
@@ -65,7 +65,7 @@ control_app = typer.Typer(
 
 
 @control_app.command()
-@asks_server
+@asks_server(_NOT_SENT_CODE)
 def send(
     servers: Servers,
     context: typer.Context,
@@ -115,27 +115,26 @@ def send(
     Exit codes: 0 sent, and with --wait applied; 1 not sent; 2 wrong use; with --wait also 3 rejected, 4 degraded,
     5 no final receipt in time (the command stays sent).
     """
-    with errors_as_sentences(_NOT_SENT_CODE):
-        called = _named(job)
-        now = dt.datetime.now(dt.UTC)
-        draft = CommandDraft(
-            kind=kind,
-            target=target,
-            keys=keys,
-            payload=_payload(payload, payload_file),
-            id=command_id,
-            new_id=uuid.uuid4().hex,
-            issued_by=_issuer() if issued_by is None else issued_by,
-            issued_at=now,
-            version=version,
-            effective_at=_time("--effective-at", effective_at),
-            expires_at=_expiry(expires_at, expires_in, now),
-            apply=apply.value,
-            commands_uri=_commands_uri(define),
-        )
-        patience = Patience(timeout, wait=wait)
-        with servers.job(called, context, checkpoint_only=_CHECKPOINT_ONLY) as receiver:
-            _send(receiver, draft, patience, output)
+    called = _named(job)
+    now = dt.datetime.now(dt.UTC)
+    draft = CommandDraft(
+        kind=kind,
+        target=target,
+        keys=keys,
+        payload=_payload(payload, payload_file),
+        id=command_id,
+        new_id=uuid.uuid4().hex,
+        issued_by=_issuer() if issued_by is None else issued_by,
+        issued_at=now,
+        version=version,
+        effective_at=_time("--effective-at", effective_at),
+        expires_at=_expiry(expires_at, expires_in, now),
+        apply=apply.value,
+        commands_uri=_commands_uri(define),
+    )
+    patience = Patience(timeout, wait=wait)
+    with servers.job(called, context, checkpoint_only=_CHECKPOINT_ONLY) as receiver:
+        _send(receiver, draft, patience, output)
 
 
 def _send(receiver: JobTarget, draft: CommandDraft, patience: Patience, output: Output) -> None:
@@ -156,7 +155,7 @@ def _send(receiver: JobTarget, draft: CommandDraft, patience: Patience, output: 
 
 
 @control_app.command()
-@asks_server
+@asks_server(_NOT_SENT_CODE)
 def status(
     servers: Servers,
     place: Annotated[list[str], typer.Argument(metavar="[JOB] ID", help="The job, and the command's id.")],
@@ -167,26 +166,25 @@ def status(
     Leave the job out if the variable PENSTOCK_CHECKPOINT names a checkpoint. Exit codes: 0 applied, or not read yet;
     2 unknown id, or wrong use; 3 rejected; 4 degraded.
     """
-    with errors_as_sentences(_NOT_SENT_CODE):
-        if len(place) > 2:
-            raise CommandRefusedError(f"Got {len(place)} arguments. Give the job and one id.")
-        called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
-        command_id = place[-1]
-        with servers.job(called) as target:
-            history = target.history_of(command_id)
-        if output is Output.json:
-            receipts = [] if history is None else [plain(receipt) for receipt in history.receipts]
-            newest = _SENT if history is None else history.last.status
-            print_json({"id": command_id, "status": newest, "receipts": receipts})
-        elif history is None:
-            print(f"{command_id}: sent, no receipt yet")
-        else:
-            _show_history(history)
-        raise typer.Exit(0 if history is None else _CODES.get(history.last.status, 0))
+    if len(place) > 2:
+        raise CommandRefusedError(f"Got {len(place)} arguments. Give the job and one id.")
+    called = _named(place[0] if len(place) == 2 else os.environ.get(CHECKPOINT_VARIABLE))
+    command_id = place[-1]
+    with servers.job(called) as target:
+        history = target.history_of(command_id)
+    if output is Output.json:
+        receipts = [] if history is None else [plain(receipt) for receipt in history.receipts]
+        newest = _SENT if history is None else history.last.status
+        print_json({"id": command_id, "status": newest, "receipts": receipts})
+    elif history is None:
+        print(f"{command_id}: sent, no receipt yet")
+    else:
+        _show_history(history)
+    raise typer.Exit(0 if history is None else _CODES.get(history.last.status, 0))
 
 
 @control_app.command()
-@asks_server
+@asks_server(_NOT_SENT_CODE)
 def history(
     servers: Servers,
     job: OptionalJobArgument = None,
@@ -198,20 +196,19 @@ def history(
     output: OutputOption = Output.text,
 ) -> None:
     """List the latest commands that a job has read, newest last."""
-    with errors_as_sentences(_NOT_SENT_CODE):
-        with servers.job(_named(job)) as target:
-            histories = target.histories(step, kind, last)
-        if output is Output.json:
-            for history in histories:
-                print_json(plain(history.last))
-        elif histories:
-            # A file has no width to fit into.
-            console = Console(highlight=False)
-            if not console.is_terminal:
-                console = Console(highlight=False, width=_FILE_COLUMNS)
-            console.print(_table(histories))
-        else:
-            stderr.print("No such command has a receipt.")
+    with servers.job(_named(job)) as target:
+        histories = target.histories(step, kind, last)
+    if output is Output.json:
+        for history in histories:
+            print_json(plain(history.last))
+    elif histories:
+        # A file has no width to fit into.
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console = Console(highlight=False, width=_FILE_COLUMNS)
+        console.print(_table(histories))
+    else:
+        stderr.print("No such command has a receipt.")
 
 
 def _named(job: str | None) -> str:

@@ -12,6 +12,7 @@ from penstock.cli.output import Output, OutputOption, errors_as_sentences, print
 __all__ = ["demo"]
 
 
+@errors_as_sentences()
 def demo(
     seconds: Annotated[int, typer.Option(metavar="N", min=1, help="How long to run.")] = 60,
     sensors: Annotated[int, typer.Option(metavar="N", min=1, help="How many rooms to simulate.")] = 12,
@@ -21,9 +22,8 @@ def demo(
     output: OutputOption = Output.text,
 ) -> None:
     """Run simulated rooms and the job that keeps them warm, with a live view."""
-    with errors_as_sentences():
-        from penstock.demo.demo_run import run_demo
+    from penstock.demo.demo_run import run_demo
 
-        summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)
-        if output is Output.json:
-            print_json(asdict(summary))
+    summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)
+    if output is Output.json:
+        print_json(asdict(summary))

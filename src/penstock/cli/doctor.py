@@ -18,6 +18,7 @@ __all__ = ["doctor"]
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 
 
+@errors_as_sentences()
 def doctor(
     job_file: Annotated[
         str | None,
@@ -43,27 +44,26 @@ def doctor(
     Starts no job and downloads nothing. Exit codes: 0 jobs can run, perhaps with warnings; 1 a check failed;
     2 wrong use.
     """
-    with errors_as_sentences():
-        from penstock.bindings.parse import split_definition
-        from penstock.doctor.examination import Wanted, examine
-        from penstock.doctor.findings import worst
-        from penstock.errors import BindingError
+    from penstock.bindings.parse import split_definition
+    from penstock.doctor.examination import Wanted, examine
+    from penstock.doctor.findings import worst
+    from penstock.errors import BindingError
 
-        if define and job_file is None:
-            raise BindingError("-D binds the streams of a job. Name the job file too.")
-        wanted = Wanted(
-            checkpoint=None if checkpoint is None else checkpoint.expanduser().absolute(),
-            job_file=job_file,
-            bindings=dict(split_definition(text) for text in define or []),
-            ports=tuple(port or ()),
-        )
-        with stderr.status("Looking ..."):
-            findings = list(examine(wanted))
-        status = worst(findings)
-        if output is Output.json:
-            print_json({"status": status, "checks": findings})
-        else:
-            _tell(findings)
+    if define and job_file is None:
+        raise BindingError("-D binds the streams of a job. Name the job file too.")
+    wanted = Wanted(
+        checkpoint=None if checkpoint is None else checkpoint.expanduser().absolute(),
+        job_file=job_file,
+        bindings=dict(split_definition(text) for text in define or []),
+        ports=tuple(port or ()),
+    )
+    with stderr.status("Looking ..."):
+        findings = list(examine(wanted))
+    status = worst(findings)
+    if output is Output.json:
+        print_json({"status": status, "checks": findings})
+    else:
+        _tell(findings)
     if status == "failed":
         raise typer.Exit(1)
 

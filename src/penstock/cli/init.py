@@ -15,6 +15,7 @@ from penstock.cli.output import Output, OutputOption, errors_as_sentences, escap
 __all__ = ["init"]
 
 
+@errors_as_sentences()
 def init(
     name: Annotated[
         Path, typer.Argument(metavar="NAME", help="The project's name, or a folder whose name it is.")
@@ -25,14 +26,13 @@ def init(
 
     Exit codes: 0 created, 2 the name cannot be a package, or the folder is not empty or not writable.
     """
-    with errors_as_sentences():
-        from penstock.projects.new_project import make_project
+    from penstock.projects.new_project import make_project
 
-        made = make_project(name)
-        if output is Output.json:
-            print(msgspec.json.encode(made, enc_hook=str).decode())
-            return
-        stderr.print(f"Created the project {escaped(made.name)}, {len(made.files)} files. Run its tests:")
-        # Penstock does not bring pytest along.
-        missing = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
-        print(f"cd {shlex.quote(str(name))} && {missing}python -m pytest")
+    made = make_project(name)
+    if output is Output.json:
+        print(msgspec.json.encode(made, enc_hook=str).decode())
+        return
+    stderr.print(f"Created the project {escaped(made.name)}, {len(made.files)} files. Run its tests:")
+    # Penstock does not bring pytest along.
+    missing = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
+    print(f"cd {shlex.quote(str(name))} && {missing}python -m pytest")

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.job_target import JobEvent
 from penstock.cli.metrics_tables import show_metrics
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stdout
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
 from penstock.cli.server_job import show_server_events
 from penstock.cli.target import (
     OptionalJobArgument,
@@ -40,7 +40,7 @@ def register_metrics(app: typer.Typer) -> None:
     app.command()(events)
 
 
-@asks_server
+@asks_server()
 def metrics(
     servers: Servers,
     job: OptionalJobArgument = None,
@@ -60,24 +60,21 @@ def metrics(
 
     With --watch and -o json, print a line as each micro-batch is committed.
     """
-    with errors_as_sentences():
-        if job is None:
-            raise CheckpointError("Name a job of the server, or a checkpoint folder.")
-        if watch and output is MetricsOutput.prometheus:
-            raise CheckpointError(
-                "--watch works with tables or JSON only. Let Prometheus poll the job instead."
-            )
-        with servers.job(job) as target:
-            if output is MetricsOutput.prometheus:
-                sys.stdout.write(target.exposition())
-            elif output is MetricsOutput.json:
-                for content in target.metrics_content(window, watch=watch):
-                    print_json(content)
-            else:
-                show_metrics(target.title, lambda: target.metrics(window), watch=watch)
+    if job is None:
+        raise CheckpointError("Name a job of the server, or a checkpoint folder.")
+    if watch and output is MetricsOutput.prometheus:
+        raise CheckpointError("--watch works with tables or JSON only. Let Prometheus poll the job instead.")
+    with servers.job(job) as target:
+        if output is MetricsOutput.prometheus:
+            sys.stdout.write(target.exposition())
+        elif output is MetricsOutput.json:
+            for content in target.metrics_content(window, watch=watch):
+                print_json(content)
+        else:
+            show_metrics(target.title, lambda: target.metrics(window), watch=watch)
 
 
-@asks_server
+@asks_server()
 def events(
     servers: Servers,
     job: OptionalJobArgument = None,
@@ -98,14 +95,13 @@ def events(
 
     Without a job, list all events of the server.
     """
-    with errors_as_sentences():
-        show = functools.partial(_print_event, output=output)
-        if job is None:
-            with servers.connect() as asked:
-                show_server_events(asked, None, last, show, follow=follow)
-            return
-        with servers.job(job) as target:
-            target.events(last, show, with_commands=commands, follow=follow)
+    show = functools.partial(_print_event, output=output)
+    if job is None:
+        with servers.connect() as asked:
+            show_server_events(asked, None, last, show, follow=follow)
+        return
+    with servers.job(job) as target:
+        target.events(last, show, with_commands=commands, follow=follow)
 
 
 def _print_event(event: JobEvent, output: Output) -> None:

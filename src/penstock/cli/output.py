@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import msgspec
 import typer
@@ -23,6 +24,8 @@ __all__ = [
     "print_json",
     "stderr",
     "stdout",
+    "takes_options",
+    "with_options",
 ]
 
 _WIDTH: Final = 200
@@ -64,6 +67,34 @@ def errors_as_sentences(
         raise typer.Exit(external_code) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def takes_options(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the fields of a class to a verb as options, which it gets as keyword arguments."""
+    return lambda verb: with_options(verb, verb, options)
+
+
+def with_options(
+    command: Callable[..., None], verb: Callable[..., None], options: type
+) -> Callable[..., None]:
+    """Give a command the parameters that users set: those of a verb, and the fields of a class before `output`."""
+    own = [
+        parameter
+        for parameter in inspect.signature(verb, eval_str=True).parameters.values()
+        if parameter.name != "servers" and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    named = inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter(name, named, default=vars(options)[name], annotation=hint)
+        for name, hint in get_type_hints(options, include_extras=True).items()
+    ]
+    own = [parameter.replace(kind=named) for parameter in own]
+    last = [parameter for parameter in own if parameter.name == "output"]
+    parameters = [*(parameter for parameter in own if parameter not in last), *more, *last]
+    # Typer reads options from the signature.
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
 def print_error(text: str) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, stdout
+from penstock.cli.output import Output, OutputOption, stdout
 from penstock.cli.target import (
     JobArgument,
     NoWaitOption,
@@ -20,7 +20,7 @@ from penstock.cli.target import (
 __all__ = ["rescale"]
 
 
-@asks_server
+@asks_server()
 def rescale(
     servers: Servers,
     context: typer.Context,
@@ -37,17 +37,16 @@ def rescale(
     A running job pauses for it between two micro-batches. For a stopped job this changes the checkpoint. Prints how
     long the job stood still.
     """
-    with errors_as_sentences():
-        with servers.job(job, context, server_only=("no_wait",)) as target:
-            done = target.rescale(parallelism, Patience(timeout, wait=not no_wait))
-        details = print_outcome(done, output)
-        if details is not None:
-            before, after = details["before"], details["after"]
-            if after == before:
-                text = f"The parallelism is {after} already; nothing changed."
-            else:
-                text = (
-                    f"The parallelism was {before} and is {after} since micro-batch {details['batch']}; the job "
-                    f"stood still for {details['seconds']:.1f} s."
-                )
-            stdout.print(text, soft_wrap=True)
+    with servers.job(job, context, server_only=("no_wait",)) as target:
+        done = target.rescale(parallelism, Patience(timeout, wait=not no_wait))
+    details = print_outcome(done, output)
+    if details is not None:
+        before, after = details["before"], details["after"]
+        if after == before:
+            text = f"The parallelism is {after} already; nothing changed."
+        else:
+            text = (
+                f"The parallelism was {before} and is {after} since micro-batch {details['batch']}; the job "
+                f"stood still for {details['seconds']:.1f} s."
+            )
+        stdout.print(text, soft_wrap=True)

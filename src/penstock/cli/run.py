@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.durations import milliseconds
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, print_json, stderr
+from penstock.cli.output import (
+    Output,
+    OutputOption,
+    errors_as_sentences,
+    print_json,
+    stderr,
+    takes_options,
+)
 from penstock.cli.run_options import (
     BATCH_INTERVAL,
     CHECKPOINT_INTERVAL,
@@ -38,197 +45,167 @@ class LogFormat(StrEnum):
     json = "json"
 
 
-_JobFileArgument = Annotated[
-    str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
-]
-_DefineOption = Annotated[
-    list[str] | None,
-    typer.Option("-D", metavar="NAME=URI", help="Bind a stream or sink. May be repeated."),
-]
-_BoundedOption = Annotated[bool, typer.Option("--bounded", help="Process what is there, then finish.")]
-_CheckpointOption = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Folder for progress and state. Default: a temporary one."),
-]
-_ParallelismOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Tasks that share each keyed step. Default: the number of cores."),
-]
-_MasterOption = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
-_MaxCommandBytesOption = Annotated[
-    int,
-    typer.Option(metavar="N", min=1, help="The largest command to accept; larger ones are rejected."),
-]
-_MaxHeldBytesOption = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        min=0,
-        help="How much data may wait for paused steps inside the job; beyond it the job stops reading data streams.",
-    ),
-]
-_StateMemoryOption = Annotated[
-    int,
-    typer.Option(
-        metavar="MB", min=0, help="How much state each worker keeps in memory; the rest is on its local disk."
-    ),
-]
-_MemoryOption = Annotated[
-    int | None,
-    typer.Option("--memory", metavar="MB", help="How much memory the job may use in all on this machine."),
-]
-_ReceiptsOption = Annotated[
-    int,
-    typer.Option(metavar="MB", min=1, help="How many receipts the checkpoint keeps; the oldest go first."),
-]
-_MetricsOption = Annotated[
-    int,
-    typer.Option(
-        metavar="MB",
-        min=1,
-        help="How many metrics of micro-batches the checkpoint keeps; the oldest go first.",
-    ),
-]
-_LogSizeOption = Annotated[
-    int,
-    typer.Option(
-        metavar="MB",
-        min=1,
-        help="How much of Spark's log and of the output of functions the checkpoint keeps.",
-    ),
-]
-_LockTimeoutOption = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS", min=0, help="How long to wait for another run that uses the checkpoint to end."
-    ),
-]
-_FromSavepointOption = Annotated[
-    str | None,
-    typer.Option(metavar="ID", help="Begin with a savepoint, by its id or place, if the checkpoint is new."),
-]
-_FromDumpOption = Annotated[
-    str | None, typer.Option(metavar="URI", help="Begin with a dump, if the checkpoint is new.")
-]
-_MustContinueOption = Annotated[
-    bool,
-    typer.Option(
-        "--must-continue", help="Refuse to begin anew: the checkpoint must exist, say on a mounted disk."
-    ),
-]
-_FreshOption = Annotated[
-    bool, typer.Option("--fresh", help="Move an existing checkpoint aside, and begin anew.")
-]
-_AllowReadOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PREFIX",
-        help="Allow commands to make the job read this file or address, and all below it. May be repeated.",
-    ),
-]
-_AllowWriteOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PREFIX",
-        help="Allow commands to make the job write dumps below this folder or address. May be repeated.",
-    ),
-]
-_MetricsBindOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="Serve the job's metrics to Prometheus at this address, under /metrics."
-    ),
-]
-_MetricsAllowRemoteOption = Annotated[
-    bool,
-    typer.Option("--metrics-allow-remote", help="Let other machines read the metrics."),
-]
-_LogFormatOption = Annotated[
-    LogFormat,
-    typer.Option(help="The form of messages on stderr: for people, or one JSON object a line."),
-]
-_StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
-]
+class _Options:
+    """The options of a run, by the names of their parameters."""
+
+    define: Annotated[
+        list[str] | None,
+        typer.Option("-D", metavar="NAME=URI", help="Bind a stream or sink. May be repeated."),
+    ] = None
+    bounded: Annotated[bool, typer.Option("--bounded", help="Process what is there, then finish.")] = False
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for progress and state. Default: a temporary one."),
+    ] = None
+    parallelism: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tasks that share each keyed step. Default: the number of cores."),
+    ] = None
+    batch_interval: Annotated[int, BATCH_INTERVAL] = 0
+    checkpoint_interval: Annotated[str, CHECKPOINT_INTERVAL] = "0s"
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]"
+    max_command_bytes: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="The largest command to accept; larger ones are rejected."),
+    ] = 1 << 20
+    max_held_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="How much data may wait for paused steps inside the job; beyond it the job stops reading data "
+            "streams.",
+        ),
+    ] = 256 << 20
+    state_memory_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=0,
+            help="How much state each worker keeps in memory; the rest is on its local disk.",
+        ),
+    ] = 1024
+    memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            "--memory", metavar="MB", help="How much memory the job may use in all on this machine."
+        ),
+    ] = None
+    receipts_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB", min=1, help="How many receipts the checkpoint keeps; the oldest go first."
+        ),
+    ] = 256
+    metrics_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="How many metrics of micro-batches the checkpoint keeps; the oldest go first.",
+        ),
+    ] = 32
+    log_mb: Annotated[
+        int,
+        typer.Option(
+            metavar="MB",
+            min=1,
+            help="How much of Spark's log and of the output of functions the checkpoint keeps.",
+        ),
+    ] = 64
+    lock_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="How long to wait for another run that uses the checkpoint to end."
+        ),
+    ] = 60.0
+    from_savepoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Begin with a savepoint, by its id or place, if the checkpoint is new."
+        ),
+    ] = None
+    from_dump: Annotated[
+        str | None, typer.Option(metavar="URI", help="Begin with a dump, if the checkpoint is new.")
+    ] = None
+    must_continue: Annotated[
+        bool,
+        typer.Option(
+            "--must-continue", help="Refuse to begin anew: the checkpoint must exist, say on a mounted disk."
+        ),
+    ] = False
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Move an existing checkpoint aside, and begin anew.")
+    ] = False
+    keep_positions: KeepPositionsOption = None
+    allow_non_restored_state: AllowNonRestoredStateOption = False
+    allow_read: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Allow commands to make the job read this file or address, and all below it. May be repeated.",
+        ),
+    ] = None
+    allow_write: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Allow commands to make the job write dumps below this folder or address. May be repeated.",
+        ),
+    ] = None
+    new_outputs_from: NewOutputsFromOption = None
+    replan: ReplanOption = None
+    metrics_bind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Serve the job's metrics to Prometheus at this address, under /metrics."
+        ),
+    ] = None
+    metrics_allow_remote: Annotated[
+        bool,
+        typer.Option("--metrics-allow-remote", help="Let other machines read the metrics."),
+    ] = False
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(help="The form of messages on stderr: for people, or one JSON object a line."),
+    ] = LogFormat.text
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first record that cannot be processed.")
+    ] = False
 
 
+@takes_options(_Options)
 def run(
-    job_file: _JobFileArgument,
-    define: _DefineOption = None,
-    bounded: _BoundedOption = False,
-    checkpoint: _CheckpointOption = None,
-    parallelism: _ParallelismOption = None,
-    batch_interval: Annotated[int, BATCH_INTERVAL] = 0,
-    checkpoint_interval: Annotated[str, CHECKPOINT_INTERVAL] = "0s",
-    master: _MasterOption = "local[*]",
-    max_command_bytes: _MaxCommandBytesOption = 1 << 20,
-    max_held_bytes: _MaxHeldBytesOption = 256 << 20,
-    state_memory_mb: _StateMemoryOption = 1024,
-    memory_mb: _MemoryOption = None,
-    receipts_mb: _ReceiptsOption = 256,
-    metrics_mb: _MetricsOption = 32,
-    log_mb: _LogSizeOption = 64,
-    lock_timeout: _LockTimeoutOption = 60.0,
-    from_savepoint: _FromSavepointOption = None,
-    from_dump: _FromDumpOption = None,
-    must_continue: _MustContinueOption = False,
-    fresh: _FreshOption = False,
-    keep_positions: KeepPositionsOption = None,
-    allow_non_restored_state: AllowNonRestoredStateOption = False,
-    allow_read: _AllowReadOption = None,
-    allow_write: _AllowWriteOption = None,
-    new_outputs_from: NewOutputsFromOption = None,
-    replan: ReplanOption = None,
-    metrics_bind: _MetricsBindOption = None,
-    metrics_allow_remote: _MetricsAllowRemoteOption = False,
-    log_format: _LogFormatOption = LogFormat.text,
-    strict: _StrictOption = False,
+    job_file: Annotated[
+        str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
+    ],
     output: OutputOption = Output.text,
+    **given: Any,
 ) -> None:
     """Run a job in this process.
 
     Exit codes: 0 finished or stopped, 1 the job failed, 2 wrong use (arguments, bindings, job file, checkpoint, or a
     bad record with --strict), 3 an external system failed, 130 interrupted before the job ran.
     """
-    with _errors_reported(log_format) as log:
-        settings = _settings(
-            bindings=_bindings(define),
-            bounded=bounded,
-            checkpoint=checkpoint,
-            parallelism=parallelism,
-            batch_interval_ms=batch_interval,
-            checkpoint_interval_ms=milliseconds(checkpoint_interval, "--checkpoint-interval"),
-            master=master,
-            max_command_bytes=max_command_bytes,
-            max_held_bytes=max_held_bytes,
-            state_memory_mb=state_memory_mb,
-            memory_mb=memory_mb,
-            receipts_mb=receipts_mb,
-            metrics_mb=metrics_mb,
-            log_mb=log_mb,
-            from_savepoint=from_savepoint,
-            from_dump=from_dump,
-            must_continue=must_continue,
-            fresh=fresh,
-            keep_positions=keep_positions,
-            allow_non_restored_state=allow_non_restored_state,
-            new_outputs_from=new_outputs_from,
-            replan=replan,
-            lock_timeout_s=lock_timeout,
-            allow_read=_absolute(allow_read),
-            allow_write=_absolute(allow_write),
-            metrics_bind=metrics_bind,
-            metrics_allow_remote=metrics_allow_remote,
-            strict=strict,
-        )
-        _run_file(job_file, settings, log, output)
+    with _errors_reported(given.pop("log_format")) as log:
+        _run_file(job_file, _settings(given), log, output)
 
 
-def _settings(**given: Any) -> RunSettings:
+def _settings(given: dict[str, Any]) -> RunSettings:
+    """Return the settings of a run from its options, most of which have the names of settings."""
     # Loaded only here, so that help and mistakes in the arguments show at once.
+    from penstock.bindings.parse import split_definition
     from penstock.jobs.settings import RunSettings
 
-    return RunSettings(**given)
+    settings = {
+        "bindings": dict(map(split_definition, given.pop("define") or ())),
+        "batch_interval_ms": given.pop("batch_interval"),
+        "checkpoint_interval_ms": milliseconds(given.pop("checkpoint_interval"), "--checkpoint-interval"),
+        "lock_timeout_s": given.pop("lock_timeout"),
+        "allow_read": _absolute(given.pop("allow_read")),
+        "allow_write": _absolute(given.pop("allow_write")),
+    }
+    return RunSettings(**settings, **given)
 
 
 @contextmanager
@@ -270,12 +247,6 @@ def _run_file(job_file: str, settings: RunSettings, log: LogDisplay | None, outp
         print_json(asdict(summary))
     if output is not Output.json or log is not None:
         display.print_summary(summary)
-
-
-def _bindings(definitions: Sequence[str] | None) -> dict[str, str]:
-    from penstock.bindings.parse import split_definition
-
-    return dict(map(split_definition, definitions or ()))
 
 
 def _absolute(places: Sequence[str] | None) -> tuple[str, ...]:

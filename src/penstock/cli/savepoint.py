@@ -9,7 +9,7 @@ from rich.table import Table
 
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
     NO_PLACES,
     JobArgument,
@@ -22,7 +22,7 @@ from penstock.cli.target import (
 __all__ = ["savepoint"]
 
 
-@asks_server
+@asks_server()
 def savepoint(
     servers: Servers,
     context: typer.Context,
@@ -49,7 +49,6 @@ def savepoint(
     nothing else deletes it.
     """
     with (
-        errors_as_sentences(),
         servers.job(
             job, context, checkpoint_only={"to": NO_PLACES}, server_only=("no_wait", "timeout")
         ) as target,

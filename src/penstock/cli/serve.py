@@ -6,11 +6,19 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr
+from penstock.cli.output import (
+    Output,
+    OutputOption,
+    errors_as_sentences,
+    escaped,
+    print_json,
+    stderr,
+    takes_options,
+)
 from penstock.server.runs.directory import ADDRESS_FILE
 
 if TYPE_CHECKING:
@@ -23,128 +31,114 @@ __all__ = ["serve", "token"]
 
 _SHOWN_JOBS: Final = 10
 
-_BindOption = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
-]
-_JobsOption = Annotated[
-    list[Path] | None,
-    typer.Option("--jobs", metavar="FOLDER", help="A folder with job definitions. May be repeated."),
-]
-_HomeOption = Annotated[
-    Path,
-    typer.Option(
-        metavar="FOLDER",
-        help="The manager's folder: its store, and the checkpoints and savepoints of its jobs.",
-    ),
-]
-_SharedOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Where to keep checkpoints and savepoints, for servers on several machines. Default: in the home.",
-    ),
-]
-_StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        envvar="PENSTOCK_SERVER_STORE",
-        help="sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE. Default: a file in the home.",
-    ),
-]
-_TokensOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The users: lines NAME ROLE TOKEN, from penstock token."),
-]
-_HostOption = Annotated[
-    list[str] | None,
-    typer.Option("--host", metavar="NAME", help="Another name of the server. May be repeated."),
-]
-_CertificateOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The certificate for TLS, in PEM.")
-]
-_KeyOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")]
-_ProxyOption = Annotated[
-    bool, typer.Option("--tls-proxy", help="A proxy in front of the server speaks TLS with browsers.")
-]
-_InsecureBindOption = Annotated[
-    bool,
-    typer.Option("--insecure-bind", help="Let other machines connect without tokens or TLS."),
-]
-_DemoOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--demo/--no-demo",
-        help="Offer a demo job, and run it if the home is empty. Default: without --jobs.",
-        show_default=False,
-    ),
-]
+
+class _Options:
+    """The options of the server, by the names of their parameters."""
+
+    bind: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.")
+    ] = "127.0.0.1:8081"
+    jobs: Annotated[
+        list[Path] | None,
+        typer.Option("--jobs", metavar="FOLDER", help="A folder with job definitions. May be repeated."),
+    ] = None
+    home: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="The manager's folder: its store, and the checkpoints and savepoints of its jobs.",
+        ),
+    ] = Path("~/.penstock")
+    shared: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where to keep checkpoints and savepoints, for servers on several machines. Default: in the home.",
+        ),
+    ] = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="PENSTOCK_SERVER_STORE",
+            help="sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE. Default: a file in the home.",
+        ),
+    ] = None
+    tokens: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The users: lines NAME ROLE TOKEN, from penstock token."),
+    ] = None
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="Another name of the server. May be repeated."),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate for TLS, in PEM.")
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None
+    tls_proxy: Annotated[
+        bool, typer.Option("--tls-proxy", help="A proxy in front of the server speaks TLS with browsers.")
+    ] = False
+    insecure_bind: Annotated[
+        bool,
+        typer.Option("--insecure-bind", help="Let other machines connect without tokens or TLS."),
+    ] = False
+    demo: Annotated[
+        bool | None,
+        typer.Option(
+            "--demo/--no-demo",
+            help="Offer a demo job, and run it if the home is empty. Default: without --jobs.",
+            show_default=False,
+        ),
+    ] = None
 
 
-def serve(
-    bind: _BindOption = "127.0.0.1:8081",
-    jobs: _JobsOption = None,
-    home: _HomeOption = Path("~/.penstock"),
-    shared: _SharedOption = None,
-    store: _StoreOption = None,
-    tokens: _TokensOption = None,
-    host: _HostOption = None,
-    tls_cert: _CertificateOption = None,
-    tls_key: _KeyOption = None,
-    tls_proxy: _ProxyOption = False,
-    insecure_bind: _InsecureBindOption = False,
-    demo: _DemoOption = None,
-    output: OutputOption = Output.text,
-) -> None:
+@takes_options(_Options)
+@errors_as_sentences()
+def serve(output: OutputOption = Output.text, **given: Any) -> None:
     """Run the job manager with its REST API, until SIGTERM or Ctrl-C. Its jobs go on after that.
 
     It listens on this machine only, unless it has tokens and TLS. Exit codes: 0 ended normally, 2 wrong use, 3 the
     store or the address cannot be used.
     """
-    with errors_as_sentences():
-        from penstock.server.server import ServeSettings
-        from penstock.server.server import serve as run_server
+    from penstock.server.server import ServeSettings
+    from penstock.server.server import serve as run_server
 
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        # Alembic logs each migration, which interests nobody.
-        logging.getLogger("alembic").setLevel(logging.WARNING)
-        # Without Java a job would only fail.
-        has_java = _has_java()
-        settings = ServeSettings(
-            demo=demo if has_java else False,
-            bind=bind,
-            jobs=tuple(jobs or ()),
-            home=home,
-            shared=shared,
-            store=store,
-            tokens=tokens,
-            hosts=tuple(host or ()),
-            tls_certificate=tls_cert,
-            tls_key=tls_key,
-            tls_proxy=tls_proxy,
-            insecure_bind=insecure_bind,
-        )
-        run_server(settings, os.environ, lambda started: _print_address(started, output, home), _print_end)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Alembic logs each migration, which interests nobody.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # Without Java a job would only fail.
+    has_java = _has_java()
+    settings = ServeSettings(
+        demo=given.pop("demo") if has_java else False,
+        jobs=tuple(given.pop("jobs") or ()),
+        hosts=tuple(given.pop("host") or ()),
+        tls_certificate=given.pop("tls_cert"),
+        **given,
+    )
+    run_server(
+        settings, os.environ, lambda started: _print_address(started, output, settings.home), _print_end
+    )
 
 
+@errors_as_sentences()
 def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its user, which events show.")],
     role: Annotated[str, typer.Option(metavar="ROLE", help="viewer, operator or admin.")] = "viewer",
     output: OutputOption = Output.text,
 ) -> None:
     """Create a token, and its line for the file of penstock serve --tokens. The token is not stored."""
-    with errors_as_sentences():
-        from penstock.server.api.access import grants_of, hash_of, new_token
+    from penstock.server.api.access import grants_of, hash_of, new_token
 
-        made = new_token()
-        line = f"{name} {role} {hash_of(made)}"
-        grants_of([line], "the arguments")
-        if output is Output.json:
-            print_json({"token": made, "line": line})
-        else:
-            stderr.print("The token, shown only once, and its line for the file of tokens:")
-            print(made)
-            print(line)
+    made = new_token()
+    line = f"{name} {role} {hash_of(made)}"
+    grants_of([line], "the arguments")
+    if output is Output.json:
+        print_json({"token": made, "line": line})
+    else:
+        stderr.print("The token, shown only once, and its line for the file of tokens:")
+        print(made)
+        print(line)
 
 
 def _has_java() -> bool:

@@ -11,7 +11,7 @@ from rich.table import Table
 from penstock.base.sizes import counted, limits_text
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, print_json, stderr, stdout
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout
 from penstock.cli.target import (
     ManagedJobArgument,
     NoWaitOption,
@@ -40,7 +40,7 @@ def register_managed(app: typer.Typer) -> None:
         app.command()(command)
 
 
-@asks_server
+@asks_server()
 def list_jobs(
     servers: Servers,
     everything: Annotated[bool, typer.Option("--all", help="Include jobs that have ended.")] = False,
@@ -51,32 +51,31 @@ def list_jobs(
     output: OutputOption = Output.text,
 ) -> None:
     """List the jobs of the server that have not ended, newest first; without a server, those of the home."""
-    with errors_as_sentences():
-        wanted = status or [one for one in JobStatus if everything or one not in ENDED]
-        with servers.unserved() as own:
-            if own is not None:
-                jobs = [msgspec.to_builtins(job) for job in own.jobs(wanted)]
-                stderr.print("[yellow]Note:[/] No server is running; jobs go on, but none is restarted.")
-            else:
-                with servers.connect() as asked:
-                    jobs = asked.items("/v1/jobs", status=[one.value for one in wanted])
-                    _add_progress(asked, jobs)
-        if output is Output.json:
-            print_json(jobs)
-        elif jobs:
-            stdout.print(_jobs_table(jobs))
+    wanted = status or [one for one in JobStatus if everything or one not in ENDED]
+    with servers.unserved() as own:
+        if own is not None:
+            jobs = [msgspec.to_builtins(job) for job in own.jobs(wanted)]
+            stderr.print("[yellow]Note:[/] No server is running; jobs go on, but none is restarted.")
         else:
-            stderr.print("No such job." if status or everything else "No jobs are running or waiting to run.")
+            with servers.connect() as asked:
+                jobs = asked.items("/v1/jobs", status=[one.value for one in wanted])
+                _add_progress(asked, jobs)
+    if output is Output.json:
+        print_json(jobs)
+    elif jobs:
+        stdout.print(_jobs_table(jobs))
+    else:
+        stderr.print("No such job." if status or everything else "No jobs are running or waiting to run.")
 
 
-@asks_server
+@asks_server()
 def info(
     servers: Servers,
     job: ManagedJobArgument,
     output: OutputOption = Output.text,
 ) -> None:
     """Show a job: status and reason, settings, plan, runs, savepoints, and progress."""
-    with errors_as_sentences(), servers.server_job(job) as target:
+    with servers.server_job(job) as target:
         found = target.describe()
         if output is Output.json:
             print_json(found)
@@ -84,7 +83,7 @@ def info(
             _print_job(found)
 
 
-@asks_server
+@asks_server()
 def cancel(
     servers: Servers,
     job: ManagedJobArgument,
@@ -96,15 +95,14 @@ def cancel(
 
     Works without a server too, for a job of the home.
     """
-    with errors_as_sentences():
-        with servers.unserved() as own:
-            if own is not None:
-                _cancel_unserved(own, job, timeout, output)
-                return
-        _set_desired("CANCELED", "is canceled.", servers, job, Patience(timeout, wait=not no_wait), output)
+    with servers.unserved() as own:
+        if own is not None:
+            _cancel_unserved(own, job, timeout, output)
+            return
+    _set_desired("CANCELED", "is canceled.", servers, job, Patience(timeout, wait=not no_wait), output)
 
 
-@asks_server
+@asks_server()
 def pause(
     servers: Servers,
     job: ManagedJobArgument,
@@ -113,13 +111,12 @@ def pause(
     output: OutputOption = Output.text,
 ) -> None:
     """Stop the process of a job until it is resumed. The checkpoint keeps its progress."""
-    with errors_as_sentences():
-        result = "is paused. penstock resume starts it again."
-        patience = Patience(timeout, wait=not no_wait)
-        _set_desired("PAUSED", result, servers, job, patience, output)
+    result = "is paused. penstock resume starts it again."
+    patience = Patience(timeout, wait=not no_wait)
+    _set_desired("PAUSED", result, servers, job, patience, output)
 
 
-@asks_server
+@asks_server()
 def resume(
     servers: Servers,
     job: ManagedJobArgument,
@@ -128,9 +125,8 @@ def resume(
     output: OutputOption = Output.text,
 ) -> None:
     """Start a paused job again from its checkpoint, and wait until it runs."""
-    with errors_as_sentences():
-        patience = Patience(timeout, wait=not no_wait)
-        _set_desired("RUNNING", "runs.", servers, job, patience, output)
+    patience = Patience(timeout, wait=not no_wait)
+    _set_desired("RUNNING", "runs.", servers, job, patience, output)
 
 
 def _cancel_unserved(home: UnservedHome, called: str, timeout_s: float, output: Output) -> None:
@@ -161,7 +157,7 @@ def _set_desired(
             stderr.print(f"The job {escaped(target.job_id)} {result}", soft_wrap=True)
 
 
-@asks_server
+@asks_server()
 def logs(
     servers: Servers,
     job: ManagedJobArgument,
@@ -177,7 +173,7 @@ def logs(
     output: OutputOption = Output.text,
 ) -> None:
     """Show the output of a run of a job. Needs the role operator, since jobs may print anything."""
-    with errors_as_sentences(), servers.server_job(job) as target:
+    with servers.server_job(job) as target:
         for text in target.log(run, max_bytes, follow=follow):
             if output is Output.json:
                 print_json({"run": text["run"], "text": text["text"]})

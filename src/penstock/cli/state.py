@@ -44,7 +44,7 @@ class DumpFormat(StrEnum):
 
 
 @state_app.command()
-@asks_server
+@asks_server()
 def dump(
     servers: Servers,
     job: JobArgument,
@@ -67,38 +67,36 @@ def dump(
 
     The same micro-batch gives the same bytes. The manifest is written last; a dump without one is incomplete.
     """
-    with errors_as_sentences():
-        with servers.job(job) as target:
-            done = target.dump(to, form.value, batch, Patience(timeout))
-        details = print_outcome(done, output)
-        if details is not None:
-            print(details["uri"])
+    with servers.job(job) as target:
+        done = target.dump(to, form.value, batch, Patience(timeout))
+    details = print_outcome(done, output)
+    if details is not None:
+        print(details["uri"])
 
 
 @state_app.command()
-@asks_server
+@asks_server()
 def ls(
     servers: Servers,
     job: JobArgument,
     output: OutputOption = Output.text,
 ) -> None:
     """List the steps of a job with their states and number of keys."""
-    with errors_as_sentences():
-        with servers.job(job) as target:
-            found = target.list_states()
-        if output is Output.json:
-            print_json(found)
-            return
-        table = Table("step", "keys", "state", "kind", "type")
-        for step in found:
-            for number, state in enumerate(step["states"]):
-                first = (escaped(step["step"]), f"{step['keys']:,}") if number == 0 else ("", "")
-                table.add_row(*first, escaped(state["name"]), state["kind"], escaped(state["type"]))
-        stdout.print(table)
+    with servers.job(job) as target:
+        found = target.list_states()
+    if output is Output.json:
+        print_json(found)
+        return
+    table = Table("step", "keys", "state", "kind", "type")
+    for step in found:
+        for number, state in enumerate(step["states"]):
+            first = (escaped(step["step"]), f"{step['keys']:,}") if number == 0 else ("", "")
+            table.add_row(*first, escaped(state["name"]), state["kind"], escaped(state["type"]))
+    stdout.print(table)
 
 
 @state_app.command()
-@asks_server
+@asks_server()
 def get(
     servers: Servers,
     job: JobArgument,
@@ -116,19 +114,16 @@ def get(
     output: OutputOption = Output.text,
 ) -> None:
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
-    with errors_as_sentences():
-        with servers.job(job) as target:
-            stored = target.find_key(step, key, batch)
-        found = None if stored is None else _shown_values(stored)
-        if output is Output.json:
-            print_json(found)
-        elif found is None:
-            stderr.print(f"The step {escaped(step)} holds nothing for the key {escaped(key)}.")
-        else:
-            for name, value in found.items():
-                stdout.print(
-                    f"{escaped(name)}: {escaped(msgspec.json.encode(value).decode())}", soft_wrap=True
-                )
+    with servers.job(job) as target:
+        stored = target.find_key(step, key, batch)
+    found = None if stored is None else _shown_values(stored)
+    if output is Output.json:
+        print_json(found)
+    elif found is None:
+        stderr.print(f"The step {escaped(step)} holds nothing for the key {escaped(key)}.")
+    else:
+        for name, value in found.items():
+            stdout.print(f"{escaped(name)}: {escaped(msgspec.json.encode(value).decode())}", soft_wrap=True)
     if found is None:
         raise typer.Exit(1)
 
@@ -140,6 +135,7 @@ def _shown_values(stored: StoredKey) -> dict[str, Any]:
 
 
 @state_app.command()
+@errors_as_sentences()
 def diff(
     before: Annotated[str, typer.Argument(metavar="A", help="A dump or savepoint.")],
     after: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
@@ -150,28 +146,28 @@ def diff(
     output: OutputOption = Output.text,
 ) -> None:
     """Compare two snapshots: keys that were added, removed and changed. Exit code 1 when they differ."""
-    with errors_as_sentences():
-        from penstock.snapshots.differences import diff as compare
+    from penstock.snapshots.differences import diff as compare
 
-        found = compare(before, after, samples=samples)
-        if not everything:
-            found = dataclasses.replace(
-                found,
-                tables=tuple(t for t in found.tables if "/__" not in t.name),
-                tables_added=tuple(name for name in found.tables_added if "/__" not in name),
-                tables_removed=tuple(name for name in found.tables_removed if "/__" not in name),
-            )
-        if output is Output.json:
-            print_json({"same": found.same, **msgspec.to_builtins(found)})
-        elif found.same:
-            stdout.print("Both have the same content.")
-        else:
-            _print_differences(found)
+    found = compare(before, after, samples=samples)
+    if not everything:
+        found = dataclasses.replace(
+            found,
+            tables=tuple(t for t in found.tables if "/__" not in t.name),
+            tables_added=tuple(name for name in found.tables_added if "/__" not in name),
+            tables_removed=tuple(name for name in found.tables_removed if "/__" not in name),
+        )
+    if output is Output.json:
+        print_json({"same": found.same, **msgspec.to_builtins(found)})
+    elif found.same:
+        stdout.print("Both have the same content.")
+    else:
+        _print_differences(found)
     if not found.same:
         raise typer.Exit(1)
 
 
 @state_app.command()
+@errors_as_sentences()
 def verify(
     uri: Annotated[str, typer.Argument(metavar="URI", help="A dump or savepoint.")],
     accept: Annotated[
@@ -181,28 +177,26 @@ def verify(
     output: OutputOption = Output.text,
 ) -> None:
     """Check every file of a snapshot against its manifest. Exit code 1 when anything is wrong."""
-    with errors_as_sentences():
-        from penstock.snapshots.snapshot_reader import accept as accept_dump
-        from penstock.snapshots.snapshot_reader import verify as verify_snapshot
+    from penstock.snapshots.snapshot_reader import accept as accept_dump
+    from penstock.snapshots.snapshot_reader import verify as verify_snapshot
 
-        if accept:
-            accept_dump(uri)
-        found = verify_snapshot(uri)
-        defects = [{"path": d.path, "problem": d.problem} for d in found.defects]
-        if output is Output.json:
-            print_json({"sound": found.sound, "rows": found.rows, "defects": defects})
-        elif found.sound:
-            stdout.print(
-                f"{escaped(uri)} is sound: {found.files:,} files, {found.rows:,} rows.", soft_wrap=True
-            )
-        else:
-            for defect in found.defects:
-                stdout.print(f"{escaped(defect.path)}: {escaped(defect.problem)}", soft_wrap=True)
+    if accept:
+        accept_dump(uri)
+    found = verify_snapshot(uri)
+    defects = [{"path": d.path, "problem": d.problem} for d in found.defects]
+    if output is Output.json:
+        print_json({"sound": found.sound, "rows": found.rows, "defects": defects})
+    elif found.sound:
+        stdout.print(f"{escaped(uri)} is sound: {found.files:,} files, {found.rows:,} rows.", soft_wrap=True)
+    else:
+        for defect in found.defects:
+            stdout.print(f"{escaped(defect.path)}: {escaped(defect.problem)}", soft_wrap=True)
     if not found.sound:
         raise typer.Exit(1)
 
 
 @state_app.command()
+@errors_as_sentences()
 def plan(
     job_file: Annotated[
         str, typer.Argument(metavar="FILE[:ATTR]", help="The job file, and the job's name in it.")
@@ -219,23 +213,22 @@ def plan(
 
     Exit code 1 when the job would refuse the snapshot.
     """
-    with errors_as_sentences():
-        from penstock.jobs.job_loader import load_job
-        from penstock.jobs.restore import planned_changes
+    from penstock.jobs.job_loader import load_job
+    from penstock.jobs.restore import planned_changes
 
-        changes = planned_changes(
-            load_job(job_file).job, source, allow_non_restored_state=allow_non_restored_state
-        )
-        if output is Output.json:
-            print_json(changes)
-        else:
-            table = Table("step", "state", "outcome", "detail")
-            for change in changes:
-                if not change.state.startswith("__"):
-                    table.add_row(
-                        escaped(change.step), escaped(change.state), change.outcome, escaped(change.detail)
-                    )
-            stdout.print(table)
+    changes = planned_changes(
+        load_job(job_file).job, source, allow_non_restored_state=allow_non_restored_state
+    )
+    if output is Output.json:
+        print_json(changes)
+    else:
+        table = Table("step", "state", "outcome", "detail")
+        for change in changes:
+            if not change.state.startswith("__"):
+                table.add_row(
+                    escaped(change.step), escaped(change.state), change.outcome, escaped(change.detail)
+                )
+        stdout.print(table)
     if any(change.outcome == "refused" for change in changes):
         raise typer.Exit(1)
 

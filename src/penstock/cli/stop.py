@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, stderr
+from penstock.cli.output import Output, OutputOption, stderr
 from penstock.cli.target import (
     NO_PLACES,
     JobArgument,
@@ -21,7 +21,7 @@ from penstock.cli.target import (
 __all__ = ["stop"]
 
 
-@asks_server
+@asks_server()
 def stop(
     servers: Servers,
     context: typer.Context,
@@ -43,14 +43,13 @@ def stop(
     output: OutputOption = Output.text,
 ) -> None:
     """Stop a running job between two micro-batches, optionally with a savepoint."""
-    with errors_as_sentences():
-        wanted = with_savepoint or to is not None
-        with servers.job(job, context, checkpoint_only={"to": NO_PLACES}, server_only=("no_wait",)) as target:
-            done = target.stop(to, Patience(timeout, wait=not no_wait), savepoint=wanted, drain=drain)
-        details = print_outcome(done, output)
-        if details is not None:
-            # A job without a process has no last micro-batch.
-            batch = f" after micro-batch {details['batch']}" if "batch" in details else ""
-            stderr.print(f"The job has stopped{batch}.")
-            if wanted:
-                print(details["savepoint"])
+    wanted = with_savepoint or to is not None
+    with servers.job(job, context, checkpoint_only={"to": NO_PLACES}, server_only=("no_wait",)) as target:
+        done = target.stop(to, Patience(timeout, wait=not no_wait), savepoint=wanted, drain=drain)
+    details = print_outcome(done, output)
+    if details is not None:
+        # A job without a process has no last micro-batch.
+        batch = f" after micro-batch {details['batch']}" if "batch" in details else ""
+        stderr.print(f"The job has stopped{batch}.")
+        if wanted:
+            print(details["savepoint"])

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.job_target import Patience
 from penstock.cli.outcome import print_outcome
-from penstock.cli.output import Output, OutputOption, errors_as_sentences, escaped, stderr
+from penstock.cli.output import Output, OutputOption, escaped, stderr
 from penstock.cli.run_options import (
     BATCH_INTERVAL,
     CHECKPOINT_INTERVAL,
@@ -41,7 +41,7 @@ class Scaling(StrEnum):
     dry_run = "dry-run"
 
 
-@asks_server
+@asks_server()
 def submit(
     servers: Servers,
     definition: Annotated[
@@ -81,7 +81,7 @@ def submit(
     output: OutputOption = Output.text,
 ) -> None:
     """Let a server run one of its definitions, and print the job's id at once."""
-    with errors_as_sentences(), servers.connect() as asked:
+    with servers.connect() as asked:
         changes = {
             "name": name,
             "parallelism": parallelism,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import typer
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.cli.checkpoint_job import CheckpointJob
 from penstock.cli.job_target import JobTarget
+from penstock.cli.output import errors_as_sentences, with_options
 from penstock.cli.server_job import ServerJob
 from penstock.errors import JobDefinitionError, PenstockError
 
@@ -123,43 +123,41 @@ class Servers:
                 yield job
 
 
-def asks_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name a server to a verb, which gets them as `servers`."""
+class _ServerOptions:
+    """The options that name a server."""
 
-    @functools.wraps(verb)
-    def command(server: str | None, home: Path, ca: Path | None, **given: Any) -> None:
-        verb(servers=Servers(server, home, ca), **given)
-
-    own = inspect.signature(verb, eval_str=True).parameters
-    parameters = [
-        *(parameter for name, parameter in own.items() if name not in ("servers", "output")),
-        *inspect.signature(_server_options, eval_str=True).parameters.values(),
-        *(parameter for name, parameter in own.items() if name == "output"),
-    ]
-    # Typer reads options from the signature.
-    vars(command)["__signature__"] = inspect.Signature(parameters)
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
-def _server_options(
     server: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
             help="The server to ask. Default: PENSTOCK_SERVER, else the one in the home.",
         ),
-    ] = None,
+    ] = None
     home: Annotated[
         Path,
         typer.Option(metavar="FOLDER", help="The manager's folder, which has the address of its server."),
-    ] = _DEFAULT_HOME,
+    ] = _DEFAULT_HOME
     ca: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Certificates, in PEM, to trust with TLS instead of the system's."),
-    ] = None,
-) -> None:
-    """Declare the options."""
+    ] = None
+
+
+def asks_server(external_code: int = 3) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that name a server to a verb, which gets them as `servers`, and report errors as sentences.
+
+    `external_code` is the exit code when an external system does not answer or refuses.
+    """
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(verb)
+        def command(server: str | None, home: Path, ca: Path | None, **given: Any) -> None:
+            with errors_as_sentences(external_code):
+                verb(servers=Servers(server, home, ca), **given)
+
+        return with_options(command, verb, _ServerOptions)
+
+    return decorate
 
 
 def _is_checkpoint(job: str) -> bool:

@@ -2,5 +2,5 @@
 
 In: requests to a server.
 Out: answers, and the server's problems as penstock's errors.
-Imports: errors, server.
+Imports: errors, metrics, server.
 """

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import ExternalSystemError, PenstockError
-from penstock.server.api.access import is_loopback
+from penstock.metrics.addresses import is_loopback
 from penstock.server.runs.directory import ADDRESS_FILE
 
 __all__ = ["SERVER_VARIABLE", "TOKEN_VARIABLE", "Address", "AddressError", "NoServerError", "find_server"]

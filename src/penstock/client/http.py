@@ -8,7 +8,6 @@ import ssl
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 import httpx
@@ -64,9 +63,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def get(self, path: str, **parameters: Any) -> Any:

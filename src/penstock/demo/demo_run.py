@@ -28,31 +28,13 @@ from penstock.errors import JobFailedError
 if TYPE_CHECKING:
     from penstock.jobs.runner import RunSummary
 
-__all__ = ["DemoSettings", "DemoSummary", "run_demo"]
+__all__ = ["DemoSummary", "run_demo"]
 
 _TICK_S: Final = 0.25
 _MAX_READINGS_PER_S: Final = 40_000
 _CHANGE_EVERY_S: Final = 4.0
 _CHECK_EVERY_S: Final = 1.0
 _PATIENCE_S: Final = 120.0
-
-
-@dataclass(frozen=True)
-class DemoSettings:
-    """The settings of the demo.
-
-    Args:
-        seconds: how long the simulation runs once the job is up.
-        sensors: the number of rooms.
-        kafka: use a real Kafka broker, fetched and started here, instead of folders.
-        seed: the same seed produces the same rooms.
-
-    """
-
-    seconds: float = 60
-    sensors: int = 12
-    kafka: bool = False
-    seed: int = 7
 
 
 @dataclass
@@ -85,17 +67,18 @@ def run_demo(
 ) -> DemoSummary:
     """Run the demo, which Ctrl-C ends early. Print a summary on standard output unless `json_output`.
 
-    `watch` is called with every snapshot of the view. Raises a PenstockError when the job or the broker fails.
+    The simulation runs for `seconds` once the job is up. With `kafka` it uses a real broker, fetched and started here,
+    instead of folders. `watch` is called with every snapshot of the view. Raises a PenstockError when the job or the
+    broker fails.
     """
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     began = time.monotonic()
-    settings = DemoSettings(seconds, sensors, kafka)
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(_interrupts())
         display = stack.enter_context(Display())
         stack.enter_context(keep_on_failure(folder, folder / "checkpoint", display.note))
-        feed = _feed(settings, folder, display, stack)
-        demo = _Demo(settings, feed, folder / "checkpoint", display, interrupted, began, watch)
+        feed = Folders(folder) if not kafka else _topics(display, stack)
+        demo = _Demo(seconds, sensors, feed, folder / "checkpoint", display, interrupted, began, watch)
         summary = demo.run()
     if not json_output:
         _print_summary(summary, folder)
@@ -104,9 +87,7 @@ def run_demo(
     return summary
 
 
-def _feed(settings: DemoSettings, folder: Path, display: Display, stack: contextlib.ExitStack) -> Feed:
-    if not settings.kafka:
-        return Folders(folder)
+def _topics(display: Display, stack: contextlib.ExitStack) -> Feed:
     from penstock.demo.topics import Topics
     from penstock.machine.kafka_broker import KafkaBroker
 
@@ -121,7 +102,8 @@ class _Demo:
 
     def __init__(
         self,
-        settings: DemoSettings,
+        seconds: float,
+        sensors: int,
         feed: Feed,
         checkpoint: Path,
         display: Display,
@@ -129,14 +111,14 @@ class _Demo:
         began: float,
         watch: Callable[[Snapshot], None] | None,
     ) -> None:
-        self._settings = settings
+        self._seconds = seconds
         self._feed = feed
         self._checkpoint = str(checkpoint)
         self._display = display
         self._interrupted = interrupted
         self._began = began
         self._watch = watch
-        self._rooms = Rooms(settings.sensors, settings.seed)
+        self._rooms = Rooms(sensors)
         self._sent = {READINGS: 0, SETTINGS: 0}
         self._commands = 0
         self._first_command_s: float | None = None
@@ -174,7 +156,7 @@ class _Demo:
             evidence = self._feed.evidence(self._checkpoint)
             stack.callback(evidence.close)
             self._checker = Checker(load_fold(), evidence)
-            while (now := time.monotonic()) - start < self._settings.seconds:
+            while (now := time.monotonic()) - start < self._seconds:
                 job.check()
                 self._obey()
                 self._rooms.advance(now - last)
@@ -259,7 +241,7 @@ class _Demo:
             phase=phase,
             place=self._feed.place,
             elapsed_s=time.monotonic() - self._began if phase == "starting" else self._lived_s,
-            seconds=self._settings.seconds,
+            seconds=self._seconds,
             rooms=[self._room(place) for place in range(shown)],
             hidden_rooms=len(self._rooms) - shown,
             batches=0 if progress is None else progress.batch_id + 1,

@@ -52,7 +52,7 @@ class Topics:
             COMMANDS: f"{base}/{COMMANDS}?delivery=exactly-once",
         }
         self._producer = Producer({**_client(self._servers), "enable.idempotence": True, "linger.ms": 5})
-        self._commands: _Tail | None = None
+        self._commands: _Reader | None = None
         self._encoder = msgspec.json.Encoder()
 
     def send(self, stream: str, records: Sequence[Record]) -> None:
@@ -78,7 +78,7 @@ class Topics:
     def new_commands(self) -> list[Record]:
         """Return the commands that were committed since the last call."""
         if self._commands is None:
-            self._commands = _Tail(self._servers, COMMANDS)
+            self._commands = _Reader(self._servers, COMMANDS)
         return self._commands.new()
 
     def evidence(self, checkpoint: str) -> TopicEvidence:
@@ -98,8 +98,8 @@ class TopicEvidence:
 
     def __init__(self, checkpoint: Path, servers: str) -> None:
         self._checkpoint = checkpoint
-        self._inputs = {stream: _Ranges(servers, stream) for stream in (SETTINGS, READINGS)}
-        self._commands = _Tail(servers, COMMANDS)
+        self._inputs = {stream: _Reader(servers, stream) for stream in (SETTINGS, READINGS)}
+        self._commands = _Reader(servers, COMMANDS)
 
     def batch(self, batch_id: int) -> Batch:
         """Return the input of a micro-batch."""
@@ -122,96 +122,63 @@ class TopicEvidence:
         self._commands.close()
 
 
-class _Ranges:
-    """A reader of a topic by offsets, from the beginning of each partition."""
+class _Reader:
+    """A reader of the committed records of a topic, from the beginning of each partition."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._consumer = _consumer(servers, topic)
         self._topic = topic
-        self._position: dict[int, int] = {}
-        self._early: dict[int, list[tuple[int, Record]]] = {}
+        # How far each partition is read. Transaction markers take up offsets but are never returned as messages, so
+        # messages alone do not show that the end is reached.
+        self._position = dict.fromkeys(sorted(p.partition for p in self._consumer.assignment()), 0)
+        self._waiting: dict[int, list[tuple[int, Record]]] = {partition: [] for partition in self._position}
+
+    def new(self) -> list[Record]:
+        """Return the records that are available now; others may still be on their way."""
+        while messages := self._consumer.consume(_POLL_MESSAGES, _WAIT_S):
+            self._take(messages)
+        return self._returned(self._position)
+
+    def all_new(self) -> list[Record]:
+        """Return all records that were committed since the last call, in order for each key."""
+        return self.up_to({partition: self._committed_end(partition) for partition in self._position})
 
     def up_to(self, ends: Mapping[int, int]) -> list[Record]:
         """Return the records before `ends` that were not returned yet, by partition and offset."""
         deadline = time.monotonic() + _PATIENCE_S
-        while any(self._position.get(partition, 0) < end for partition, end in ends.items()):
+        while any(self._position[partition] < end for partition, end in ends.items()):
             if time.monotonic() > deadline:
                 raise ExternalSystemError(f"Kafka did not return the topic {self._topic!r} up to {ends}.")
-            for message in self._consumer.consume(_POLL_MESSAGES, _WAIT_S):
-                self._take(message)
-        found: list[Record] = []
-        for partition in sorted(self._early):
-            waiting = self._early[partition]
-            count = sum(offset < ends.get(partition, 0) for offset, _ in waiting)
-            found += [record for _, record in waiting[:count]]
-            del waiting[:count]
-        return found
-
-    def _take(self, message: Any) -> None:
-        if message.error() is None:
-            partition, offset = message.partition(), message.offset()
-            self._early.setdefault(partition, []).append((offset, json.loads(message.value())))
-            self._position[partition] = offset + 1
-        elif message.error().code() != _END_OF_PARTITION:
-            raise _lost(message.error())
+            self._take(self._consumer.consume(_POLL_MESSAGES, _WAIT_S))
+        return self._returned(ends)
 
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
 
+    def _take(self, messages: Sequence[Any]) -> None:
+        for message in messages:
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if error is None:
+                self._waiting[partition].append((offset, json.loads(message.value())))
+                self._position[partition] = offset + 1
+            elif error.code() == _END_OF_PARTITION:
+                self._position[partition] = max(self._position[partition], offset)
+            else:
+                raise ExternalSystemError(f"Kafka did not return the records that were sent: {error}")
 
-class _Tail:
-    """A reader of a topic up to its committed end, again and again."""
-
-    def __init__(self, servers: str, topic: str) -> None:
-        self._consumer = _consumer(servers, topic)
-        self._topic = topic
-        # Where the consumer has reached the end of each partition. Transaction markers take up offsets but are never
-        # returned as messages, so messages alone do not show that the end is reached.
-        self._ends: dict[int, int] = {part.partition: 0 for part in self._consumer.assignment()}
-
-    def new(self) -> list[Record]:
-        """Return the records that are available now; others may still be on their way."""
+    def _returned(self, ends: Mapping[int, int]) -> list[Record]:
         found: list[Record] = []
-        while messages := self._consumer.consume(_POLL_MESSAGES, _WAIT_S):
-            found += self._records(messages)
-        return found
-
-    def all_new(self) -> list[Record]:
-        """Return all records that were committed since the last call, in order for each key."""
-        wanted = {partition: self._committed_end(partition) for partition in self._ends}
-        found = self.new()
-        deadline = time.monotonic() + _PATIENCE_S
-        while any(self._ends[partition] < end for partition, end in wanted.items()):
-            if time.monotonic() > deadline:
-                raise ExternalSystemError(f"Kafka did not return the topic {self._topic!r} up to {wanted}.")
-            found += self._records(self._consumer.consume(_POLL_MESSAGES, _WAIT_S))
+        for partition, waiting in self._waiting.items():
+            count = sum(offset < ends.get(partition, 0) for offset, _ in waiting)
+            found += [record for _, record in waiting[:count]]
+            del waiting[:count]
         return found
 
     def _committed_end(self, partition: int) -> int:
         place = TopicPartition(self._topic, partition)
         _, end = self._consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
         return int(end)
-
-    def _records(self, messages: Sequence[Any]) -> list[Record]:
-        found: list[Record] = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                found.append(json.loads(message.value()))
-            elif error.code() == _END_OF_PARTITION:
-                self._ends[message.partition()] = message.offset()
-            else:
-                raise _lost(error)
-        return found
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._consumer.close()
-
-
-def _lost(error: Any) -> ExternalSystemError:
-    return ExternalSystemError(f"Kafka did not return the records that were sent: {error}")
 
 
 def _consumer(servers: str, topic: str) -> Consumer:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Literal, Self
 
 from rich.console import Console, Group, RenderableType
@@ -108,9 +107,7 @@ class Display:
             self._stack.enter_context(self._live)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live = None
         self._stack.close()
 

@@ -15,7 +15,7 @@ from penstock.operators.record_blocks import DeadLetter
 from penstock.records.types import RecordType
 from penstock.streams.graph import DEAD_LETTERS
 
-__all__ = ["OUTPUTS", "CollectedOutputs"]
+__all__ = ["OUTPUTS", "CollectedOutputs", "HasOutputs"]
 
 OUTPUTS: Final = "outputs"
 """The folder in a checkpoint with the collected outputs, by sink."""
@@ -72,3 +72,31 @@ class CollectedOutputs:
                 "A sink is collected if bindings leaves it out."
             )
         return self._sinks[sink]
+
+
+class HasOutputs:
+    """What has the outputs of the collected sinks: a run those so far, its result all of them."""
+
+    outputs: CollectedOutputs
+
+    def output(self, sink: str) -> list[Any]:
+        """Return the records written to a collected sink, as objects of the stream's class.
+
+        Raises:
+            BindingError: the sink is not collected.
+
+        """
+        return self.outputs.records(sink)
+
+    def output_table(self, sink: str) -> pa.Table:
+        """Return the same as an Arrow table; `.to_pandas()` or `polars.from_arrow` convert it to a frame."""
+        return self.outputs.table(sink)
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Return the records that could not be processed, each with the reason.
+
+        Raises:
+            BindingError: dead letters are bound to a URI.
+
+        """
+        return self.outputs.dead_letters()

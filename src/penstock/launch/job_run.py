@@ -9,11 +9,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
-import pyarrow as pa
 
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.described_state import read_described
@@ -28,9 +26,8 @@ from penstock.errors import BindingError, JobFailedError
 from penstock.jobs.events import user_name
 from penstock.jobs.job_log import job_log
 from penstock.jobs.requests import ask, new_request
-from penstock.launch.collected_outputs import CollectedOutputs
+from penstock.launch.collected_outputs import CollectedOutputs, HasOutputs
 from penstock.launch.stream_inputs import IteratorFeed, StreamInput, is_sequence
-from penstock.operators.record_blocks import DeadLetter
 from penstock.savepoints.state_pages import KeysWanted, key_page
 from penstock.streams.graph import COMMANDS
 
@@ -61,7 +58,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(HasOutputs):
     """The result of a run that has ended.
 
     Args:
@@ -73,30 +70,8 @@ class RunResult:
     summary: RunSummary
     outputs: CollectedOutputs
 
-    def output(self, sink: str) -> list[Any]:
-        """Return the records written to a collected sink, as objects of the stream's class.
 
-        Raises:
-            BindingError: the sink is not collected.
-
-        """
-        return self.outputs.records(sink)
-
-    def output_table(self, sink: str) -> pa.Table:
-        """Return the same as an Arrow table; `.to_pandas()` or `polars.from_arrow` convert it to a frame."""
-        return self.outputs.table(sink)
-
-    def dead_letters(self) -> list[DeadLetter]:
-        """Return the records that could not be processed, each with the reason.
-
-        Raises:
-            BindingError: dead letters are bound to a URI.
-
-        """
-        return self.outputs.dead_letters()
-
-
-class JobRun:
+class JobRun(HasOutputs):
     """A running job. A context manager, which stops the job at the end and raises the error if it failed.
 
     `Job.start` returns it. Outputs and receipts are those of the whole checkpoint, including earlier runs.
@@ -105,6 +80,7 @@ class JobRun:
     def __init__(self, runner: JobRunner, bound: Bound) -> None:
         self._runner: Final = runner
         self._bound: Final = bound
+        self.outputs = bound.outputs
         self._stop: Final = threading.Event()
         self._is_up: Final = threading.Event()
         self._session: SparkSession | None = None
@@ -115,13 +91,11 @@ class JobRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.stop()
-            return
-        self._end()
+        else:
+            self._end()
 
     @property
     def job_id(self) -> str:
@@ -248,28 +222,6 @@ class JobRun:
     def _has_read_commands(self) -> bool:
         return not list_unread_files(self.checkpoint, COMMANDS, str(self.checkpoint / COMMANDS))
 
-    def output(self, sink: str) -> list[Any]:
-        """Return the records written to a collected sink so far, as objects of the stream's class.
-
-        Raises:
-            BindingError: the sink is not collected.
-
-        """
-        return self._bound.outputs.records(sink)
-
-    def output_table(self, sink: str) -> pa.Table:
-        """Return the same as an Arrow table."""
-        return self._bound.outputs.table(sink)
-
-    def dead_letters(self) -> list[DeadLetter]:
-        """Return the records that could not be processed so far, each with the reason.
-
-        Raises:
-            BindingError: dead letters are bound to a URI.
-
-        """
-        return self._bound.outputs.dead_letters()
-
     def receipts(self, command_id: str | None = None) -> list[Receipt]:
         """Return the receipts of one command, or of all commands, in order."""
         if command_id is not None:
@@ -333,7 +285,7 @@ class JobRun:
         self._await(lambda: not self.is_running, timeout_s)
         self._check_failed()
         assert self._summary is not None
-        return RunResult(self._summary, self._bound.outputs)
+        return RunResult(self._summary, self.outputs)
 
     def _end(self) -> None:
         for feed in self._bound.feeds:

@@ -52,8 +52,12 @@ def metrics_address(text: str, *, allow_remote: bool) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or an IP address is a loopback address of this machine."""
+    """Return whether a host name or an IP address is a loopback address, which other machines cannot reach.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
     try:
-        return host == _LOCAL_NAME or ipaddress.ip_address(host).is_loopback
+        return host.lower() == _LOCAL_NAME or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -32,7 +31,6 @@ __all__ = [
     "Mode",
     "StepBatchMetrics",
     "Totals",
-    "last_batch_metrics",
     "mode_of",
     "newest_batch_metrics",
     "read_batch_metrics",
@@ -268,21 +266,6 @@ class BatchMetricsTail:
         return found
 
 
-def read_batch_metrics(checkpoint: Path, since: dt.datetime | None = None) -> Iterator[BatchMetrics]:
-    """Yield the metrics in a checkpoint, oldest first; with `since` only of micro-batches that ended after that time.
-
-    The job may be running. Raises CheckpointError when the metrics cannot be read.
-    """
-    folder = checkpoint / METRICS_FOLDER
-    names = _segments(folder)
-    if since is not None:
-        names = _segments_since(folder, names, since)
-    for name in names:
-        for metrics in _decode(folder / name, _lines(folder / name, 0)):
-            if since is None or metrics.ended > since:
-                yield metrics
-
-
 def newest_batch_metrics(checkpoint: Path) -> BatchMetrics | None:
     """Return the metrics of the newest micro-batch; None before the first. Raises CheckpointError if unreadable."""
     folder = checkpoint / METRICS_FOLDER
@@ -293,13 +276,13 @@ def newest_batch_metrics(checkpoint: Path) -> BatchMetrics | None:
     return None
 
 
-def last_batch_metrics(
-    checkpoint: Path, limit: int, *, after: int | None = None, since: dt.datetime | None = None
+def read_batch_metrics(
+    checkpoint: Path, limit: int | None = None, *, after: int | None = None, since: dt.datetime | None = None
 ) -> list[BatchMetrics]:
-    """Return the metrics of at most `limit` of the newest micro-batches, oldest first.
+    """Return the metrics of the newest micro-batches in a checkpoint, at most `limit`, oldest first.
 
-    Only those after the micro-batch `after` and that ended after `since` count. Reads no more than it needs. Raises
-    CheckpointError when the metrics cannot be read.
+    Only those after the micro-batch `after` and that ended after `since` count. Reads no more than it needs; the job
+    may be running. Raises CheckpointError when the metrics cannot be read.
     """
     folder = checkpoint / METRICS_FOLDER
     found: list[BatchMetrics] = []
@@ -314,15 +297,6 @@ def last_batch_metrics(
                 return found[::-1]
             found.append(metrics)
     return found[::-1]
-
-
-def _segments_since(folder: Path, names: list[str], since: dt.datetime) -> list[str]:
-    """Return the segments that may have metrics from after a time."""
-    for place in range(len(names) - 1, 0, -1):
-        first = _first_line(folder / names[place])
-        if first is not None and _decode(folder / names[place], [first])[0].ended <= since:
-            return names[place:]
-    return names
 
 
 def _segments(folder: Path) -> list[str]:
@@ -355,15 +329,6 @@ def _lines(path: Path, offset: int) -> list[bytes]:
     except OSError as e:
         raise _read_error(path, e.strerror) from e
     return data.split(b"\n")[:-1]
-
-
-def _first_line(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            line = file.readline()
-    except FileNotFoundError:
-        return None
-    return line if line.endswith(b"\n") else None
 
 
 def _last_line(path: Path) -> bytes | None:

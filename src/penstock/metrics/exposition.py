@@ -8,21 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from prometheus_client import generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from penstock.base.version import __version__
-from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics
+from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics, Totals
 from penstock.metrics.latency import LATENCY_BOUNDS_S, Latency
 
 __all__ = ["HISTOGRAM", "LATENCY_HISTOGRAM", "METRICS", "ExposedJob", "Metric", "exposition", "families"]
 
-Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
+Values: TypeAlias = Iterable[tuple[tuple[str, ...], float | None]]
 
 
 @dataclass(frozen=True)
@@ -36,50 +32,41 @@ class ExposedJob:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a job: its name, its labels in addition to `job_name`, and its values in the metrics of a job."""
+    """A metric of a job: its name, its labels in addition to `job_name`, and its values in the metrics of a job.
+
+    A value of None is left out.
+    """
 
     name: str
-    kind: Literal["counter", "gauge"]
     help: str
     values: Callable[[ExposedJob], Values]
     labels: tuple[str, ...] = ()
 
-
-def _one(of: Callable[[BatchMetrics], float | None]) -> Callable[[ExposedJob], Values]:
-    def values(job: ExposedJob) -> Values:
-        found = of(job.metrics)
-        return [] if found is None else [((), found)]
-
-    return values
+    @property
+    def kind(self) -> Literal["counter", "gauge"]:
+        """Its type in Prometheus. The names of counters, and of no others, end in `_total`."""
+        return "counter" if self.name.endswith("_total") else "gauge"
 
 
-def _by_name(of: Callable[[BatchMetrics], Mapping[str, float]]) -> Callable[[ExposedJob], Values]:
-    return lambda job: [((name,), found) for name, found in of(job.metrics).items()]
+def _one(name: str, about: str, of: Callable[[BatchMetrics], float | None]) -> Metric:
+    return Metric(name, about, lambda job: [((), of(job.metrics))])
 
 
-def _by_step(of: Callable[[StepBatchMetrics], float | None]) -> Callable[[ExposedJob], Values]:
-    def values(job: ExposedJob) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, step in job.metrics.steps.items():
-            found = of(step)
-            if found is not None:
-                yield (name,), found
-
-    return values
+def _of_newest(name: str, about: str, of: Callable[[BatchMetrics], float]) -> Metric:
+    """Return a metric that exists from the first micro-batch on."""
+    return _one(name, about, lambda metrics: of(metrics) if metrics.batch >= 0 else None)
 
 
-def _by_stream(of: Callable[[Lag], float | None]) -> Callable[[ExposedJob], Values]:
-    def values(job: ExposedJob) -> Iterator[tuple[tuple[str, ...], float]]:
-        for name, lag in job.metrics.lag.items():
-            found = of(lag)
-            if found is not None:
-                yield (name,), found
-
-    return values
+def _by_name(name: str, label: str, about: str, of: Callable[[Totals], Mapping[str, float]]) -> Metric:
+    return Metric(name, about, lambda job: [((k,), n) for k, n in of(job.metrics.totals).items()], (label,))
 
 
-def _of_batch(of: Callable[[BatchMetrics], float]) -> Callable[[ExposedJob], Values]:
-    """Return a value that exists from the first micro-batch on."""
-    return _one(lambda metrics: of(metrics) if metrics.batch >= 0 else None)
+def _by_step(name: str, about: str, of: Callable[[StepBatchMetrics], float | None]) -> Metric:
+    return Metric(name, about, lambda job: [((k,), of(s)) for k, s in job.metrics.steps.items()], ("step",))
+
+
+def _by_stream(name: str, about: str, of: Callable[[Lag], float | None]) -> Metric:
+    return Metric(name, about, lambda job: [((k,), of(g)) for k, g in job.metrics.lag.items()], ("stream",))
 
 
 def _memory(job: ExposedJob) -> Values:
@@ -98,209 +85,137 @@ LATENCY_HISTOGRAM: Final = "penstock_latency_seconds"
 METRICS: Final = (
     Metric(
         "penstock_job_info",
-        "gauge",
         "1; its labels are the run of the job, the version of penstock that runs it, and its mode.",
         lambda job: [((job.metrics.job_id, __version__, job.metrics.mode), 1)],
         ("job_id", "version", "mode"),
     ),
-    Metric("penstock_running", "gauge", "1 while the job runs, else 0.", lambda job: [((), job.is_running)]),
-    Metric(
+    Metric("penstock_running", "1 while the job runs, else 0.", lambda job: [((), job.is_running)]),
+    _by_name(
         "penstock_phase_seconds_total",
-        "counter",
+        "phase",
         "Time spent in each phase of micro-batches.",
-        _by_name(lambda metrics: metrics.totals.phases),
-        ("phase",),
+        lambda totals: totals.phases,
     ),
-    Metric(
+    _one(
         "penstock_state_commit_seconds_total",
-        "counter",
         "Time that tasks spent committing state, summed over tasks.",
-        _one(lambda metrics: metrics.totals.state_commit_seconds),
+        lambda metrics: metrics.totals.state_commit_seconds,
     ),
-    Metric(
+    _by_name(
         "penstock_records_in_total",
-        "counter",
+        "stream",
         "Records read from a stream, including those that became dead letters.",
-        _by_name(lambda metrics: metrics.totals.records_in),
-        ("stream",),
+        lambda totals: totals.records_in,
     ),
-    Metric(
-        "penstock_records_out_total",
-        "counter",
-        "Records written to a sink.",
-        _by_name(lambda metrics: metrics.totals.records_out),
-        ("sink",),
+    _by_name(
+        "penstock_records_out_total", "sink", "Records written to a sink.", lambda totals: totals.records_out
     ),
-    Metric(
+    _by_name(
         "penstock_step_records_total",
-        "counter",
+        "step",
         "Data records that a step processed.",
-        _by_name(lambda metrics: metrics.totals.step_records),
-        ("step",),
+        lambda totals: totals.step_records,
     ),
-    Metric(
+    _one(
         "penstock_dead_letters_total",
-        "counter",
         "Records that could not be processed.",
-        _one(lambda metrics: metrics.totals.dead_letters),
+        lambda metrics: metrics.totals.dead_letters,
     ),
-    Metric(
+    _by_name(
         "penstock_late_records_total",
-        "counter",
+        "step",
         "Records that arrived too late for the windows of a step.",
-        _by_name(lambda metrics: metrics.totals.late),
-        ("step",),
+        lambda totals: totals.late,
     ),
-    Metric(
+    _by_name(
         "penstock_records_without_window_total",
-        "counter",
+        "step",
         "Records to which a step assigned no window.",
-        _by_name(lambda metrics: metrics.totals.without_window),
-        ("step",),
+        lambda totals: totals.without_window,
     ),
-    Metric(
+    _by_name(
         "penstock_commands_total",
-        "counter",
+        "outcome",
         "Finished commands by outcome: applied, degraded or rejected.",
-        _by_name(lambda metrics: metrics.totals.commands),
-        ("outcome",),
+        lambda totals: totals.commands,
     ),
-    Metric(
+    _one(
         "penstock_jvm_gc_seconds_total",
-        "counter",
         "Time that the driver's JVM spent on garbage collection.",
-        _one(lambda metrics: None if metrics.memory is None else metrics.memory.gc_seconds),
+        lambda metrics: None if metrics.memory is None else metrics.memory.gc_seconds,
     ),
-    Metric(
-        "penstock_last_batch",
-        "gauge",
-        "The number of the newest micro-batch.",
-        _of_batch(lambda metrics: metrics.batch),
-    ),
-    Metric(
+    _of_newest("penstock_last_batch", "The number of the newest micro-batch.", lambda metrics: metrics.batch),
+    _of_newest(
         "penstock_last_batch_timestamp_seconds",
-        "gauge",
         "When the newest micro-batch ended, in seconds since 1970.",
-        _of_batch(lambda metrics: metrics.ended.timestamp()),
+        lambda metrics: metrics.ended.timestamp(),
     ),
-    Metric(
+    _of_newest(
         "penstock_last_batch_duration_seconds",
-        "gauge",
         "How long the newest micro-batch took.",
-        _of_batch(lambda metrics: metrics.duration_s),
+        lambda metrics: metrics.duration_s,
     ),
     Metric(
         "penstock_batch_running_seconds",
-        "gauge",
         "How long the current micro-batch has been running, 0 between two; only the job itself reports it.",
-        lambda job: [] if job.batch_running_s is None else [((), job.batch_running_s)],
+        lambda job: [((), job.batch_running_s)],
     ),
-    Metric(
+    _one(
         "penstock_checkpoint_interval_seconds",
-        "gauge",
         "How long an interval takes in real time; 0 in micro-batches.",
-        _one(lambda metrics: metrics.checkpoint_interval_ms / 1000),
+        lambda metrics: metrics.checkpoint_interval_ms / 1000,
     ),
-    Metric(
-        "penstock_parallelism",
-        "gauge",
-        "Tasks that share each keyed step.",
-        _one(lambda metrics: metrics.parallelism),
+    _one("penstock_parallelism", "Tasks that share each keyed step.", lambda metrics: metrics.parallelism),
+    _of_newest("penstock_cores", "Tasks that Spark runs at a time.", lambda metrics: metrics.cores),
+    _by_stream(
+        "penstock_lag_records", "Records that wait in the source of a stream.", lambda lag: lag.records
     ),
-    Metric(
-        "penstock_cores",
-        "gauge",
-        "Tasks that Spark runs at a time.",
-        _of_batch(lambda metrics: metrics.cores),
-    ),
-    Metric(
-        "penstock_lag_records",
-        "gauge",
-        "Records that wait in the source of a stream.",
-        _by_stream(lambda lag: lag.records),
-        ("stream",),
-    ),
-    Metric(
-        "penstock_lag_files",
-        "gauge",
-        "Files that wait in the source of a stream.",
-        _by_stream(lambda lag: lag.files),
-        ("stream",),
-    ),
-    Metric(
-        "penstock_lag_bytes",
-        "gauge",
-        "Bytes that wait in the source of a stream.",
-        _by_stream(lambda lag: lag.bytes),
-        ("stream",),
-    ),
-    Metric(
+    _by_stream("penstock_lag_files", "Files that wait in the source of a stream.", lambda lag: lag.files),
+    _by_stream("penstock_lag_bytes", "Bytes that wait in the source of a stream.", lambda lag: lag.bytes),
+    _by_stream(
         "penstock_lag_seconds",
-        "gauge",
         "How long the oldest data in the source of a stream has been waiting.",
-        _by_stream(lambda lag: lag.seconds),
-        ("stream",),
+        lambda lag: lag.seconds,
     ),
-    Metric(
-        "penstock_step_keys",
-        "gauge",
-        "Keys with state in a step.",
-        _by_step(lambda step: step.keys),
-        ("step",),
+    _by_step("penstock_step_keys", "Keys with state in a step.", lambda step: step.keys),
+    _by_step(
+        "penstock_step_state_bytes", "The size of the stored state of a step.", lambda step: step.state_bytes
     ),
-    Metric(
-        "penstock_step_state_bytes",
-        "gauge",
-        "The size of the stored state of a step.",
-        _by_step(lambda step: step.state_bytes),
-        ("step",),
-    ),
-    Metric(
+    _by_step(
         "penstock_step_held_bytes",
-        "gauge",
         "The size of the data that waits while a step is paused.",
-        _by_step(lambda step: step.held_bytes),
-        ("step",),
+        lambda step: step.held_bytes,
     ),
-    Metric(
+    _by_step(
         "penstock_step_skew_ratio",
-        "gauge",
         "Records of the task with the most in the newest micro-batch, divided by the mean over tasks; 1 is even.",
-        _by_step(lambda step: step.skew),
-        ("step",),
+        lambda step: step.skew,
     ),
-    Metric(
+    _by_step(
         "penstock_step_key_skew_ratio",
-        "gauge",
         "Keys of the task with the most, divided by the mean over tasks; 1 is even.",
-        _by_step(lambda step: step.key_skew),
-        ("step",),
+        lambda step: step.key_skew,
     ),
-    Metric(
+    _by_step(
         "penstock_step_watermark_timestamp_seconds",
-        "gauge",
         "The watermark of a step, in seconds since 1970.",
-        _by_step(lambda step: None if step.watermark is None else step.watermark.timestamp()),
-        ("step",),
+        lambda step: None if step.watermark is None else step.watermark.timestamp(),
     ),
     Metric(
         "penstock_memory_bytes",
-        "gauge",
         "Memory that the processes of the run use on the driver's machine: driver, jvm and workers.",
         _memory,
         ("process",),
     ),
-    Metric(
+    _one(
         "penstock_jvm_heap_used_bytes",
-        "gauge",
         "Memory in use on the heap of the driver's JVM.",
-        _one(lambda metrics: None if metrics.memory is None else metrics.memory.heap_used_bytes),
+        lambda metrics: None if metrics.memory is None else metrics.memory.heap_used_bytes,
     ),
-    Metric(
+    _one(
         "penstock_jvm_heap_max_bytes",
-        "gauge",
         "The maximum size of the heap of the driver's JVM.",
-        _one(lambda metrics: None if metrics.memory is None else metrics.memory.heap_max_bytes),
+        lambda metrics: None if metrics.memory is None else metrics.memory.heap_max_bytes,
     ),
 )
 """All metrics except the histograms."""
@@ -330,7 +245,8 @@ def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
         family = kind(metric.name, metric.help, labels=["job_name", *metric.labels])
         for job in jobs:
             for labels, value in metric.values(job):
-                family.add_metric([job.metrics.job, *labels], float(value))
+                if value is not None:
+                    family.add_metric([job.metrics.job, *labels], float(value))
         yield family
 
 
@@ -348,15 +264,15 @@ def _latencies(jobs: Sequence[ExposedJob]) -> HistogramMetricFamily:
     return family
 
 
+@dataclass(frozen=True)
 class _Collected(Collector):
     """A collector that the Prometheus client writes out."""
 
-    def __init__(self, jobs: Sequence[ExposedJob]) -> None:
-        self._jobs: Final = jobs
+    jobs: Sequence[ExposedJob]
 
     def collect(self) -> Iterator[Family]:
         """Return the metrics."""
-        return families(self._jobs)
+        return families(self.jobs)
 
 
 def exposition(jobs: Sequence[ExposedJob]) -> bytes:

@@ -30,5 +30,5 @@ def measure_job(checkpoint: Path, window_s: float = WINDOW_S, *, is_running: boo
     if newest is None:
         return JobMetrics(None, is_running, Rates())
     until = max(dt.datetime.now(dt.UTC), newest.ended) if is_running else newest.ended
-    found = list(read_batch_metrics(checkpoint, until - dt.timedelta(seconds=window_s)))
+    found = read_batch_metrics(checkpoint, since=until - dt.timedelta(seconds=window_s))
     return JobMetrics(newest, is_running, rates(found, until, window_s))

@@ -7,7 +7,6 @@ import urllib.parse
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.errors import ExternalSystemError
@@ -57,9 +56,7 @@ class MetricsServer:
         thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.shutdown()
         self._server.server_close()

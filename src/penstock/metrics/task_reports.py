@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -62,38 +62,19 @@ class WaitedFor(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_latency: Final = msgspec.msgpack.Decoder(Latency)
-_emitted: Final = msgspec.msgpack.Decoder(SourceTimes)
-_times_read: Final = msgspec.msgpack.Decoder(TimesRead)
-_slot_time: Final = msgspec.msgpack.Decoder(SlotTime)
-_waited_for: Final = msgspec.msgpack.Decoder(WaitedFor)
+
+decode_latency: Final = msgspec.msgpack.Decoder(Latency).decode
+"""Decode the body of a report of the kind LATENCY."""
+decode_emitted: Final = msgspec.msgpack.Decoder(SourceTimes).decode
+"""Decode the body of a report of the kind EMITTED."""
+decode_times_read: Final = msgspec.msgpack.Decoder(TimesRead).decode
+"""Decode the body of a report of the kind TIMES_READ."""
+decode_slot_time: Final = msgspec.msgpack.Decoder(SlotTime).decode
+"""Decode the body of a report of the kind SLOT_TIME."""
+decode_waited_for: Final = msgspec.msgpack.Decoder(WaitedFor).decode
+"""Decode the body of a report of the kind LAG."""
 
 
 def encode_report(body: Latency | SourceTimes | TimesRead | SlotTime | WaitedFor) -> bytes:
     """Encode the body of a report."""
     return _encoder.encode(body)
-
-
-def decode_latency(body: Any) -> Latency:
-    """Decode the body of a report of the kind LATENCY."""
-    return _latency.decode(body)
-
-
-def decode_emitted(body: Any) -> SourceTimes:
-    """Decode the body of a report of the kind EMITTED."""
-    return _emitted.decode(body)
-
-
-def decode_times_read(body: Any) -> TimesRead:
-    """Decode the body of a report of the kind TIMES_READ."""
-    return _times_read.decode(body)
-
-
-def decode_slot_time(body: Any) -> SlotTime:
-    """Decode the body of a report of the kind SLOT_TIME."""
-    return _slot_time.decode(body)
-
-
-def decode_waited_for(body: Any) -> WaitedFor:
-    """Decode the body of a report of the kind LAG."""
-    return _waited_for.decode(body)

@@ -7,6 +7,7 @@ is repeated after each rescale, and settles within three.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
@@ -14,18 +15,8 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from penstock.metrics.batch_metrics import BatchMetrics
-from penstock.scaling.autoscale_decisions import is_gain, pressure, rate_with_backlog, rescales_of
-from penstock.scaling.capacity import (
-    HOT,
-    Bounds,
-    Load,
-    Measured,
-    load_at,
-    load_now,
-    measure_capacity,
-    tasks_for,
-    tasks_text,
-)
+from penstock.scaling.autoscale_decisions import pressure, rate_with_backlog, rescales_of
+from penstock.scaling.capacity import HOT, Bounds, Load, LoadModel, Measured, measure_capacity, tasks_text
 from penstock.scaling.policy import ScalingPolicy
 
 __all__ = ["Advice", "Confidence", "Recommendation", "advise"]
@@ -85,18 +76,19 @@ def advise(policy: ScalingPolicy, found: Sequence[BatchMetrics], bounds: Bounds,
                 "There are too few micro-batches since the start or the last rescale; wait for ten more."
             ],
         )
-    load = load_now(state, bounds, policy.longest_interval_s)
+    model = LoadModel(state, bounds, policy.longest_interval_s)
+    load = model.now()
     doubts = _doubts(policy, state, load)
-    why = pressure(policy, state, load, bounds)
-    tasks, parallelism = _parallelism(policy, found, state, load, bounds, why)
+    why = pressure(policy, model, load)
+    tasks, parallelism = _parallelism(policy, found, model, load, why)
     return Advice(
         job=job,
         confidence=_confidence(state, doubts),
         doubts=doubts,
         recommendations=[
             parallelism,
-            _interval(policy, state, bounds, tasks),
-            _cores(policy, state, bounds, tasks, why),
+            _interval(policy, model, tasks),
+            _cores(policy, model, tasks, why),
         ],
         load=load,
         measured=state,
@@ -136,45 +128,36 @@ def _doubts(policy: ScalingPolicy, state: Measured, load: Load) -> list[str]:
 
 
 def _parallelism(
-    policy: ScalingPolicy,
-    found: Sequence[BatchMetrics],
-    state: Measured,
-    load: Load,
-    bounds: Bounds,
-    why: str | None,
+    policy: ScalingPolicy, found: Sequence[BatchMetrics], model: LoadModel, load: Load, why: str | None
 ) -> tuple[int, Recommendation]:
     """Return the number of tasks that the job needs, and the advice on it."""
-    tasks = state.parallelism
-    rate, longest_s, target = (
-        rate_with_backlog(policy, state),
-        policy.longest_interval_s,
-        policy.target_utilisation,
-    )
+    state, tasks, target = model.measured, model.tasks, policy.target_utilisation
+    rate = rate_with_backlog(policy, state)
     wanted, text = tasks, f"The load is {load.likely:.2f}; that fits {tasks_text(tasks)}."
     if why is not None:
-        needed = tasks_for(state, rate, bounds, longest_s, target)
+        needed = model.tasks_for(rate, target)
         if needed is None:
-            helpful = _most_useful_tasks(state, rate, bounds, longest_s)
-            wanted = helpful if is_gain(state, rate, bounds, longest_s, helpful) else tasks
-            text = f"{why} {_limit(policy, state, rate, bounds)}"
+            helpful = _most_useful_tasks(model, rate)
+            wanted = helpful if model.is_gain(rate, helpful) else tasks
+            text = f"{why} {_limit(policy, model, rate)}"
         else:
             wanted = max(tasks, needed)
             backlog = ", including the backlog," if rate > state.arriving else ""
             text = f"{why} {rate:.0f} records/s{backlog} need {tasks_text(wanted)}."
     elif load.high < policy.scale_in_below:
-        needed = tasks_for(state.at_most(), rate, bounds, longest_s, target)
+        needed = model.at_most().tasks_for(rate, target)
         if needed is not None and needed < tasks and needed * policy.min_factor <= tasks:
             wanted = needed
             below = f"below {policy.scale_in_below:g}"
             text = f"The load is {load.likely:.2f}, {below}; {tasks_text(wanted)} would suffice."
-    then = load_at(state, rate, wanted, bounds, longest_s)
+    then = model.at(rate, wanted)
     measurements = {
         "arriving_per_s": state.arriving,
         "processed_per_s": state.processed,
         "load": load.likely,
         "load_then": then,
         "utilisation": state.utilisation,
-        "key_groups": bounds.key_groups,
+        "key_groups": model.bounds.key_groups,
     }
     known = {
         "task_capacity_per_s": state.task_capacity,
@@ -193,12 +176,13 @@ def _parallelism(
     )
 
 
-def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int) -> Recommendation:
+def _interval(policy: ScalingPolicy, model: LoadModel, tasks: int) -> Recommendation:
     """Return the advice on the interval between the starts of micro-batches."""
+    state = model.measured
     period_s = state.seconds / state.batches
     now_ms, longest_s = state.batch_interval_ms, policy.longest_interval_s
     # The load of records alone, however few micro-batches there are.
-    for_records = load_at(state, state.arriving, tasks, bounds, math.inf)
+    for_records = dataclasses.replace(model, longest_interval_s=math.inf).at(state.arriving, tasks)
     room = policy.target_utilisation - for_records
     wanted_ms: int | None = now_ms
     measurements = {
@@ -238,18 +222,15 @@ def _interval(policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int
     )
 
 
-def _cores(
-    policy: ScalingPolicy, state: Measured, bounds: Bounds, tasks: int, why: str | None
-) -> Recommendation:
+def _cores(policy: ScalingPolicy, model: LoadModel, tasks: int, why: str | None) -> Recommendation:
     """Return the advice on the number of cores."""
-    free = Bounds(bounds.key_groups)
+    bounds = model.bounds
+    free = dataclasses.replace(model, bounds=Bounds(bounds.key_groups))
     wanted = min(tasks, bounds.key_groups)
     text = f"At most {tasks_text(wanted)} can work in parallel."
     if why is not None:
-        rate = rate_with_backlog(policy, state)
-        needed = tasks_for(state, rate, free, policy.longest_interval_s, policy.target_utilisation)
-        if needed is None:
-            needed = _most_useful_tasks(state, rate, free, policy.longest_interval_s)
+        rate = rate_with_backlog(policy, model.measured)
+        needed = free.tasks_for(rate, policy.target_utilisation) or _most_useful_tasks(free, rate)
         if bounds.cores is not None and needed > bounds.cores:
             wanted = needed
             text = f"The job needs {tasks_text(needed)}, and {bounds.cores} cores run at most {bounds.cores} at a time."
@@ -265,17 +246,16 @@ def _cores(
     )
 
 
-def _most_useful_tasks(state: Measured, rate: float, bounds: Bounds, longest_s: float) -> int:
+def _most_useful_tasks(model: LoadModel, rate: float) -> int:
     """Return the smallest number of tasks at which the load is about as low as it gets."""
-    best = load_at(state, rate, bounds.most, bounds, longest_s)
-    found = tasks_for(state, rate, bounds, longest_s, best * _NEAR_BEST)
+    found = model.tasks_for(rate, model.at(rate, model.bounds.most) * _NEAR_BEST)
     assert found is not None
     return found
 
 
-def _limit(policy: ScalingPolicy, state: Measured, rate: float, bounds: Bounds) -> str:
+def _limit(policy: ScalingPolicy, model: LoadModel, rate: float) -> str:
     """Return why no number of tasks is enough, and what helps instead."""
-    cost = state.cost
+    state, bounds, cost = model.measured, model.bounds, model.measured.cost
     fixed, driver = cost.fixed_s / policy.longest_interval_s, rate * cost.driver_s
     if fixed + driver >= policy.target_utilisation:
         if fixed >= driver:

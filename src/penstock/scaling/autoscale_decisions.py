@@ -15,14 +15,13 @@ import msgspec
 
 from penstock.metrics.batch_metrics import BatchMetrics
 from penstock.scaling.capacity import (
+    MIN_GAIN,
     Bounds,
     Load,
+    LoadModel,
     Measured,
     highest_rate,
-    load_at,
-    load_now,
     measure_capacity,
-    tasks_for,
     tasks_text,
 )
 from penstock.scaling.policy import ScalingPolicy
@@ -33,7 +32,6 @@ __all__ = [
     "Decision",
     "Rescale",
     "decide",
-    "is_gain",
     "pressure",
     "rate_with_backlog",
     "rescales_of",
@@ -65,8 +63,6 @@ _REFUSALS: Final[frozenset[Cause]] = frozenset(
 )
 
 _HOUR: Final = dt.timedelta(hours=1)
-# A scale-out that raised the capacity by less than this factor was in vain.
-_MIN_GAIN: Final = 1.1
 _SAME_RATE: Final = 0.9
 
 
@@ -150,8 +146,9 @@ def decide(
         )
     if age_s > max(policy.window_s, 3 * policy.longest_interval_s):
         return _no_rescale(tasks, "no-micro-batches", f"No micro-batch has ended for {age_s:.0f} s.")
-    load = load_now(state, bounds, policy.longest_interval_s)
-    wanted, cause, reason = _choose_tasks(policy, past, fresh, bounds, limits, state, load)
+    model = LoadModel(state, bounds, policy.longest_interval_s)
+    load = model.now()
+    wanted, cause, reason = _choose_tasks(policy, past, fresh, limits, model, load)
     return Decision(
         action="none" if wanted == tasks else "rescale",
         cause=cause,
@@ -161,20 +158,19 @@ def decide(
         dry_run=policy.dry_run,
         load=load,
         rate=state.arriving,
-        capacity=_capacity(policy, state, bounds),
+        capacity=model.capacity(),
     )
 
 
-def pressure(policy: ScalingPolicy, state: Measured, load: Load, bounds: Bounds) -> str | None:
+def pressure(policy: ScalingPolicy, model: LoadModel, load: Load) -> str | None:
     """Return why the job needs more tasks than it has; None if it does not."""
+    state = model.measured
     if load.low > policy.scale_out_above:
         return f"The load is {load.likely:.2f}, above {policy.scale_out_above:g}."
     if state.lag_s is not None and state.lag_s > policy.longest_lag_s:
         behind = state.lag_s * state.arriving
         falls = state.processed - state.arriving
-        with_backlog = load_at(
-            state, rate_with_backlog(policy, state), state.parallelism, bounds, policy.longest_interval_s
-        )
+        with_backlog = model.at(rate_with_backlog(policy, state), model.tasks)
         # Judged by the last seconds, or by the costs once they are known.
         if falls * policy.catch_up_s < behind and not (state.cost.is_determined and with_backlog <= 1):
             return (
@@ -235,35 +231,34 @@ def _choose_tasks(
     policy: ScalingPolicy,
     past: Sequence[Rescale],
     found: Sequence[BatchMetrics],
-    bounds: Bounds,
     limits: tuple[int, int],
-    state: Measured,
+    model: LoadModel,
     load: Load,
 ) -> tuple[int, Cause, str]:
     """Return how many tasks the job should have, and why."""
-    why = pressure(policy, state, load, bounds)
+    why = pressure(policy, model, load)
     if why is not None:
         if load.high <= policy.target_utilisation:
             return (
-                state.parallelism,
+                model.tasks,
                 "not-the-tasks",
                 (
                     f"{why} But the job works for at most {load.high:.2f} of the time: the size of its micro-batches "
                     "or the interval between them holds it back, not the number of tasks."
                 ),
             )
-        return _scale_out(policy, past, bounds, limits[1], state, why)
+        return _scale_out(policy, past, limits[1], model, why)
     highest = highest_rate(found, policy.window_s, policy.scale_in_after_s)
-    return _scale_in(policy, past, bounds, limits[0], state, load, highest)
+    return _scale_in(policy, past, limits[0], model, load, highest)
 
 
 def _scale_out(
-    policy: ScalingPolicy, past: Sequence[Rescale], bounds: Bounds, most: int, state: Measured, why: str
+    policy: ScalingPolicy, past: Sequence[Rescale], most: int, model: LoadModel, why: str
 ) -> tuple[int, Cause, str]:
-    tasks = state.parallelism
+    state, tasks = model.measured, model.tasks
     if tasks >= most:
         return tasks, "at-most", f"{why} But {tasks_text(tasks)} is the maximum."
-    capacity = _capacity(policy, state, bounds)
+    capacity = model.capacity()
     before = past[-1] if past and past[-1].before < past[-1].after == tasks else None
     if before is not None and _was_in_vain(before, capacity):
         return (
@@ -275,48 +270,39 @@ def _scale_out(
             ),
         )
     # Once the job has caught up, the target applies; until then it may work at its limit.
-    enough = tasks_for(state, state.arriving, bounds, policy.longest_interval_s, policy.target_utilisation)
-    catching_up = tasks_for(
-        state, rate_with_backlog(policy, state), bounds, policy.longest_interval_s, policy.scale_out_above
-    )
+    enough = model.tasks_for(state.arriving, policy.target_utilisation)
+    catching_up = model.tasks_for(rate_with_backlog(policy, state), policy.scale_out_above)
     needed = most if enough is None or catching_up is None else max(enough, catching_up)
     if not state.cost.is_determined:
         # The costs are only upper bounds then, and the real ones may be far lower.
         needed = tasks
     wanted = min(most, max(needed, tasks + 1, round(tasks * policy.min_factor)))
-    if not is_gain(state, state.arriving, bounds, policy.longest_interval_s, wanted):
+    if not model.is_gain(state.arriving, wanted):
         return (
             tasks,
             "no-gain",
             f"{why} But {tasks_text(wanted)} would not help. penstock advise shows why.",
         )
-    then = load_at(state, state.arriving, wanted, bounds, policy.longest_interval_s)
+    then = model.at(state.arriving, wanted)
     return wanted, "more", f"{why} With {tasks_text(wanted)} the load would be {then:.2f}."
-
-
-def is_gain(state: Measured, rate: float, bounds: Bounds, longest_interval_s: float, tasks: int) -> bool:
-    """Return whether this number of tasks, larger than the present one, would be of use."""
-    now = load_at(state, rate, state.parallelism, bounds, longest_interval_s)
-    return load_at(state, rate, tasks, bounds, longest_interval_s) * _MIN_GAIN <= now
 
 
 def _was_in_vain(scale_out: Rescale, capacity: float | None) -> bool:
     """Return whether a scale-out has hardly raised the capacity."""
     if capacity is None or scale_out.capacity is None:
         return False
-    return capacity < _MIN_GAIN * scale_out.capacity
+    return capacity < MIN_GAIN * scale_out.capacity
 
 
 def _scale_in(
     policy: ScalingPolicy,
     past: Sequence[Rescale],
-    bounds: Bounds,
     least: int,
-    state: Measured,
+    model: LoadModel,
     load: Load,
     highest: float | None,
 ) -> tuple[int, Cause, str]:
-    tasks = state.parallelism
+    tasks = model.tasks
     if load.high >= policy.scale_in_below:
         return tasks, "fits", f"The load is {load.likely:.2f}; that fits."
     if tasks <= least:
@@ -328,8 +314,8 @@ def _scale_in(
             f"The load is {load.likely:.2f}, but it has not been observed for {policy.scale_in_after_s:g} s yet.",
         )
     # Uncertainty counts against fewer tasks.
-    dear = state.at_most()
-    needed = tasks_for(dear, highest, bounds, policy.longest_interval_s, policy.target_utilisation)
+    dear = model.at_most()
+    needed = dear.tasks_for(highest, policy.target_utilisation)
     if needed is None or needed * policy.min_factor > tasks or needed >= tasks:
         return tasks, "fits", f"The load is {load.likely:.2f}; a rescale would save too few tasks."
     wanted = max(least, needed)
@@ -344,7 +330,7 @@ def _scale_in(
                     f"{rescale.rate:.0f} records/s, and {highest:.0f} arrive."
                 ),
             )
-    then = load_at(dear, highest, wanted, bounds, policy.longest_interval_s)
+    then = dear.at(highest, wanted)
     return (
         wanted,
         "fewer",
@@ -357,10 +343,3 @@ def _scale_in(
 
 def _no_rescale(tasks: int, cause: Cause, reason: str) -> Decision:
     return Decision(action="none", cause=cause, before=tasks, tasks=tasks, reason=reason)
-
-
-def _capacity(policy: ScalingPolicy, state: Measured, bounds: Bounds) -> float | None:
-    """Return the most records per second that the job can process if it does nothing else; None if not known."""
-    fixed = load_at(state, 0.0, state.parallelism, bounds, policy.longest_interval_s)
-    each = load_at(state, 1.0, state.parallelism, bounds, policy.longest_interval_s) - fixed
-    return max(0.0, 1 - fixed) / each if each > 0 else None

@@ -10,6 +10,7 @@ Kendall's tau", 1968), so that a few slow micro-batches do not move them.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -24,20 +25,22 @@ from penstock.metrics.batch_metrics import BatchMetrics
 
 __all__ = [
     "HOT",
+    "MIN_GAIN",
     "Bounds",
     "Cost",
     "Load",
+    "LoadModel",
     "Measured",
     "highest_rate",
-    "load_at",
-    "load_now",
     "measure_capacity",
-    "tasks_for",
     "tasks_text",
 ]
 
 HOT: Final = 1.5
 """A step is uneven when the slot with the most records has this many times the mean."""
+
+MIN_GAIN: Final = 1.1
+"""More tasks that change the load or the capacity by less than this factor are of no use."""
 
 _MIN_BATCHES: Final = 3
 _MIN_FITTED: Final = 8
@@ -113,11 +116,6 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         """The records per second that one task processes while it works; None if its time is negligible."""
         return None if self.cost.tasks_s <= 0 else 1 / (self.cost.tasks_s * self.parallelism)
 
-    def at_most(self) -> Measured:
-        """Return these measurements with the highest costs that are consistent with the metrics."""
-        cost = msgspec.structs.replace(self.cost, tasks_s=self.cost.tasks_s + 2 * self.cost.error_s)
-        return msgspec.structs.replace(self, cost=cost)
-
 
 class Load(msgspec.Struct, frozen=True):
     """The fraction of time for which a job would work: at least, likely and at most. Above 1 it cannot keep up."""
@@ -188,48 +186,70 @@ def highest_rate(found: Sequence[BatchMetrics], window_s: float, over_s: float) 
     return highest
 
 
-def load_at(found: Measured, rate: float, tasks: int, bounds: Bounds, longest_interval_s: float) -> float:
-    """Return the likely fraction of time for which `tasks` would work on `rate` records per second.
+@dataclass(frozen=True)
+class LoadModel:
+    """The load of a job at any rate, in records per second, and number of tasks, from its measurements.
 
-    It assumes that micro-batches begin as far apart as allowed, which minimises the fixed part. The fullest task
-    determines the time: twice the tasks take half of it, provided that there are cores and key groups for them and no
-    key group is hot.
+    It assumes that micro-batches begin as far apart as allowed, `longest_interval_s`, which minimises the fixed part.
+    The fullest task determines the time: twice the tasks take half of it, provided that there are cores and key groups
+    for them and no key group is hot.
     """
-    cost = found.cost
-    part = _fullest(found, tasks, bounds) / _fullest(found, found.parallelism, bounds)
-    return cost.fixed_s / longest_interval_s + rate * (cost.driver_s + cost.tasks_s * part)
 
+    measured: Measured
+    bounds: Bounds
+    longest_interval_s: float
 
-def _fullest(found: Measured, tasks: int, bounds: Bounds) -> float:
-    """Return the share of the records that the fullest of this many tasks has."""
-    useful = min(tasks, bounds.most)
-    if useful == min(found.parallelism, bounds.most):
-        return min(1.0, max(found.skew or 1.0, 1.0) / useful)
-    if found.hot_share is not None:
-        return max(1 / useful, found.hot_share)
-    return min(1.0, max(found.skew or 1.0, 1.0) / useful)
+    @property
+    def tasks(self) -> int:
+        """The present number of tasks."""
+        return self.measured.parallelism
 
+    def at(self, rate: float, tasks: int) -> float:
+        """Return the likely fraction of time for which so many tasks would work."""
+        cost = self.measured.cost
+        part = self._fullest(tasks) / self._fullest(self.tasks)
+        return cost.fixed_s / self.longest_interval_s + rate * (cost.driver_s + cost.tasks_s * part)
 
-def load_now(found: Measured, bounds: Bounds, longest_interval_s: float) -> Load:
-    """Return the current load of a job, with its margin of error."""
-    model = load_at(found, found.arriving, found.parallelism, bounds, longest_interval_s)
-    # The load is at most what was measured, since micro-batches began at least as often.
-    seen = found.utilisation * (found.arriving / found.processed if found.processed > 0 else 1.0)
-    likely = min(model, seen)
-    if not found.cost.is_determined:
-        return Load(0.0, likely, max(likely, seen))
-    error = 2 * found.arriving * found.cost.error_s
-    return Load(max(0.0, min(model - error, seen)), likely, min(model + error, max(likely, seen)))
+    def now(self) -> Load:
+        """Return the current load, with its margin of error."""
+        found = self.measured
+        model = self.at(found.arriving, self.tasks)
+        # The load is at most what was measured, since micro-batches began at least as often.
+        seen = found.utilisation * (found.arriving / found.processed if found.processed > 0 else 1.0)
+        likely = min(model, seen)
+        if not found.cost.is_determined:
+            return Load(0.0, likely, max(likely, seen))
+        error = 2 * found.arriving * found.cost.error_s
+        return Load(max(0.0, min(model - error, seen)), likely, min(model + error, max(likely, seen)))
 
+    def at_most(self) -> LoadModel:
+        """Return the model with the highest costs that are consistent with the metrics."""
+        cost = self.measured.cost
+        dear = msgspec.structs.replace(cost, tasks_s=cost.tasks_s + 2 * cost.error_s)
+        return dataclasses.replace(self, measured=msgspec.structs.replace(self.measured, cost=dear))
 
-def tasks_for(
-    found: Measured, rate: float, bounds: Bounds, longest_interval_s: float, utilisation: float
-) -> int | None:
-    """Return the least number of tasks at which the load of `rate` is at most `utilisation`; None if none is enough."""
-    for tasks in range(1, bounds.most + 1):
-        if load_at(found, rate, tasks, bounds, longest_interval_s) <= utilisation:
-            return tasks
-    return None
+    def tasks_for(self, rate: float, utilisation: float) -> int | None:
+        """Return the least number of tasks at which the load is at most `utilisation`; None if none is enough."""
+        wanted = (n for n in range(1, self.bounds.most + 1) if self.at(rate, n) <= utilisation)
+        return next(wanted, None)
+
+    def is_gain(self, rate: float, tasks: int) -> bool:
+        """Return whether this number of tasks, larger than the present one, would be of use."""
+        return self.at(rate, tasks) * MIN_GAIN <= self.at(rate, self.tasks)
+
+    def capacity(self) -> float | None:
+        """Return the most records per second that the job can process if it does nothing else; None if not known."""
+        fixed = self.at(0.0, self.tasks)
+        each = self.at(1.0, self.tasks) - fixed
+        return max(0.0, 1 - fixed) / each if each > 0 else None
+
+    def _fullest(self, tasks: int) -> float:
+        """Return the share of the records that the fullest of this many tasks has."""
+        useful = min(tasks, self.bounds.most)
+        is_now = useful == min(self.tasks, self.bounds.most)
+        if self.measured.hot_share is not None and not is_now:
+            return max(1 / useful, self.measured.hot_share)
+        return min(1.0, max(self.measured.skew or 1.0, 1.0) / useful)
 
 
 def tasks_text(tasks: int) -> str:

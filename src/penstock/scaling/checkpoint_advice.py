@@ -31,7 +31,7 @@ def advice_on(
     key_groups = Checkpoint(checkpoint.expanduser().absolute()).known_lineage().key_groups
     # Metrics have 0 if Spark does not report the cores.
     bounds = Bounds(key_groups, cores or (newest.cores if newest is not None else 0) or None)
-    found = [] if newest is None else list(read_batch_metrics(checkpoint, newest.ended - _PAST))
+    found = [] if newest is None else read_batch_metrics(checkpoint, since=newest.ended - _PAST)
     advice = advise(policy or DEFAULT_POLICY, found, bounds, window_s)
     if policy is None or newest is None:
         return advice, None

@@ -19,6 +19,7 @@ import uvicorn
 from penstock.base.durable import write_atomically
 from penstock.base.version import __version__
 from penstock.errors import ExternalSystemError, StoreError
+from penstock.metrics.addresses import is_loopback
 from penstock.server.api.access import (
     AccessError,
     Grant,
@@ -29,7 +30,6 @@ from penstock.server.api.access import (
     check_bind,
     grants_of,
     hash_of,
-    is_loopback,
     new_token,
 )
 from penstock.server.api.app import create_app

@@ -168,7 +168,7 @@ def test_metrics_of_an_interval(bound: CompiledJob, tmp_path: Path) -> None:
     assert metrics.phases == phases
     assert metrics.latency == {"out": Latency((0, 4), 0.004, 0.0012)}
     assert metrics.totals.latency == {"out": Latency((0, 8), 0.008, 0.0012)}
-    assert list(read_batch_metrics(tmp_path))[-1] == metrics
+    assert read_batch_metrics(tmp_path)[-1] == metrics
 
 
 def test_an_interval_runs_from_its_first_work_on(recorder: MetricsRecorder) -> None:
@@ -196,7 +196,7 @@ def test_metrics_of_a_committed_micro_batch(recorder: MetricsRecorder, tmp_path:
     totals = second.totals
     assert (totals.batches, totals.busy_seconds, totals.records_in) == (2, 2.0, {"visits": 6})
     assert (totals.records_out, totals.step_records) == ({"out": 4}, {"windows": 6})
-    assert list(read_batch_metrics(tmp_path)) == [first, second]
+    assert read_batch_metrics(tmp_path) == [first, second]
 
 
 def test_what_is_not_committed_leaves_no_metrics(recorder: MetricsRecorder, tmp_path: Path) -> None:

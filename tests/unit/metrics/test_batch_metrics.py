@@ -24,7 +24,6 @@ from penstock.metrics.batch_metrics import (
     Lag,
     StepBatchMetrics,
     Totals,
-    last_batch_metrics,
     newest_batch_metrics,
     read_batch_metrics,
 )
@@ -73,7 +72,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         writer = BatchMetricsWriter(tmp_path)
         writer.append(found)
         writer.close()
-    assert list(read_batch_metrics(tmp_path)) == [first, metrics(1)]
+    assert read_batch_metrics(tmp_path) == [first, metrics(1)]
     assert newest_batch_metrics(tmp_path) == metrics(1)
     assert len(segments(tmp_path)) == 1
 
@@ -81,12 +80,12 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_a_checkpoint_without_metrics_has_none(tmp_path: Path) -> None:
     """Also one that is not there, and one whose first line is not whole."""
     for folder in (tmp_path, tmp_path / "no"):
-        assert list(read_batch_metrics(folder)) == []
+        assert read_batch_metrics(folder) == []
         assert newest_batch_metrics(folder) is None
         assert BatchMetricsTail(folder).read() == []
     (tmp_path / METRICS_FOLDER).mkdir()
     (tmp_path / METRICS_FOLDER / "0000000001.jsonl").write_text('{"format":1,"job":"roo')
-    assert list(read_batch_metrics(tmp_path)) == []
+    assert read_batch_metrics(tmp_path) == []
     assert newest_batch_metrics(tmp_path) is None
 
 
@@ -99,13 +98,13 @@ def test_half_a_line_is_not_seen_and_goes(tmp_path: Path) -> None:
     (segment,) = segments(tmp_path)
     with segment.open("ab") as file:
         file.write(b'{"format":1,"job"')
-    assert batches(list(read_batch_metrics(tmp_path))) == [0]
+    assert batches(read_batch_metrics(tmp_path)) == [0]
     assert newest_batch_metrics(tmp_path) == metrics(0)
     assert batches(new.read()) == [0]
     writer = BatchMetricsWriter(tmp_path)
     writer.append(metrics(1))
     assert batches(new.read()) == [1]
-    assert batches(list(read_batch_metrics(tmp_path))) == [0, 1]
+    assert batches(read_batch_metrics(tmp_path)) == [0, 1]
 
 
 @given(data=st.data(), segment_lines=st.integers(1, 5), kept=st.integers(2, 4))
@@ -129,7 +128,7 @@ def test_a_reader_beside_the_writer_sees_all_that_is_kept(
         else:
             seen += batches(new.read())
     seen += batches(new.read())
-    there = batches(list(read_batch_metrics(folder)))
+    there = batches(read_batch_metrics(folder))
     assert there == list(range(written))[-len(there) :] if there else written == 0
     assert there[-1:] == seen[-1:]
     assert seen == sorted(set(seen))
@@ -158,7 +157,7 @@ def test_since_a_time(tmp_path: Path) -> None:
         writer.append(metrics(batch))
     assert len(segments(tmp_path)) > 5
     for since in (-1.0, 0.4, 0.5, 7.2, 19.4, 19.5, 30.0):
-        found = batches(list(read_batch_metrics(tmp_path, BEGUN + dt.timedelta(seconds=since))))
+        found = batches(read_batch_metrics(tmp_path, since=BEGUN + dt.timedelta(seconds=since)))
         assert found == [batch for batch in range(20) if batch + 0.5 > since]
 
 
@@ -172,7 +171,7 @@ def test_a_damaged_line_is_told(tmp_path: Path) -> None:
     whole = segment.read_bytes()
     segment.write_bytes(whole.replace(b'"batch":1', b'"batch":x'))
     with pytest.raises(CheckpointError, match=r"0000000001\.jsonl cannot be read: .*Delete the file"):
-        list(read_batch_metrics(tmp_path))
+        read_batch_metrics(tmp_path)
     segment.write_bytes(whole.replace(b'"format":1', b'"format":2'))
     with pytest.raises(CheckpointError, match=r"format is 2, and this penstock reads 1"):
         newest_batch_metrics(tmp_path)
@@ -188,7 +187,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
         writer.append(metrics(1))
     monkeypatch.undo()
     writer.append(metrics(2))
-    assert batches(list(read_batch_metrics(tmp_path))) == [0, 2]
+    assert batches(read_batch_metrics(tmp_path)) == [0, 2]
 
 
 def test_a_line_costs_little(tmp_path: Path) -> None:
@@ -226,7 +225,7 @@ def test_the_newest_are_found_from_the_end(
             writer.append(metrics(batch))
         writer.close()
         ended = None if since is None else BEGUN + dt.timedelta(seconds=since + 0.5)
-        found = last_batch_metrics(Path(folder), most, after=after, since=ended)
+        found = read_batch_metrics(Path(folder), most, after=after, since=ended)
     first = max(-1 if after is None else after, -1 if since is None else since)
     assert batches(found) == list(range(count))[first + 1 :][-most:]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import hashlib
 import hmac
-import ipaddress
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from penstock.errors import Fault, PenstockError
+from penstock.metrics.addresses import is_loopback
 
 __all__ = [
     "AccessError",
@@ -26,7 +26,6 @@ __all__ = [
     "grants_of",
     "hash_of",
     "host_of",
-    "is_loopback",
     "is_plain_path",
     "new_token",
     "origin_problem",
@@ -188,20 +187,6 @@ class Sessions:
     def end(self, cookie: str) -> None:
         """Forget a cookie."""
         self._known.pop(hash_of(cookie), None)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address, which other machines cannot reach.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def bind_address(text: str) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Lifespan
 
 from penstock.base.version import __version__
-from penstock.server.api import commands, events, job_deletion, job_views, jobs, sessions, state
+from penstock.server.api import commands, events, job_views, jobs, sessions, state
 from penstock.server.api.access import Role
 from penstock.server.api.context import Context
 from penstock.server.api.guard import COOKIE, Guard
@@ -90,7 +90,6 @@ def create_app(
         sessions.login_router,
         sessions.router,
         jobs.router,
-        job_deletion.router,
         events.router,
         commands.router,
         state.router,

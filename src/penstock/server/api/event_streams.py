@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from fastapi import Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.server.api.context import Context, context_of
+from penstock.server.api.routes import LARGEST
 from penstock.server.resource import Resource
 
-__all__ = ["EVENT_STREAM", "Seconds", "event_stream", "message", "tail"]
+__all__ = ["EVENT_STREAM", "LastEventId", "Seconds", "event_stream", "message", "tail"]
 
 _Item = TypeVar("_Item", bound=Resource)
 _Place = TypeVar("_Place", int, int | None)
@@ -31,6 +32,11 @@ EVENT_STREAM: Final[dict[int | str, dict[str, Any]]] = {
     }
 }
 """The OpenAPI description of the response of a streaming route."""
+
+LastEventId = Annotated[
+    int | None,
+    Header(ge=0, le=LARGEST, description="The last received id, as browsers send it; overrides `after`."),
+]
 
 Seconds = Annotated[
     int, Query(ge=1, le=3600, description="Seconds after which the stream ends. Browsers then reconnect.")

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import Header, Path, Query, Request
+from fastapi import Path, Query, Request
 from fastapi.responses import StreamingResponse
 
 from penstock.server.api.access import Role
 from penstock.server.api.context import Service
-from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, message, tail
+from penstock.server.api.event_streams import EVENT_STREAM, LastEventId, Seconds, event_stream, message, tail
 from penstock.server.api.models import Page
-from penstock.server.api.routes import JobId, Limit, needs, new_router
+from penstock.server.api.routes import LARGEST, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN, Job, Operation
 from penstock.server.service.service import Event
 
 __all__ = ["router"]
 
 _MAX_EVENTS: Final = 500
-_LARGEST_ID: Final = (1 << 63) - 1
 
 router = new_router("events")
 
 EventId = Annotated[
-    int, Query(ge=0, le=_LARGEST_ID, description="Return only events after the event with this id.")
+    int, Query(ge=0, le=LARGEST, description="Return only events after the event with this id.")
 ]
 OfJob = Annotated[str | None, Query(pattern=ID_PATTERN, description="Return only events of this job.")]
 
@@ -57,12 +56,7 @@ async def stream_events(
     job: OfJob = None,
     after: EventId = 0,
     seconds: Seconds = 3600,
-    last_event_id: Annotated[
-        int | None,
-        Header(
-            ge=0, le=_LARGEST_ID, description="The last received id, as browsers send it; overrides `after`."
-        ),
-    ] = None,
+    last_event_id: LastEventId = None,
 ) -> StreamingResponse:
     """Stream events as they happen, as server-sent events: `id`, `event: event` and `data`, the JSON of the event.
 

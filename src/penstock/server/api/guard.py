@@ -197,7 +197,7 @@ class Guard:
         if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()):
             return problem(400, "bad-request", "The Content-Length is not a number.")
         if int(lengths[0]) > self._door.max_body_bytes:
-            return _too_large(self._door.max_body_bytes)
+            return problem(413, "too-large", f"A request may have at most {self._door.max_body_bytes} bytes.")
         return None
 
     def _add_headers(self, send: Send) -> Send:
@@ -253,7 +253,3 @@ def _is_page_load(scope: Scope, headers: dict[str, list[str]]) -> bool:
     of_dashboard = scope["path"] == "/" or scope["path"].startswith(DASHBOARD)
     takes = headers.get("accept", [""])[0]
     return of_dashboard and scope["type"] == "http" and scope["method"] == "GET" and "text/html" in takes
-
-
-def _too_large(max_bytes: int) -> Response:
-    return problem(413, "too-large", f"A request may have at most {max_bytes} bytes.")

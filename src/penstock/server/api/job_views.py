@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from penstock.server.api.access import Role
 from penstock.server.api.context import Reader
-from penstock.server.api.event_streams import EVENT_STREAM, Seconds, event_stream, tail
-from penstock.server.api.routes import JobId, Limit, needs, new_router
+from penstock.server.api.event_streams import EVENT_STREAM, LastEventId, Seconds, event_stream, tail
+from penstock.server.api.routes import LARGEST, JobId, Limit, needs, new_router
 from penstock.server.service.metrics_resources import Batch, Metrics
 from penstock.server.service.plan_resources import Plan
 from penstock.server.service.view_resources import Advice, Checkpoints, DeadLetters, JobConfig
@@ -18,7 +18,6 @@ from penstock.server.service.view_resources import Advice, Checkpoints, DeadLett
 __all__ = ["metrics_router", "router"]
 
 _MAX_BATCHES: Final = 500
-_LARGEST: Final = (1 << 63) - 1
 _LAST_MS: Final = 253402300799999
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,7 +25,7 @@ router = new_router("reading")
 metrics_router = new_router("reading", prefix="")
 
 BatchNumber = Annotated[
-    int | None, Query(ge=-1, le=_LARGEST, description="Return only micro-batches after this one.")
+    int | None, Query(ge=-1, le=LARGEST, description="Return only micro-batches after this one.")
 ]
 
 
@@ -88,12 +87,7 @@ async def stream_metrics(
     reader: Reader,
     after: BatchNumber = None,
     seconds: Seconds = 3600,
-    last_event_id: Annotated[
-        int | None,
-        Header(
-            ge=0, le=_LARGEST, description="The last received id, as browsers send it; overrides `after`."
-        ),
-    ] = None,
+    last_event_id: LastEventId = None,
 ) -> StreamingResponse:
     """Stream each micro-batch as it is committed, as server-sent events: `id` (its number), `event: batch` and `data`.
 
@@ -116,7 +110,7 @@ def list_checkpoints(
     limit: Limit = 100,
     after: Annotated[
         int | None,
-        Query(ge=0, le=_LARGEST, description="`next` of the previous page. Default: the first page."),
+        Query(ge=0, le=LARGEST, description="`next` of the previous page. Default: the first page."),
     ] = None,
 ) -> Checkpoints:
     """List the micro-batches to which the job can go back, newest first, and describe their checkpoint."""

@@ -92,6 +92,24 @@ def change_job(job_id: JobId, wanted: DesiredChange, service: Service, change: C
     return change.accept(_request_change(service, job_id, wanted, change.who, change.key))
 
 
+@router.delete(
+    "/jobs/{job_id}",
+    status_code=204,
+    summary="Delete a job that has ended",
+    openapi_extra=needs(Role.ADMIN),
+)
+def delete_job(
+    job_id: JobId,
+    service: Service,
+    asker: Asker,
+    checkpoint: Annotated[
+        bool, Query(description="Also delete its checkpoint. No job can then continue from its state.")
+    ] = False,
+) -> None:
+    """Delete a FINISHED, FAILED or CANCELED job, with its runs and operations. Its events and savepoints stay."""
+    service.delete(job_id, asker.name, checkpoint=checkpoint)
+
+
 @router.post(
     "/jobs/{job_id}/rescale", status_code=202, summary="Rescale a job", openapi_extra=needs(Role.OPERATOR)
 )
@@ -142,7 +160,7 @@ def list_runs(job_id: JobId, service: Service, limit: Limit = 100, after: After 
     """List the runs of a job, newest first."""
     found = service.runs(job_id)
     if after is not None:
-        number = _parse_number(after)
+        number = _parse_number(after, after, "runs")
         found = [run for run in found if run.run < number]
     return Page.of(found, limit, lambda run: str(run.run))
 
@@ -177,14 +195,13 @@ def _request_change(
     return service.stop(job_id, who, key, savepoint=wanted.savepoint, drain=wanted.drain)
 
 
-def _parse_number(after: str) -> int:
-    if not (after.isascii() and after.isdigit() and len(after) <= _MAX_DIGITS):
-        raise JobDefinitionError(f"after={after} is not the `next` of a page of runs.")
-    return int(after)
+def _parse_number(text: str, after: str, of: str) -> int:
+    """Return the number in the place of a page, `after`, of a list of jobs or runs."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise JobDefinitionError(f"after={after} is not the `next` of a page of {of}.")
+    return int(text)
 
 
 def _parse_place(after: str) -> tuple[int, str]:
     created, _, job_id = after.partition("-")
-    if not (created.isascii() and created.isdigit() and len(created) <= _MAX_DIGITS):
-        raise JobDefinitionError(f"after={after} is not the `next` of a page of jobs.")
-    return int(created), job_id
+    return _parse_number(created, after, "jobs"), job_id

@@ -106,13 +106,8 @@ async def _on_penstock_error(_: Request, error: Exception) -> JSONResponse:
         status = {"user": 400, "external": 503, "internal": 500}[fault_of(error)]
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.warning("A request failed: %s", redacted(str(error)))
-    kind = _kind_of(type(error))
-    return problem(
-        status,
-        kind,
-        redacted(str(error)),
-        headers={"Retry-After": _RETRY_S} if is_retryable(error) else None,
-    )
+    headers = {"Retry-After": _RETRY_S} if is_retryable(error) else None
+    return problem(status, _kind_of(type(error)), redacted(str(error)), headers=headers)
 
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
@@ -124,14 +119,10 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    phrase = HTTPStatus(error.status_code).phrase
-    return problem(error.status_code, _join_by_dashes(phrase), str(error.detail), headers=error.headers)
+    kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+    return problem(error.status_code, kind, str(error.detail), headers=error.headers)
 
 
 def _kind_of(error: type[Any]) -> str:
     name = error.__name__.removesuffix("Error")
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).strip("-")
-
-
-def _join_by_dashes(phrase: str) -> str:
-    return phrase.lower().replace(" ", "-")

@@ -16,6 +16,7 @@ from penstock.server.service.job_resources import ID_PATTERN
 
 __all__ = [
     "API",
+    "LARGEST",
     "PUBLIC",
     "ROLE_FIELD",
     "After",
@@ -33,6 +34,9 @@ __all__ = [
 
 API: Final = "/v1"
 """The prefix of the paths of this version of the API."""
+
+LARGEST: Final = (1 << 63) - 1
+"""The largest integer in a request, which every store can keep."""
 
 ROLE_FIELD: Final = "x-role"
 """The field in the OpenAPI description that holds the role of an endpoint."""

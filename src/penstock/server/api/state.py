@@ -12,7 +12,7 @@ from penstock.server.api.access import Role
 from penstock.server.api.changes import Change
 from penstock.server.api.context import Reader, Service
 from penstock.server.api.models import DumpRequest, Page
-from penstock.server.api.routes import After, Asker, JobId, Limit, needs, new_router
+from penstock.server.api.routes import LARGEST, After, Asker, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN, Operation
 from penstock.server.service.service import Dump
 from penstock.server.service.view_resources import StateStep
@@ -20,7 +20,6 @@ from penstock.server.service.view_resources import StateStep
 __all__ = ["router"]
 
 _ZIP: Final = "application/zip"
-_LARGEST: Final = (1 << 63) - 1
 
 router = new_router("state")
 
@@ -55,7 +54,7 @@ def list_keys(
         int | None,
         Query(
             ge=-1,
-            le=_LARGEST,
+            le=LARGEST,
             description="Read the state after this micro-batch. Default: the newest committed one.",
         ),
     ] = None,

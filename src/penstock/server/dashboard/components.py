@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
+from nicegui.elements.mixins.value_element import ValueElement
 
 from penstock.server.api.access import Role
 from penstock.server.api.guard import DASHBOARD
@@ -23,12 +24,13 @@ __all__ = [
     "Table",
     "Tiles",
     "action_button",
+    "answer_of",
     "ask",
     "card",
     "cli_equivalent",
     "command_line",
     "empty",
-    "form_buttons",
+    "end_form",
     "form_dialog",
     "heading",
     "name_target",
@@ -111,9 +113,14 @@ async def ask(
                 "no-caps unelevated"
             )
             sure.classes("p-button p-danger" if danger else "p-button")
-    answered = await dialog
+    return await answer_of(dialog) is True
+
+
+async def answer_of(dialog: ui.dialog) -> Any:
+    """Await what was submitted in a dialog, and delete it. None if it was closed."""
+    answer = await dialog
     dialog.delete()
-    return answered is True
+    return answer
 
 
 def name_target(target: str) -> None:
@@ -123,13 +130,25 @@ def name_target(target: str) -> None:
 
 @contextlib.contextmanager
 def form_dialog(title: str) -> Iterator[ui.dialog]:
-    """Build a dialog with a form, and yield it. The caller adds fields and then `form_buttons`, and awaits it."""
+    """Build a dialog with a form, and yield it. The caller adds fields and then `end_form`, and awaits its answer."""
     with _dialog(title) as dialog, ui.element("form").classes("p-form"):
         yield dialog
 
 
-def form_buttons(dialog: ui.dialog, confirm: str, values: Callable[[], Any]) -> None:
-    """Build the last row of a form: a button that closes it, and one that submits its values, as Enter does."""
+def end_form(
+    dialog: ui.dialog,
+    confirm: str,
+    fields: Iterable[ValueElement[Any]],
+    values: Callable[[], Any],
+    command: Callable[[Any], str],
+) -> None:
+    """Build the end of a form: the command that is equivalent to its values, which follows the fields, and buttons.
+
+    One button closes the dialog, the other submits the values, as Enter does.
+    """
+    line = cli_equivalent(command(values()))
+    for field in fields:
+        field.on_value_change(lambda: line.set_text(command(values())))
     ui.context.slot.parent.on("submit.prevent", lambda: dialog.submit(values()))
     with ui.element("div").classes("p-dialog-buttons"):
         ui.button("Close", on_click=dialog.close, color=None).props("no-caps flat type=button").classes(

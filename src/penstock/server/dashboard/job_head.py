@@ -160,22 +160,19 @@ class _Head:
             components.name_target(f"{self._name} ({job})")
             savepoint = ui.checkbox("Take a savepoint", value=running)
             drain = ui.checkbox("Drain: first process everything that has arrived, and close all windows")
-            line = components.cli_equivalent("")
-
-            def update() -> None:
-                line.set_text(cli_equivalents.stop_job(job, savepoint=savepoint.value, drain=drain.value))
-
-            for box in (savepoint, drain):
-                box.on_value_change(update)
-            update()
-            components.form_buttons(dialog, "Stop the job", lambda: (savepoint.value, drain.value))
-        chosen = await dialog
-        dialog.delete()
+            components.end_form(
+                dialog,
+                "Stop the job",
+                (savepoint, drain),
+                lambda: {"savepoint": savepoint.value, "drain": drain.value},
+                lambda chosen: cli_equivalents.stop_job(job, **chosen),
+            )
+        chosen = await components.answer_of(dialog)
         if chosen is not None:
             await self._visit.carry_out(
                 Role.OPERATOR,
                 f"Stopping {self._name}",
-                lambda who: self._visit.service.stop(job, who, savepoint=chosen[0], drain=chosen[1]),
+                lambda who: self._visit.service.stop(job, who, **chosen),
             )
 
     async def _rescale(self) -> None:
@@ -189,13 +186,14 @@ class _Head:
             tasks = ui.number(
                 "Parallelism", value=tasks_now, min=1, max=_MAX_TASKS, step=1, precision=0
             ).props("outlined dense autofocus")
-            line = components.cli_equivalent(cli_equivalents.rescale_job(job, tasks_now))
-            tasks.on_value_change(
-                lambda: line.set_text(cli_equivalents.rescale_job(job, int(tasks.value or 1)))
+            components.end_form(
+                dialog,
+                "Rescale",
+                [tasks],
+                lambda: int(tasks.value or 1),
+                lambda wanted: cli_equivalents.rescale_job(job, wanted),
             )
-            components.form_buttons(dialog, "Rescale", lambda: int(tasks.value or 1))
-        chosen = await dialog
-        dialog.delete()
+        chosen = await components.answer_of(dialog)
         if chosen is not None:
             await self._visit.carry_out(
                 Role.OPERATOR,

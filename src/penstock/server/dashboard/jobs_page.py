@@ -12,12 +12,12 @@ from penstock.server.api.access import Role
 from penstock.server.api.guard import DASHBOARD
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, duration
-from penstock.server.dashboard.forms import check_form
+from penstock.server.dashboard.forms import equivalent_of, submit_job
 from penstock.server.dashboard.health import ATTENTION, Level, health_of, lag_of, throughput_of
 from penstock.server.dashboard.page_session import Visit
 from penstock.server.dashboard.registry import page
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
-from penstock.server.service.job_resources import Job, Operation, Submission
+from penstock.server.service.job_resources import Job
 from penstock.server.service.service import JobService
 
 __all__ = ["job_row", "jobs", "read_jobs"]
@@ -174,28 +174,10 @@ class _JobsPage:
                 one.props("outlined dense")
             for problem in definitions.problems:
                 ui.label(f"{problem.path}: {problem.problem}").classes("p-problem")
-            line = components.cli_equivalent("")
 
-            def changes() -> dict[str, Any]:
-                given = {"name": name.value or None, "parallelism": int(tasks.value) if tasks.value else None}
-                return {key: value for key, value in given.items() if value is not None}
+            def values() -> dict[str, Any]:
+                given = {"definition": chosen.value, "name": name.value or None}
+                return given | {"parallelism": int(tasks.value) if tasks.value else None}
 
-            def update() -> None:
-                line.set_text(cli_equivalents.submit_job(chosen.value or "DEFINITION", changes()))
-
-            for field in (chosen, name, tasks):
-                field.on_value_change(update)
-            update()
-            components.form_buttons(dialog, "Submit", lambda: (chosen.value, changes()))
-        answer = await dialog
-        dialog.delete()
-        if answer is None or not answer[0]:
-            return
-        service = self._visit.service
-
-        def submit(who: str) -> Operation:
-            return service.submit(check_form(Submission, {"definition": answer[0], **answer[1]}), who)
-
-        done = await self._visit.act(Role.OPERATOR, submit)
-        if done is not None:
-            ui.navigate.to(f"/jobs/{done.job}")
+            components.end_form(dialog, "Submit", (chosen, name, tasks), values, equivalent_of)
+        await submit_job(self._visit, await components.answer_of(dialog))

@@ -41,7 +41,9 @@ class MetricsTail:
     def __init__(self, checkpoint: Path) -> None:
         since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=max(WINDOWS))
         self._new: Final = BatchMetricsTail(checkpoint)
-        self._kept: Final = collections.deque(read_batch_metrics(checkpoint, since), _MAX_KEPT)
+        self._kept: Final = collections.deque(
+            read_batch_metrics(checkpoint, _MAX_KEPT, since=since), _MAX_KEPT
+        )
 
     def read(self) -> list[BatchMetrics]:
         """Return the metrics, oldest first."""

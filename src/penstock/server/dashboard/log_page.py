@@ -7,7 +7,7 @@ from typing import Final
 from nicegui import ui
 
 from penstock.server.api.access import Role
-from penstock.server.dashboard import cli_state_equivalents, components
+from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
@@ -47,7 +47,7 @@ class _LogPage:
     def _update_cli(self) -> None:
         run = self._run.value or None
         self._cli.set_text(
-            cli_state_equivalents.follow_log(self._visit.job_id, run, follow=bool(self._follow.value))
+            cli_equivalents.follow_log(self._visit.job_id, run, follow=bool(self._follow.value))
         )
 
     def _show_runs(self, found: list[Run]) -> None:

@@ -8,11 +8,12 @@ from nicegui import ui
 
 from penstock.base.sizes import bytes_text
 from penstock.server.api.access import Role
-from penstock.server.dashboard import cli_equivalents, cli_state_equivalents, components
+from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount
+from penstock.server.dashboard.forms import equivalent_of, submit_job
 from penstock.server.dashboard.page_session import Visit
 from penstock.server.dashboard.registry import page
-from penstock.server.service.job_resources import Savepoint, SavepointDetails, Submission
+from penstock.server.service.job_resources import Savepoint, SavepointDetails
 
 __all__ = ["savepoint_row", "savepoints"]
 
@@ -68,7 +69,7 @@ class _SavepointsPage:
                 nothing="It has no state",
             )
         self._card.set_visibility(False)
-        components.cli_equivalent(cli_state_equivalents.list_savepoints("JOB"))
+        components.cli_equivalent(cli_equivalents.list_savepoints("JOB"))
         visit.poll(visit.service.savepoints, self._show, key="savepoints", every_s=2.0)
 
     def _show(self, found: list[Savepoint]) -> None:
@@ -111,7 +112,7 @@ class _SavepointsPage:
         if await components.ask(
             "Delete this savepoint?",
             "This cannot be undone. No job can start from it anymore.",
-            command=cli_state_equivalents.delete_savepoint("JOB", seen.id),
+            command=cli_equivalents.delete_savepoint("JOB", seen.id),
             confirm="Delete the savepoint",
             target=f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})",
         ):
@@ -131,21 +132,11 @@ class _SavepointsPage:
             components.name_target(f"{seen.id} ({seen.job_name}, micro-batch {seen.batch})")
             chosen = ui.select(ids, label="Definition", value=like or next(iter(ids), None))
             chosen.props("outlined dense")
-            line = components.cli_equivalent("")
-
-            def update() -> None:
-                line.set_text(
-                    cli_equivalents.submit_job(chosen.value or "DEFINITION", {"from_savepoint": seen.id})
-                )
-
-            chosen.on_value_change(update)
-            update()
-            components.form_buttons(dialog, "Submit", lambda: chosen.value)
-        definition = await dialog
-        dialog.delete()
-        if not definition:
-            return
-        submission = Submission(definition=definition, from_savepoint=seen.id)
-        done = await self._visit.act(Role.OPERATOR, lambda who: self._visit.service.submit(submission, who))
-        if done is not None:
-            ui.navigate.to(f"/jobs/{done.job}")
+            components.end_form(
+                dialog,
+                "Submit",
+                [chosen],
+                lambda: {"definition": chosen.value, "from_savepoint": seen.id},
+                equivalent_of,
+            )
+        await submit_job(self._visit, await components.answer_of(dialog))

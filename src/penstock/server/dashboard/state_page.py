@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any, Final
 
 from nicegui import ui
@@ -11,7 +12,7 @@ from penstock.base.sizes import bytes_text
 from penstock.errors import ExternalSystemError
 from penstock.savepoints.state_pages import KeyPage, KeysWanted, StoredKey
 from penstock.server.api.access import Role
-from penstock.server.dashboard import cli_state_equivalents, components
+from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
@@ -51,7 +52,7 @@ def state(visit: JobVisit) -> None:
             page_rows=0,
             nothing="No step has state",
         )
-    components.cli_equivalent(cli_state_equivalents.list_states(visit.job_id))
+    components.cli_equivalent(cli_equivalents.list_states(visit.job_id))
     browser = _Keys(visit) if visit.may(Role.OPERATOR) else None
     if browser is None:
         components.empty("lock", "Values of states need the role operator.")
@@ -165,9 +166,7 @@ class _Keys:
 
     def _update_cli(self) -> None:
         key = self._key.value or self._chosen or "KEY"
-        self._cli.set_text(
-            cli_state_equivalents.show_key(self._visit.job_id, self._step.value or "STEP", key)
-        )
+        self._cli.set_text(cli_equivalents.show_key(self._visit.job_id, self._step.value or "STEP", key))
 
     async def _find(self) -> None:
         await self._show_page(None)
@@ -308,7 +307,7 @@ class _Dumps:
         visit.poll(visit.service.dumps, self._show, key="dumps")
 
     def _update_cli(self) -> None:
-        self._cli.set_text(cli_state_equivalents.dump_state(self._visit.job_id, self._format.value))
+        self._cli.set_text(cli_equivalents.dump_state(self._visit.job_id, self._format.value))
 
     def _show(self, found: list[Dump]) -> None:
         mine = [dump for dump in found if dump.job == self._visit.job_id]
@@ -336,10 +335,12 @@ class _Dumps:
         )
 
     async def _delete(self, dump_id: str) -> None:
+        url = f"{self._visit.context.config.url}/v1/dumps/{dump_id}"
         if await components.ask(
             "Delete this dump?",
             "Its files are deleted. The job and its state do not change.",
-            command=cli_state_equivalents.delete_dump(self._visit.context.config.url, dump_id),
+            # penstock has no command for this.
+            command=f'curl -X DELETE -H "Authorization: Bearer $TOKEN" {shlex.quote(url)}',
             confirm="Delete the dump",
             target=dump_id,
         ):

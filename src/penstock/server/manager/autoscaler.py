@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -38,7 +37,7 @@ from penstock.server.manager.scaling_state import (
 )
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.store.row_types import JobRow
-from penstock.server.store.store import Store
+from penstock.server.store.store import Store, wall_clock_ms
 from penstock.server.store.user_requests import Asked
 
 __all__ = ["Autoscaler"]
@@ -64,7 +63,7 @@ class Autoscaler:
     def __init__(self, store: Store, home: ServerDirectory, now_ms: Callable[[], int] | None = None) -> None:
         self._store: Final = store
         self._home: Final = home
-        self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._now_ms: Final = now_ms or wall_clock_ms
         self._seen: dict[str, _Seen] = {}
 
     def look(self, leader: int) -> bool:

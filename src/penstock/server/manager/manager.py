@@ -48,7 +48,7 @@ from penstock.server.runs.processes import (
 )
 from penstock.server.runs.retention import Kept, keep_within
 from penstock.server.store.row_types import JobRow
-from penstock.server.store.store import Store
+from penstock.server.store.store import Store, wall_clock_ms
 from penstock.server.store.user_requests import MANAGER
 
 __all__ = ["Manager", "ManagerSettings"]
@@ -108,7 +108,7 @@ class Manager:
         self._catalog: Final = catalog
         self._home: Final = home
         self._settings: Final = settings
-        self._now_ms: Final = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._now_ms: Final = now_ms or wall_clock_ms
         self._on_lead: Final = on_lead or (lambda: None)
         self._host: Final = host or os.uname().nodename
         self.name: Final = f"{self._host}/{os.getpid()}/{uuid.uuid4().hex[:8]}"

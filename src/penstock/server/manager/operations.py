@@ -112,10 +112,10 @@ class OperationWorker:
         if operation.kind == "savepoint":
             command = ["savepoint", job.checkpoint, "--to", str(self._home.savepoints)]
         elif operation.kind == "dump":
-            command = [
-                "state",
-                *_dump_arguments(job.checkpoint, self._home.dumps / operation.id, operation.arguments),
-            ]
+            place, batch = self._home.dumps / operation.id, operation.arguments.get("batch")
+            command = ["state", "dump", job.checkpoint, "--to", str(place)]
+            command += ["--format", operation.arguments["format"]]
+            command += [] if batch is None else ["--batch", str(batch)]
         else:
             command = ["rescale", job.checkpoint, "--parallelism", str(operation.arguments["parallelism"])]
         folder = self._home.operation(operation.id)
@@ -143,11 +143,6 @@ class OperationWorker:
             self._store.end_operation(leader, operation, result=result)
         else:
             self._store.end_operation(leader, operation, error=error)
-
-
-def _dump_arguments(checkpoint: str, place: Path, arguments: dict[str, Any]) -> list[str]:
-    batch = [] if arguments.get("batch") is None else ["--batch", str(arguments["batch"])]
-    return ["dump", checkpoint, "--to", str(place), "--format", arguments["format"], *batch]
 
 
 def _outcome(output: Path) -> tuple[dict[str, Any] | None, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -186,7 +185,6 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True)
 class DefinitionProblem(Resource):
     """A file that fails to define a job, and why."""
 
@@ -219,17 +217,14 @@ class Catalog:
                 try:
                     definition = _read_definition(root, path)
                 except PenstockError as e:
-                    problems.append(DefinitionProblem(str(path), str(e)))
+                    problems.append(DefinitionProblem(path=str(path), problem=str(e)))
                     continue
                 if definition is None:
                     continue
                 if definition.id in found:
                     twice.add(definition.id)
-                    problems.append(
-                        DefinitionProblem(
-                            str(path), f"Another file has the same id {definition.id!r}. Rename one of them."
-                        )
-                    )
+                    why = f"Another file has the same id {definition.id!r}. Rename one of them."
+                    problems.append(DefinitionProblem(path=str(path), problem=why))
                 found[definition.id] = definition
         return {name: value for name, value in sorted(found.items()) if name not in twice}, problems
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -23,7 +22,6 @@ from penstock.snapshots.stores import open_store
 __all__ = ["Dump", "archive_of_dump", "delete_dump", "list_dumps", "note_dump", "read_dump"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dump(Resource):
     """A dump of the state of a job, which may since have been deleted. Its id is that of its operation."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -50,7 +49,6 @@ DefinitionId = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Definition(Resource):
     """A job that can be submitted. Secrets are masked."""
 
@@ -61,7 +59,6 @@ class Definition(Resource):
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Definitions(Resource):
     """The definitions in the folders that the server was started with."""
 
@@ -70,7 +67,6 @@ class Definitions(Resource):
     """The files that fail to define a job."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Scaling(Resource):
     """The automatic scaling of a job."""
 
@@ -85,7 +81,6 @@ class Scaling(Resource):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
 class Job(Resource):
     """A job. Secrets in bindings and settings are masked."""
 
@@ -122,7 +117,6 @@ class Job(Resource):
     """Its automatic scaling; null without a policy."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Run(Resource):
     """A run of a job, and how it ended."""
 
@@ -141,7 +135,6 @@ class Run(Resource):
     """Why it ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Operation(Resource):
     """A request and its outcome. Poll it while its state is PENDING or RUNNING."""
 
@@ -160,7 +153,6 @@ class Operation(Resource):
     ended_ms: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Log(Resource):
     """A part of the output of a run."""
 
@@ -171,7 +163,6 @@ class Log(Resource):
     """The offset of its end, in bytes. Pass it as `begin` to get the output after it."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Savepoint(Resource):
     """A savepoint that jobs can start from."""
 
@@ -184,7 +175,6 @@ class Savepoint(Resource):
     uri: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class SnapshotTable(Resource):
     """A table of a snapshot: a keyed state of a step, its timers, or state that the step has only once."""
 
@@ -195,7 +185,6 @@ class SnapshotTable(Resource):
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class SavepointDetails(Savepoint):
     """A savepoint with its contents."""
 
@@ -232,27 +221,18 @@ def job_of(row: JobRow) -> Job:
     policy = row.settings.get("scaling")
     waits = row.status is JobStatus.RESTARTING
     interval_ms = milliseconds(row.settings.get("checkpoint_interval", "0s"), "checkpoint_interval")
-    return Job(
-        id=row.id,
-        name=row.name,
-        definition=row.definition,
-        status=row.status,
-        desired=row.desired,
-        reason=row.reason,
-        since_ms=row.since_ms,
-        created_ms=row.created_ms,
-        created_by=row.created_by,
-        run=row.epoch,
-        restarts=row.history.total,
-        next_start_ms=row.since_ms + row.delay_ms if waits else None,
-        restart=row.restart,
-        mode=mode_of(interval_ms),
-        checkpoint_interval_ms=interval_ms,
-        bindings=mask_bindings(row.settings),
-        settings=mask_settings(row.settings),
-        progress=None,
-        scaling=None if policy is None else Scaling(policy=policy, at_ms=None, decision=None),
-    )
+    values = msgspec.structs.asdict(row) | {
+        "run": row.epoch,
+        "restarts": row.history.total,
+        "next_start_ms": row.since_ms + row.delay_ms if waits else None,
+        "mode": mode_of(interval_ms),
+        "checkpoint_interval_ms": interval_ms,
+        "bindings": mask_bindings(row.settings),
+        "settings": mask_settings(row.settings),
+        "progress": None,
+        "scaling": None if policy is None else Scaling(policy=policy, at_ms=None, decision=None),
+    }
+    return msgspec.convert(values, Job)
 
 
 def add_last_decision(scaling: Scaling, path: Path) -> Scaling:

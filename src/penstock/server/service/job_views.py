@@ -16,7 +16,7 @@ from penstock.checkpoints.ownership import newest_epoch
 from penstock.commands.command_sender import MASK
 from penstock.errors import CheckpointError
 from penstock.jobs.dead_letters import newest_letters
-from penstock.metrics.batch_metrics import BatchMetrics, last_batch_metrics, newest_batch_metrics
+from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics, read_batch_metrics
 from penstock.metrics.job_metrics import measure_job
 from penstock.metrics.rates import WINDOW_S
 from penstock.runtime.cuts import batch_numbers
@@ -84,13 +84,13 @@ class JobViews:
         job = self._store.job(job_id)
         checkpoint = Path(job.checkpoint)
         since = None if since_ms is None else instant_of(since_ms)
-        batches = last_batch_metrics(checkpoint, limit, after=after, since=since)
+        batches = read_batch_metrics(checkpoint, limit, after=after, since=since)
         return metrics_of(measure_job(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
 
     def batches(self, job_id: str, limit: int, *, after: int | None = None) -> list[Batch]:
         """Return at most `limit` of the newest micro-batches, oldest first; with `after`, only those after that one."""
         checkpoint = Path(self._store.job(job_id).checkpoint)
-        return [batch_of(found) for found in last_batch_metrics(checkpoint, limit, after=after)]
+        return [batch_of(found) for found in read_batch_metrics(checkpoint, limit, after=after)]
 
     def advice(self, job_id: str, window_s: float, cores: int | None = None) -> Advice:
         """Return which parallelism, batch interval and cores a job needs, by the policy of its definition, if any."""
@@ -126,7 +126,7 @@ class JobViews:
         numbers = batch_numbers(commits)
         wanted = [n for n in reversed(numbers) if before is None or lineage.first_batch + n < before]
         metrics = {
-            found.batch: found for found in last_batch_metrics(checkpoint.folder, 2 * len(numbers) + 1)
+            found.batch: found for found in read_batch_metrics(checkpoint.folder, 2 * len(numbers) + 1)
         }
         found = [
             _checkpoint(commits / str(n), metrics.get(lineage.first_batch + n), lineage.first_batch + n)

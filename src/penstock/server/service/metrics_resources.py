@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,7 +29,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobLag(Resource):
     """The data that waits in the source of a stream, in the units that the source knows."""
 
@@ -41,7 +39,6 @@ class JobLag(Resource):
     """How long the oldest waiting data has been waiting."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StreamMetrics(Resource):
     """The metrics of a stream."""
 
@@ -53,7 +50,6 @@ class StreamMetrics(Resource):
     lag: JobLag | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepMetrics(Resource):
     """The metrics of a step."""
 
@@ -80,7 +76,6 @@ class StepMetrics(Resource):
     """The watermark in event time; null until the run has seen it advance."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SinkLatency(Resource):
     """How long outputs took from the source of their records to the sink."""
 
@@ -93,7 +88,6 @@ class SinkLatency(Resource):
     longest_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class SinkMetrics(Resource):
     """The metrics of a sink."""
 
@@ -106,7 +100,6 @@ class SinkMetrics(Resource):
     """The current latency; null without outputs."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Memory(Resource):
     """The memory of a run at one moment, on the machine of the driver."""
 
@@ -122,7 +115,6 @@ class Memory(Resource):
     """Time that the JVM has spent on garbage collection."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class BatchStep(Resource):
     """The metrics of a step in one micro-batch. The state is that after the micro-batch."""
 
@@ -144,7 +136,6 @@ class BatchStep(Resource):
     """The watermark in event time; null until the run has seen it advance."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Batch(Resource):
     """The metrics of one micro-batch; in real time, of one interval."""
 
@@ -184,7 +175,6 @@ class Batch(Resource):
     """The latency of its outputs, by sink."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Metrics(Resource):
     """The metrics of a job. Rates cover the last `seconds`, or those before the end of a job that is not running."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanPlace(Resource):
     """The location of a stream or sink. Secrets are masked."""
 
@@ -38,7 +36,6 @@ class PlanPlace(Resource):
     """The largest part of a stream that one micro-batch reads, in records, files and bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanWatermarks(Resource):
     """How the watermark of a stream is generated from the event times of its records."""
 
@@ -53,7 +50,6 @@ class PlanWatermarks(Resource):
     """How far ahead of the clock records may be; others become dead letters."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanWindows(Resource):
     """The windows of a step."""
 
@@ -65,7 +61,6 @@ class PlanWindows(Resource):
     """The parameters that commands may change, as the job declares them."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanState(Resource):
     """A state of a step."""
 
@@ -76,7 +71,6 @@ class PlanState(Resource):
     """Whether it exists once for each key, not once for the step."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanNode(Resource):
     """A node of the graph: a stream, a stateless function, a step, or a sink."""
 
@@ -108,7 +102,6 @@ class PlanNode(Resource):
     """Of a step: the settings in force, and those that take effect from a later event time on."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanEdge(Resource):
     """An edge of the graph, from an output of a node to another node."""
 
@@ -125,7 +118,6 @@ class PlanEdge(Resource):
     key: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Plan(Resource):
     """The graph of a job. Nodes are in topological order: each comes after those that it reads."""
 

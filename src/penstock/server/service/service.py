@@ -276,9 +276,7 @@ class JobService:
 
         The result has the id and URI of the savepoint. Raises JobStateError if the job was never started.
         """
-        if self._store.job(job_id).epoch == 0:
-            raise JobStateError(f"The job {job_id} was never started, so it has no state.")
-        return operation_of(self._store.begin_operation(job_id, Asked(who, "savepoint", {}, key)))
+        return self._request_of_state(job_id, Asked(who, "savepoint", {}, key))
 
     def dump(
         self, job_id: str, who: str, key: str | None = None, *, form: SnapshotFormat, batch: int | None = None
@@ -287,9 +285,11 @@ class JobService:
 
         The result has the id of the dump. Raises JobStateError if the job was never started.
         """
+        return self._request_of_state(job_id, Asked(who, "dump", {"format": form, "batch": batch}, key))
+
+    def _request_of_state(self, job_id: str, asked: Asked) -> Operation:
         if self._store.job(job_id).epoch == 0:
             raise JobStateError(f"The job {job_id} was never started, so it has no state.")
-        asked = Asked(who, "dump", {"format": form, "batch": batch}, key)
         return operation_of(self._store.begin_operation(job_id, asked))
 
     def delete_dump(self, dump_id: str, who: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.jobs.dead_letters import FoundLetter, format_record
@@ -26,7 +25,6 @@ __all__ = [
 _MAX_RAW_BYTES: Final = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
 class Advice(Resource):
     """Scaling advice for a job, as `penstock advise -o json` prints it."""
 
@@ -37,7 +35,6 @@ class Advice(Resource):
     """The decision that the policy would make now; null without a policy."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Checkpoint(Resource):
     """A retained committed micro-batch. The last three fields are null if its metrics are no longer kept."""
 
@@ -50,7 +47,6 @@ class Checkpoint(Resource):
     """The number of keys of all steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Checkpoints(Resource):
     """The checkpoint of a job, and the micro-batches to which the job can go back, newest first."""
 
@@ -71,7 +67,6 @@ class Checkpoints(Resource):
     """The value of `after` for the next page; null at the end."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeadLetter(Resource):
     """A record that could not be processed."""
 
@@ -92,7 +87,6 @@ class DeadLetter(Resource):
     """The size of the whole record."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reason(Resource):
     """A reason why records could not be processed, with the number of listed dead letters that have it."""
 
@@ -102,7 +96,6 @@ class Reason(Resource):
     count: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeadLetters(Resource):
     """The newest dead letters, oldest first, and their reasons, most frequent first."""
 
@@ -110,7 +103,6 @@ class DeadLetters(Resource):
     reasons: tuple[Reason, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Setting(Resource):
     """A setting of a job. Secrets are masked."""
 
@@ -120,7 +112,6 @@ class Setting(Resource):
     is_default: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobConfig(Resource):
     """The settings with which a job runs."""
 
@@ -135,7 +126,6 @@ class JobConfig(Resource):
     settings: tuple[Setting, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateStep(Resource):
     """A step with its states and number of keys."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -119,7 +118,6 @@ class OperationRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Event(Resource):
     """An event of the audit log: who did what to which job, and when."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection
-from typing import Any, Final, Self
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -39,8 +40,9 @@ from penstock.server.store.user_requests import (
     settle,
 )
 
-__all__ = ["Store"]
+__all__ = ["Store", "wall_clock_ms"]
 
+_Row = TypeVar("_Row")
 _DESIRED_KINDS: Final = ("cancel", "stop", "pause", "resume")
 
 
@@ -55,7 +57,7 @@ class Store:
 
     def __init__(self, engine: sa.Engine, now_ms: Callable[[], int] | None = None) -> None:
         self._engine: Final = engine
-        self._now_ms: Final = now_ms or _wall_clock_ms
+        self._now_ms: Final = now_ms or wall_clock_ms
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -90,8 +92,7 @@ class Store:
             created_ms, job_id = after
             same = sa.and_(jobs.c.created_ms == created_ms, jobs.c.id > as_id(job_id))
             query = query.where(sa.or_(jobs.c.created_ms < created_ms, same))
-        with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), JobRow)
+        return self._rows(query, JobRow)
 
     def live_jobs(self) -> list[JobRow]:
         """Return the unfinished jobs."""
@@ -100,8 +101,7 @@ class Store:
     def run(self, job_id: str, epoch: int) -> RunRow:
         """Return a run of a job. Raises UnknownIdError."""
         query = sa.select(runs).where(runs.c.job_id == job_id, runs.c.epoch == epoch)
-        with reading(self._engine) as connection:
-            found = rows_of(connection.execute(query), RunRow)
+        found = self._rows(query, RunRow)
         if not found:
             raise UnknownIdError(f"The job {job_id} has no run {epoch}.")
         return found[0]
@@ -109,30 +109,22 @@ class Store:
     def runs(self, job_id: str) -> list[RunRow]:
         """Return the runs of a job, newest first."""
         query = sa.select(runs).where(runs.c.job_id == job_id).order_by(runs.c.epoch.desc())
-        with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), RunRow)
+        return self._rows(query, RunRow)
 
     def operation(self, operation_id: str) -> OperationRow:
         """Return an operation. Raises UnknownIdError."""
-        with reading(self._engine) as connection:
-            found = find_operations(connection, operations.c.id == as_id(operation_id))
+        found = self._operations(operations.c.id == as_id(operation_id))
         if not found:
             raise UnknownIdError(f"There is no operation {operation_id!r}.")
         return found[0]
 
     def unfinished_operations(self, kinds: Collection[OperationKind]) -> list[OperationRow]:
         """Return the unfinished operations of some kinds, oldest first."""
-        with reading(self._engine) as connection:
-            return find_operations(
-                connection, operations.c.kind.in_(kinds), operations.c.state.in_(UNFINISHED)
-            )
+        return self._operations(operations.c.kind.in_(kinds), operations.c.state.in_(UNFINISHED))
 
     def unfinished_of(self, job_id: str) -> list[OperationRow]:
         """Return the unfinished operations on a job, oldest first."""
-        with reading(self._engine) as connection:
-            return find_operations(
-                connection, operations.c.job_id == job_id, operations.c.state.in_(UNFINISHED)
-            )
+        return self._operations(operations.c.job_id == job_id, operations.c.state.in_(UNFINISHED))
 
     def has_run(self, checkpoint: str) -> bool:
         """Return whether a job with a checkpoint was ever RUNNING, so that the checkpoint must exist."""
@@ -157,8 +149,7 @@ class Store:
             .order_by(operations.c.created_ms.desc(), operations.c.id.desc())
             .limit(limit)
         )
-        with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), OperationRow)[::-1]
+        return self._rows(query, OperationRow)[::-1]
 
     def events_by(self, job_id: str, who: str, limit: int = 100) -> list[Event]:
         """Return the newest events by a user on a job, oldest first."""
@@ -168,16 +159,22 @@ class Store:
             .order_by(events.c.id.desc())
             .limit(limit)
         )
-        with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), Event)[::-1]
+        return self._rows(query, Event)[::-1]
 
     def events(self, job_id: str | None = None, after: int = 0, limit: int = 1000) -> list[Event]:
         """Return the events after another one, of one job or of all, oldest first."""
         query = sa.select(events).where(events.c.id > after).order_by(events.c.id).limit(limit)
         if job_id is not None:
             query = query.where(events.c.job_id == job_id)
+        return self._rows(query, Event)
+
+    def _rows(self, query: sa.Select[Any], kind: type[_Row]) -> list[_Row]:
         with reading(self._engine) as connection:
-            return rows_of(connection.execute(query), Event)
+            return rows_of(connection.execute(query), kind)
+
+    def _operations(self, *conditions: sa.ColumnElement[bool]) -> list[OperationRow]:
+        with reading(self._engine) as connection:
+            return find_operations(connection, *conditions)
 
     # Requests of users
 
@@ -325,6 +322,13 @@ class Store:
         with reading(self._engine) as connection:
             check_leader(connection, leader)
 
+    @contextlib.contextmanager
+    def _leading(self, leader: int) -> Iterator[sa.Connection]:
+        """Open a transaction in which no other manager can take over. Raises LeadershipLostError."""
+        with writing(self._engine) as connection:
+            check_leader(connection, leader)
+            yield connection
+
     def record(
         self, leader: int, job: JobRow, decision: Decision, *, host: str = "", end: End | None = None
     ) -> JobRow:
@@ -350,8 +354,7 @@ class Store:
         starts = decision.status is JobStatus.STARTING
         if starts:
             changes |= {"epoch": job.epoch + 1, "signalled_ms": None}
-        with writing(self._engine) as connection:
-            check_leader(connection, leader)
+        with self._leading(leader) as connection:
             as_it_was = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.version == job.version)
             if connection.execute(jobs.update().where(*as_it_was).values(changes)).rowcount != 1:
                 raise JobChangedError(f"The job {job.id} has changed since it was read. Read it again.")
@@ -388,8 +391,7 @@ class Store:
             self._note(leader, run, ended)
 
     def _note(self, leader: int, run: RunRow, values: dict[str, Any]) -> None:
-        with writing(self._engine) as connection:
-            check_leader(connection, leader)
+        with self._leading(leader) as connection:
             mine = (runs.c.job_id == run.job_id, runs.c.epoch == run.epoch)
             connection.execute(runs.update().where(*mine).values(values))
 
@@ -402,8 +404,7 @@ class Store:
         error: str | None = None,
     ) -> None:
         """End an operation with a result or an error."""
-        with writing(self._engine) as connection:
-            check_leader(connection, leader)
+        with self._leading(leader) as connection:
             end_operation(connection, self._now_ms(), operation, result=result, error=error)
 
     def begin_if_unchanged(self, leader: int, job: JobRow, asked: Asked) -> OperationRow:
@@ -412,8 +413,7 @@ class Store:
         Raises JobChangedError if the status, desired status or run of the job has changed, or an operation is
         unfinished.
         """
-        with writing(self._engine) as connection:
-            check_leader(connection, leader)
+        with self._leading(leader) as connection:
             now = _job(connection, job.id, lock=True)
             mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
             as_it_was = (now.status, now.desired, now.epoch) == (job.status, job.desired, job.epoch)
@@ -425,14 +425,12 @@ class Store:
         self, leader: int, job_id: str, who: str, what: str, detail: dict[str, Any]
     ) -> None:
         """Record an event. Raises LeadershipLostError if another manager leads."""
-        with writing(self._engine) as connection:
-            check_leader(connection, leader)
+        with self._leading(leader) as connection:
             add_event(connection, self._now_ms(), job_id, who, what, detail)
 
     def mark_operation_running(self, leader: int, operation: OperationRow) -> None:
         """Set a PENDING operation to RUNNING."""
-        with writing(self._engine) as connection:
-            check_leader(connection, leader)
+        with self._leading(leader) as connection:
             mine = (operations.c.id == operation.id, operations.c.state == "PENDING")
             connection.execute(operations.update().where(*mine).values(state="RUNNING"))
 
@@ -444,7 +442,8 @@ class Store:
             add_event(connection, self._now_ms(), job_id, who, what, detail or {})
 
 
-def _wall_clock_ms() -> int:
+def wall_clock_ms() -> int:
+    """Return the time, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

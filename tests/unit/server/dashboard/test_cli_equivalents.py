@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from penstock.cli import app
-from penstock.server.dashboard import cli_equivalents, cli_state_equivalents
+from penstock.server.dashboard import cli_equivalents
 from penstock.server.dashboard.cli_equivalents import SentControl
 
 SHOWN = {
@@ -36,13 +36,13 @@ SHOWN = {
     cli_equivalents.show_events("rooms-1"): {"job": "rooms-1"},
     cli_equivalents.show_commands("rooms-1"): {"job": "rooms-1"},
     cli_equivalents.submit_job("rooms", {"from_savepoint": "sp-1"}): {"from_savepoint": "sp-1"},
-    cli_state_equivalents.list_states("rooms-1"): {"job": "rooms-1"},
-    cli_state_equivalents.show_key("rooms-1", "warm up", '[1, "a"]'): {"step": "warm up", "key": '[1, "a"]'},
-    cli_state_equivalents.dump_state("/a/checkpoint", "csv"): {"job": "/a/checkpoint", "to": "FOLDER"},
-    cli_state_equivalents.list_savepoints("rooms-1"): {"job": "rooms-1", "show": True},
-    cli_state_equivalents.delete_savepoint("rooms-1", "sp-1"): {"job": "rooms-1", "dispose": "sp-1"},
-    cli_state_equivalents.follow_log("rooms-1", 2, follow=True): {"run": 2, "follow": True},
-    cli_state_equivalents.follow_log("rooms-1", None, follow=False): {"run": None, "follow": False},
+    cli_equivalents.list_states("rooms-1"): {"job": "rooms-1"},
+    cli_equivalents.show_key("rooms-1", "warm up", '[1, "a"]'): {"step": "warm up", "key": '[1, "a"]'},
+    cli_equivalents.dump_state("/a/checkpoint", "csv"): {"job": "/a/checkpoint", "to": "FOLDER"},
+    cli_equivalents.list_savepoints("rooms-1"): {"job": "rooms-1", "show": True},
+    cli_equivalents.delete_savepoint("rooms-1", "sp-1"): {"job": "rooms-1", "dispose": "sp-1"},
+    cli_equivalents.follow_log("rooms-1", 2, follow=True): {"run": 2, "follow": True},
+    cli_equivalents.follow_log("rooms-1", None, follow=False): {"run": None, "follow": False},
     cli_equivalents.send_control("rooms-1", SentControl("trace", "*")): {"kind": "trace", "target": "*"},
     cli_equivalents.send_control(
         "rooms-1", SentControl("set", "thermostat/5", '{"desired": "it\'s 21.5"}', 3, 60)
