@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import runpy
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,12 +32,14 @@ class Stories:
     ) -> None:
         monkeypatch.syspath_prepend(str(EXAMPLES))
         self._capsys = capsys
+        self._monkeypatch = monkeypatch
         self.running_job: Any = importlib.import_module("running_job")
         monkeypatch.setattr(self.running_job, "RunningJob", _job_in(spark, self.running_job))
         monkeypatch.setattr(self.running_job, "subprocess", SimpleNamespace(run=self._run))
 
-    def told(self, example: str) -> str:
+    def told(self, example: str, *arguments: str) -> str:
         """What the `run.py` of an example prints, as plain text."""
+        self._monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
         runpy.run_path(str(EXAMPLES / example / "run.py"), run_name="__main__")
         return self._capsys.readouterr().out
 

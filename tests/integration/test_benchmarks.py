@@ -296,7 +296,7 @@ def test_growth_compares_the_last_tenth_with_the_second() -> None:
 def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
     """Commands are applied one by one (`measure` raises otherwise), and no micro-batch leaves a socket open."""
     sizes = soak.Sizes(
-        seconds=16, keys=300, rows=100, period_s=0.8, interval_ms=800, remembered=200, samples=32, part=0.25
+        seconds=9, keys=300, rows=100, period_s=0.6, interval_ms=600, remembered=100, samples=24, part=0.25
     )
     result = json.loads(json.dumps(soak.measure(sizes, tmp_path)))
     assert result["commands"] > 3

@@ -90,7 +90,7 @@ def run_until_named(
     return notes
 
 
-@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("bounded", [True, pytest.param(False, marks=pytest.mark.chaos)])
 def test_no_reading_overtakes_a_setting_of_a_long_history(
     spark: SparkSession, tmp_path: Path, bounded: bool
 ) -> None:

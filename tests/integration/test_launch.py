@@ -191,25 +191,28 @@ warm = job.data_stream("readings", schema=Reading).filter(lambda r: r.temperatur
 warm.map(lambda r: Warm(r.room, r.temperature), output=Warm).sink_to("warm")
 
 if __name__ == "__main__":
-    for _ in range(2):
+    for _ in range(RUNS):
         result = job.run({"readings": [Reading(1, 20.0), Reading(2, 30.0)]})
         print(result.output("warm"))
 """
 
 
-def test_a_program_runs_its_own_job(tmp_path: Path) -> None:
-    """Twice, each with a Spark of its own; its classes and the modules beside it reach the workers."""
-    (tmp_path / "program.py").write_text(PROGRAM)
+@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.chaos)])
+def test_a_program_runs_its_own_job(tmp_path: Path, runs: int) -> None:
+    """Each time with a Spark of its own; its classes and the modules beside it reach the workers."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace("RUNS", str(runs)))
     (tmp_path / "neighbour.py").write_text("LIMIT = 25.0\n")
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
     )
-    assert done.stdout.splitlines() == ["[Warm(room=2, degrees=30.0)]"] * 2, done.stderr
+    assert done.stdout.splitlines() == ["[Warm(room=2, degrees=30.0)]"] * runs, done.stderr
 
 
 def test_what_a_program_cannot_send_is_refused(tmp_path: Path) -> None:
     """A Struct of the program itself, before Spark starts."""
-    struct = PROGRAM.replace("@dataclass\nclass Warm:", "class Warm(__import__('msgspec').Struct):")
+    struct = PROGRAM.replace("RUNS", "1").replace(
+        "@dataclass\nclass Warm:", "class Warm(__import__('msgspec').Struct):"
+    )
     (tmp_path / "program.py").write_text(struct)
     (tmp_path / "neighbour.py").write_text("LIMIT = 25.0\n")
     done = subprocess.run(

@@ -110,8 +110,8 @@ class Runs:
     "name",
     [
         "rules",
-        "vectorised",
-        # Their states are of the kinds of the two above.
+        # Their states are of the same kinds.
+        pytest.param("vectorised", marks=pytest.mark.chaos),
         pytest.param("flags", marks=pytest.mark.chaos),
         pytest.param("record by record", marks=pytest.mark.chaos),
     ],

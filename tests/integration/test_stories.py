@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from pyspark.sql import SparkSession
 from stories import EXAMPLES, Stories, cells
 
@@ -113,3 +114,22 @@ def test_sessions_and_late_clicks_are_those_of_the_model(stories: Stories) -> No
         assert found == [
             (f"{one['start']:%H:%M:%S}", f"{one['end']:%H:%M:%S}", str(one["clicks"])) for one in mine
         ]
+
+
+def test_the_profit_of_each_month_is_told_while_sales_come(stories: Stories, tmp_path: Path) -> None:
+    """From a server of their own, all sales once; and lines that are no sales are set aside."""
+    options = ["--port", str(free_port()), "--sales", "300", "--per-second", "300", "--to", str(tmp_path)]
+    out = stories.told("profit_per_month", *options)
+    assert "and 3 lines of the server were not sales" in out
+    header, *rows = (tmp_path / "profitPerMonthWindowed.txt").read_text().splitlines()
+    assert header == '"month","window_start","window_end","profit","count"'
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        month, _, _, profit, count = row.split(",")
+        found.setdefault(month.strip('"'), Counter()).update(profit=int(profit), count=int(count))
+    wanted: dict[str, Counter[str]] = {}
+    for line in stories.beside("profit_per_month", "sales_server").sales(300):
+        if re.fullmatch(r"[-\d]+,\w+,\w+,\w+,\d+", line):
+            _, month, _, _, profit = line.split(",")
+            wanted.setdefault(month, Counter()).update(profit=int(profit), count=1)
+    assert found == wanted

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 MAX_S = 60.0
 
 
+@pytest.mark.chaos  # test_serve.py and test_dashboard.py start a server and a job in another way
 def test_a_demo_runs_in_an_empty_home(tmp_path: Path) -> None:
     """The URL leads to a page; the job runs and tells metrics. It uses no disk for its input and output."""
     met = FirstContact([sys.executable, "-m", "penstock.cli"], tmp_path)

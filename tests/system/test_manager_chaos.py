@@ -15,11 +15,11 @@ VICTIMS: dict[Victim, int] = {"manager": 48, "worker": 32, "driver": 24}
 
 
 def test_a_few_kills(postgres: PostgresServer, tmp_path: Path) -> None:
-    """One of each, under load and commands. A new run begins for a driver or a worker, and never for a manager."""
-    victims: list[Victim] = ["worker", "manager", "driver"]
+    """Under load and commands. A new run begins for a driver, and never for a manager."""
+    victims: list[Victim] = ["manager", "driver"]
     results = run_chaos(tmp_path, postgres.new_schema(), 1, SEED, victims)
-    assert results["kills"]["all"] == 3
-    assert 2 <= results["runs"] <= 3
+    assert results["kills"]["all"] == 2
+    assert results["runs"] == 2
 
 
 @pytest.mark.chaos

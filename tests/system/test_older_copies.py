@@ -123,6 +123,7 @@ def rounds(
     job.check()
 
 
+@pytest.mark.chaos  # of what they have in common with topics, one is enough
 def test_folders_drop_nothing_when_a_checkpoint_goes_back(tmp_path: Path, spark: SparkSession) -> None:
     """It is refused; with new outputs all that is new arrives, and what was forgotten comes once more."""
     rounds(FolderPipes(tmp_path), tmp_path, spark, seed=1, count=1)

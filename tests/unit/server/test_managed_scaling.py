@@ -118,6 +118,8 @@ def managed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         one.close()
 
 
+@pytest.mark.chaos  # in real time; test_autoscaler.py has the same decisions in simulated time
+@pytest.mark.timeout(300)
 def test_a_load_that_rises_fourfold_and_falls_again(managed: Any, tmp_path: Path) -> None:
     """Lag comes back to its level without a hand, in at most four rescales, though the manager is replaced twice."""
     load = tmp_path / "load"
