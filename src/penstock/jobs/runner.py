@@ -379,6 +379,8 @@ class JobRunner:
             bounded=self._settings.bounded,
             heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
             frugal=self._is_frugal(),
+            # In real time the workers have a record in hand, and the JVM only commits behind them.
+            yields=bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
             more=self._settings.spark_settings,
         )

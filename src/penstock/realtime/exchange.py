@@ -7,10 +7,11 @@ much to do, and once for what its slot sends, which never waits. (If it did, two
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import threading
 from collections.abc import Iterable
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -21,7 +22,7 @@ from penstock.realtime.messages import (
     Joined,
     connect,
     hang_up,
-    receive,
+    receive_from,
     receive_greeting,
     send,
 )
@@ -30,6 +31,8 @@ from penstock.runtime.packed_rows import PackedRow, encode_body
 from penstock.runtime.plan import JobPlan
 
 __all__ = ["Exchange"]
+
+_BUFFER_BYTES: Final = 64 << 10
 
 _joined: Final = msgspec.msgpack.Decoder(Joined)
 _bundles: Final = msgspec.msgpack.Decoder(Bundle)
@@ -96,9 +99,13 @@ class Exchange:
         if joined is None:
             one.close()
             return
+        with io.BufferedReader(one.makefile("rb", 0), _BUFFER_BYTES) as stream:
+            self._receive_all(stream, waits=joined.waits)
+
+    def _receive_all(self, stream: BinaryIO, *, waits: bool) -> None:
         try:
             while True:
-                bundle = receive(one, _bundles)
+                bundle: Bundle = receive_from(stream, _bundles)
                 rows = None if bundle.rows is None else list(map(PackedRow._make, bundle.rows))
                 delivery = Delivery(
                     bundle.sender,
@@ -109,7 +116,7 @@ class Exchange:
                     bundle.at_end,
                     bundle.times,
                 )
-                if not self._inbox.offer(delivery, waits=joined.waits):
+                if not self._inbox.offer(delivery, waits=waits):
                     return
         except (OSError, msgspec.DecodeError) as e:
             self._lose(e)

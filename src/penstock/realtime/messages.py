@@ -7,7 +7,7 @@ import hmac
 import socket
 import time
 from collections.abc import Iterable
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, BinaryIO, Final, Self, TypeAlias
 
 import msgspec
 
@@ -51,6 +51,7 @@ __all__ = [
     "knows_secret",
     "now_ms",
     "receive",
+    "receive_from",
     "receive_greeting",
     "send",
 ]
@@ -64,6 +65,7 @@ HISTORY: Final = -1
 """Instead of a level: the history of a control stream has ended."""
 
 _LENGTH_BYTES: Final = 4
+_CLOSED: Final = "the other side has closed the connection"
 _CONNECT_TIMEOUT_S: Final = 30.0
 
 Range: TypeAlias = tuple[str, str, int, int]
@@ -303,6 +305,18 @@ def receive(
     return decoder.decode(_receive(origin, size))
 
 
+def receive_from(stream: BinaryIO, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+    """Receive a message as `receive` does, from a buffer: most messages take one call of the system.
+
+    After each call a thread has to wait for the interpreter, which other threads of the engine may be using.
+    """
+    size = stream.read(_LENGTH_BYTES)
+    body = stream.read(int.from_bytes(size, "big"))
+    if len(size) < _LENGTH_BYTES or len(body) < int.from_bytes(size, "big"):
+        raise ConnectionError(_CLOSED)
+    return decoder.decode(body)
+
+
 def receive_greeting(one: socket.socket, decoder: msgspec.msgpack.Decoder[Any], secret: str) -> Any | None:
     """Receive the first message of a connection. Return None for a stranger, and for one that is closed meanwhile."""
     try:
@@ -321,7 +335,7 @@ def _receive(origin: socket.socket, size: int) -> bytes:
     while left:
         part = origin.recv(min(left, 1 << 20))
         if not part:
-            raise ConnectionError("the other side has closed the connection")
+            raise ConnectionError(_CLOSED)
         parts.append(part)
         left -= len(part)
     return b"".join(parts)

@@ -232,6 +232,9 @@ def split_by_key_group(
     batch: pa.RecordBatch, groups: Any, count: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of each key group that has any, in their order within it."""
+    if len(groups) == 1:
+        yield int(groups[0]), batch
+        return
     # NumPy sorts 16-bit integers by radix, so this is linear.
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups, minlength=count)

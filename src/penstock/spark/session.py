@@ -27,6 +27,7 @@ from penstock.machine.class_archive import archive_options
 from penstock.machine.jars import bare_filesystem_jar
 from penstock.machine.java import find_java
 from penstock.machine.limits import LOCAL_HEAP_MB
+from penstock.machine.priority import yield_cores
 from penstock.machine.python import interpreter_without
 from penstock.spark.startup.fork_server import ADDRESS, CLIENT, start_fork_server
 
@@ -98,6 +99,7 @@ class SessionSettings:
     workers is next to it. `log_bytes` is the size at which Spark's log is rotated; one older file is kept. `bounded`
     means that the run ends with its input, and `lean` that the session only reads state, with as little memory as
     possible. `heap_mb` is the limit of the JVM's heap on this machine; a `frugal` JVM gives back what it does not use.
+    A JVM that `yields` leaves the cores of this machine to the workers where both want them.
     """
 
     app_name: str
@@ -109,6 +111,7 @@ class SessionSettings:
     lean: bool = False
     heap_mb: int = LOCAL_HEAP_MB
     frugal: bool = False
+    yields: bool = False
     retained_batches: int = 100
     more: Mapping[str, str] = field(default_factory=dict)
 
@@ -158,10 +161,14 @@ def _jvm_has_ended(session: SparkSession) -> bool:
     """Return whether the JVM has ended. Waits up to 2 s, since it closes its connections before it ends."""
     try:
         # PySpark's gateway has this attribute if it started the JVM itself.
-        session.sparkContext._gateway.proc.wait(2)  # type: ignore[union-attr]  # noqa: SLF001
+        _gateway(session).proc.wait(2)
     except (AttributeError, subprocess.TimeoutExpired):
         return False
     return True
+
+
+def _gateway(session: SparkSession) -> Any:
+    return session.sparkContext._gateway  # noqa: SLF001  # nothing public has the JVM's process
 
 
 def _start(settings: SessionSettings) -> SparkSession:
@@ -188,6 +195,9 @@ def _start(settings: SessionSettings) -> SparkSession:
             f"(Spark's log: {settings.log_file})"
         ) from e
     session.sparkContext.setLogLevel("WARN")
+    if settings.yields and is_local:
+        # The fork server, and so the workers, are no children of the JVM and keep their priority.
+        yield_cores(_gateway(session).proc.pid)
     _silence(session)
     return session
 

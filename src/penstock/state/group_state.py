@@ -161,29 +161,25 @@ class GroupState:
         if pa.types.is_struct(keys.type):
             index = self.index
             return pa.array([key for key in dict.fromkeys(key_values(keys)) if key not in index], keys.type)
-        keys = pc.unique(keys)
+        if len(keys) > 1:
+            keys = pc.unique(keys)
         if not len(self.keys):
             return keys
         return pc.filter(keys, pc.is_null(pc.index_in(keys, value_set=self.keys)))
 
     def _load(self, new: pa.Array) -> None:
-        places = self._table.find(new)
-        rows = self._table.rows(places)
+        held, rows = self._table.lookup(new)
+        start = len(self.keys)
         if self._index is not None:
-            start = len(self.keys)
             self._index.update(zip(key_values(new), range(start, start + len(new)), strict=True))
-        self.keys = pa.concat_arrays([self.keys, new])
-        self._were_held = np.concatenate([self._were_held, places >= 0])
+        self.keys = pa.concat_arrays([self.keys, new]) if start else new
+        self._were_held = np.concatenate([self._were_held, held])
         seen = np.zeros(len(new), bool)
         for column in self.columns.values():
             column.append_rows(rows)
             if self._expiring:
-                seen |= (
-                    column.stored.slice(len(column.stored) - len(new))
-                    .is_valid()
-                    .to_numpy(zero_copy_only=False)
-                )
-        self._were_seen = np.concatenate([self._were_seen, seen if self._expiring else places >= 0])
+                seen |= column.stored.slice(start).is_valid().to_numpy(zero_copy_only=False)
+        self._were_seen = np.concatenate([self._were_seen, seen if self._expiring else held])
 
 
 def state_schema(key_type: pa.DataType, specs: Sequence[StateSpec]) -> pa.Schema:

@@ -7,10 +7,11 @@ the rows that change, not on the size of the table.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
 import weakref
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from penstock.state.key_index import ABSENT, KeyIndex, Places
 from penstock.state.timeline import Domain, Timeline, TimerColumn
 
-__all__ = ["KEY_COLUMN", "GroupTable", "held_rows", "sorted_by_key"]
+__all__ = ["KEY_COLUMN", "GroupTable", "Held", "held_rows", "sorted_by_key"]
 
 KEY_COLUMN: Final = "key"
 
@@ -33,6 +34,9 @@ _ONE_BATCH_BYTES: Final = 256 << 10
 # Tables that grow alike would all be compacted in one micro-batch, so each has a different threshold.
 _turns: Final = itertools.count()
 
+Held: TypeAlias = npt.NDArray[np.bool_]
+"""A mask of the keys that have a row."""
+
 
 class GroupTable:
     """The rows of one key group. The key is the first column; all other columns are nullable."""
@@ -41,6 +45,8 @@ class GroupTable:
         self.schema: Final = schema
         self._base = _no_rows(schema)
         self._tail: list[pa.RecordBatch] = []
+        # Arrow adds up the sizes of all buffers each time it is asked.
+        self._tail_sizes: list[int] = []
         self._tail_rows = 0
         self._on_disk = False
         # A weak reference: an unused table must be freed at once, with its rows, not by the cycle collector.
@@ -63,9 +69,26 @@ class GroupTable:
         """Return the place of each key's row, or ABSENT."""
         return self._index.find(keys)
 
+    def lookup(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
+        """Return a mask of the keys that have a row, and their rows; rows of nulls for the others."""
+        places = self.find(keys)
+        return places >= 0, self.rows(places)
+
     def rows(self, places: Places) -> pa.RecordBatch:
         """Return the rows at some places; rows of nulls where a place is ABSENT."""
+        if len(places) == 1:
+            return self._row(int(places[0]))
         return self._take(pa.array(places, mask=places < 0) if (places < 0).any() else pa.array(places))
+
+    def _row(self, place: int) -> pa.RecordBatch:
+        """Return the row at a place, which shares the memory of the table."""
+        if place < 0:
+            return _null_row(self.schema)
+        for part in (self._base, *self._tail):
+            if place < part.num_rows:
+                return part.slice(place, 1)
+            place -= part.num_rows
+        raise IndexError(f"the table ends {place} rows before the place")
 
     def scan(self, code: int, count: int, columns: list[str]) -> tuple[Places, pa.RecordBatch, int | None]:
         """Return the places and some columns of at most `count` rows, in the order of their keys' codes.
@@ -110,7 +133,8 @@ class GroupTable:
             self._compact()
 
     def _append(self, changes: pa.RecordBatch) -> None:
-        sizes = [part.nbytes for part in self._tail] + [changes.nbytes]
+        sizes = self._tail_sizes
+        sizes.append(changes.nbytes)
         waiting = [changes]
         while self._tail and (sizes[-2] <= sizes[-1] or sizes[-2] + sizes[-1] <= _ONE_BATCH_BYTES):
             waiting.append(self._tail.pop())
@@ -122,7 +146,7 @@ class GroupTable:
     def nbytes(self) -> int:
         """The approximate memory of the table, in bytes."""
         base = 0 if self._on_disk else self._base.nbytes
-        tail = sum(part.nbytes for part in self._tail)
+        tail = sum(self._tail_sizes)
         timelines = sum(timeline.nbytes for timeline in self._timelines.values())
         return int(base + tail + self._index.nbytes + timelines)
 
@@ -144,7 +168,7 @@ class GroupTable:
             return
         places = self._index.renumber()
         self._base = self._take(pa.array(places))
-        self._tail, self._tail_rows, self._on_disk = [], 0, False
+        self._tail, self._tail_sizes, self._tail_rows, self._on_disk = [], [], 0, False
 
     def _key_at(self, places: Places) -> pa.Array:
         return self._take(pa.array(places), [KEY_COLUMN]).column(0)
@@ -159,10 +183,6 @@ class GroupTable:
         # A null place is taken from the first part.
         known = places.fill_null(0) if places.null_count else places
         wanted = known.to_numpy(zero_copy_only=False)
-        if len(wanted) == 1:
-            # Small rounds in real time mostly ask for one row.
-            holder = int(np.searchsorted(starts, wanted[0], side="right")) - 1
-            return parts[holder].take(pa.array(wanted - starts[holder]) if holder else places)
         holders = (np.searchsorted(starts, wanted, side="right") - 1).astype(np.uint16)
         order = np.argsort(holders, kind="stable")
         ends = np.searchsorted(holders[order], np.arange(len(parts) + 1))
@@ -202,3 +222,8 @@ def sorted_by_key(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+@functools.cache
+def _null_row(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)

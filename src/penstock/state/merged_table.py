@@ -1,7 +1,7 @@
 """A merged table: the tables of all key groups of a slot as one, for a slot that runs many small rounds.
 
-A round touches few keys of many key groups. Their rows are copied to one table when a round first finds them, and all
-changes go there. `take_changes` returns them for the tables of the key groups, once for many rounds.
+A round touches few keys of many key groups. The tables of the key groups stay as they are; changes go to one table of
+recent rows. `take_changes` returns them for the tables of the key groups, once for many rounds.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.state.group_table import GroupTable, held_rows
-from penstock.state.key_index import Places, key_values
+from penstock.state.group_table import GroupTable, Held, held_rows
+from penstock.state.key_index import key_values
 
 __all__ = ["GroupsOf", "MergedTable", "StateTable", "merge_changes"]
 
 GroupsOf: TypeAlias = Callable[[pa.Array], npt.NDArray[np.uint16]]
 """Returns the key group of each key."""
+
+# Up to this many keys are looked up and changed one by one, which costs less than whole columns.
+_FEW_KEYS: Final = 4
+# So many rows that were changed one by one wait before the table of recent rows gets them together.
+_MAX_NEWEST: Final = 1024
 
 
 class MergedTable:
@@ -29,60 +34,93 @@ class MergedTable:
         self.schema: Final = schema
         self._tables: Final = tables
         self._groups_of: Final = groups_of
-        self.recent: Final = GroupTable(schema)
+        self._recent: Final = GroupTable(schema)
+        # The rows that have changed last, one by one, and whether each has a value.
+        self._newest: Final[dict[Any, tuple[pa.RecordBatch, bool]]] = {}
         # Keys that have lost their row, which the tables still have.
         self._removed: set[Any] = set()
         self._changes: list[pa.RecordBatch] = []
 
-    def find(self, keys: pa.Array) -> Places:
-        """Return the place of each key's row, or ABSENT."""
-        places = self.recent.find(keys)
-        if not (places < 0).any() or not self._tables:
-            return places
-        missing = keys.filter(pa.array(places < 0))
-        if self._removed:
-            known = np.array([key in self._removed for key in key_values(missing)], bool)
-            missing = missing.filter(pa.array(~known))
-        found = self._stored(missing)
-        if not found:
-            return places
-        for rows in found:
-            self.recent.upsert(rows)
-        return self.recent.find(keys)
+    @property
+    def recent(self) -> GroupTable:
+        """The table of the rows that have changed."""
+        self._settle()
+        return self._recent
 
-    def _stored(self, keys: pa.Array) -> list[pa.RecordBatch]:
-        """Return the rows that the tables have of keys."""
-        groups = self._groups_of(keys)
-        found = []
+    def _settle(self) -> None:
+        if self._newest:
+            self._recent.upsert(pa.concat_batches([row for row, _ in self._newest.values()]))
+            self._newest.clear()
+
+    def lookup(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
+        """Return a mask of the keys that have a row, and their rows; rows of nulls for the others."""
+        if len(keys) <= _FEW_KEYS:
+            return self._lookup_few(keys)
+        held, rows = self.recent.lookup(keys)
+        missing = np.flatnonzero(~held)
+        if self._removed:
+            missing = missing[[key not in self._removed for key in key_values(keys.take(pa.array(missing)))]]
+        if not len(missing) or not self._tables:
+            return held, rows
+        groups = self._groups_of(keys.take(pa.array(missing)))
+        order = np.arange(len(keys))
+        parts, total = [rows], len(keys)
         for group in np.unique(groups):
             table = self._tables.get(int(group))
-            if table is None:
-                continue
-            places = np.unique(table.find(keys.filter(pa.array(groups == group))))
-            places = places[places >= 0]
-            if len(places):
-                found.append(table.rows(places))
-        return found
+            if table is not None:
+                some = missing[groups == group]
+                held[some], found = table.lookup(keys.take(pa.array(some)))
+                parts.append(found)
+                order[some] = total + np.arange(len(some))
+                total += len(some)
+        return held, pa.concat_batches(parts).take(pa.array(order))
 
-    def rows(self, places: Places) -> pa.RecordBatch:
-        """Return the rows at some places; rows of nulls where a place is ABSENT."""
-        return self.recent.rows(places)
+    def _lookup_few(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
+        found = [self._lookup_one(key, keys.slice(i, 1)) for i, key in enumerate(key_values(keys))]
+        rows = [row for row, _ in found]
+        held = np.array([is_held for _, is_held in found], bool)
+        return held, rows[0] if len(rows) == 1 else pa.concat_batches(rows)
+
+    def _lookup_one(self, key: Any, keys: pa.Array) -> tuple[pa.RecordBatch, bool]:
+        """Return the row of a key, which is the only one of `keys`, and whether it has a value."""
+        newest = self._newest.get(key)
+        if newest is not None:
+            return newest
+        held, row = self._recent.lookup(keys)
+        if not held[0] and key not in self._removed:
+            table = self._tables.get(int(self._groups_of(keys)[0]))
+            if table is not None:
+                held, row = table.lookup(keys)
+        return row, bool(held[0])
 
     def all_rows(self) -> pa.RecordBatch:
         """Return the rows of all keys."""
+        parts = [self.recent.all_rows()]
         for table in self._tables.values():
-            self.find(table.all_rows().column(0))
-        return self.recent.all_rows()
+            rows = table.all_rows()
+            keys = rows.column(0)
+            other = self.recent.find(keys) < 0
+            if self._removed:
+                other &= np.array([key not in self._removed for key in key_values(keys)], bool)
+            parts.append(rows.filter(pa.array(other)))
+        return pa.concat_batches(parts)
 
     def put(self, changes: pa.RecordBatch) -> None:
         """Insert or replace rows with distinct keys; a row without any value removes its key."""
-        self.recent.upsert(changes)
         self._changes.append(changes)
         held = held_rows(changes)
+        keys = key_values(changes.column(0))
         if self._removed:
-            self._removed.difference_update(key_values(changes.column(0)))
+            self._removed.difference_update(keys)
         if not held.all():
-            self._removed.update(key_values(changes.column(0).filter(pa.array(~held))))
+            self._removed.update(key for key, is_held in zip(keys, held.tolist(), strict=True) if not is_held)
+        if len(keys) > _FEW_KEYS:
+            self.recent.upsert(changes)
+            return
+        for i, (key, is_held) in enumerate(zip(keys, held.tolist(), strict=True)):
+            self._newest[key] = changes.slice(i, 1), is_held
+        if len(self._newest) > _MAX_NEWEST:
+            self._settle()
 
     @property
     def has_changes(self) -> bool:

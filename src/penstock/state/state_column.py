@@ -64,7 +64,8 @@ class StateColumn:
 
     def append_rows(self, rows: pa.RecordBatch) -> None:
         """Append stored values."""
-        self.stored = pa.concat_arrays([self.stored, rows.column(self.spec.name)])
+        stored = rows.column(self.spec.name)
+        self.stored = pa.concat_arrays([self.stored, stored]) if len(self.stored) else stored
 
     def reset(self) -> None:
         """Drop the Python objects; the rows hold their values."""

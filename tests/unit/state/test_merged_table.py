@@ -31,10 +31,10 @@ def rows(changes: Model) -> pa.RecordBatch:
 
 
 def read(tables: SlotTables, keys: list[str]) -> Model:
-    """What a round finds for keys."""
-    table = tables.merged(groups_of)
-    found = table.rows(table.find(pa.array(keys, pa.string())))
-    pairs = zip(found.column(1).to_pylist(), found.column(2).to_pylist(), strict=True)
+    """What a round finds for keys. A key has a row if one of its values is not null."""
+    held, found = tables.merged(groups_of).lookup(pa.array(keys, pa.string()))
+    pairs = list(zip(found.column(1).to_pylist(), found.column(2).to_pylist(), strict=True))
+    assert held.tolist() == [pair != (None, None) for pair in pairs]
     return dict(zip(keys, pairs, strict=True))
 
 
@@ -42,12 +42,16 @@ def stored(tables: SlotTables) -> dict[int, Model]:
     """What the tables of the key groups hold."""
     found: dict[int, Model] = {}
     for group, table in tables.tables.items():
-        batch = table.all_rows()
-        pairs = zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True)
-        model = dict(zip(batch.column(0).to_pylist(), pairs, strict=True))
+        model = by_key(table.all_rows())
         if model:
             found[group] = model
     return found
+
+
+def by_key(batch: pa.RecordBatch) -> Model:
+    """The values of each key."""
+    pairs = zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True)
+    return dict(zip(batch.column(0).to_pylist(), pairs, strict=True))
 
 
 keys = st.sampled_from([f"key-{number}" for number in range(12)])
@@ -60,16 +64,21 @@ changes = st.dictionaries(keys, st.tuples(values, values), min_size=1, max_size=
     st.lists(st.tuples(changes, st.sampled_from(["", "settle", "store", "reopen", "command"])), max_size=12)
 )
 def test_rounds_find_what_earlier_rounds_put(rounds: list[tuple[Model, str]]) -> None:
-    """Also after the changes went to the key groups, to the store and back, and after a command changed these."""
+    """Also after the changes went to the key groups, to the store and back, and after a command changed these.
+
+    Rounds look for one key, a few, and many.
+    """
     entries = MemoryEntries({})
     tables = SlotTables(SCHEMA, entries)
     model: Model = {}
     for made, then in rounds:
         asked = sorted({*made, *model, "key-0"})
-        assert read(tables, asked) == {key: model.get(key, (None, None)) for key in asked}
+        for some in (asked[:1], asked[-3:], asked):
+            assert read(tables, some) == {key: model.get(key, (None, None)) for key in some}
         tables.merged(groups_of).put(rows(made))
         model |= made
         model = {key: pair for key, pair in model.items() if pair != (None, None)}
+        assert by_key(tables.merged(groups_of).all_rows()) == model
         if then == "settle":
             tables.settle()
         elif then in ("store", "reopen"):
