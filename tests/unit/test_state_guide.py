@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from encoded_commands import command_to, commands
 
 import penstock as ps
 from penstock.state.values import KeyedState
@@ -106,8 +107,7 @@ def test_what_the_guide_keeps_without_telling(guide: dict[str, Any], name: str, 
     job = running(guide, Telling())
     for sale in SALES:
         assert not job.run({"sales": [("s", [guide["Sale"](1, *sale)])]}).dead_letters
-    command = {"id": "a", "kind": "tell", "target": {"step": "step", "key": 1}}
-    receipt = job.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts[-1]
+    receipt = job.run(commands(command_to("step", "tell", key=1))).receipts[-1]
     assert msgspec.json.decode(receipt.details) == [[1, kept]]
 
 
@@ -118,8 +118,7 @@ def test_the_step_without_a_key_does_what_the_guide_says(guide: dict[str, Any]) 
     job = BatchRunner(described, parallelism=2)
     first = job.run({"sales": [("s", [guide["Sale"](n, *sale) for n, sale in enumerate(SALES[:3])])]})
     assert [told.text for told in first.output("pairs")] == ["tea and tea"]
-    flush = {"id": "a", "kind": "flush", "target": {"step": "pairs"}}
-    last = job.run({"commands": [("c", [msgspec.json.encode(flush)])]})
+    last = job.run(commands(command_to("pairs", "flush")))
     assert last.output("pairs") == [guide["Message"](2, "only jam")]
     assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).output("pairs")
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from encoded_commands import command_to, commands
 
 import penstock as ps
 from penstock.control.receipts import StepTime, slowest_time
@@ -60,8 +61,8 @@ class Shop:
         return result
 
     def command(self, kind: str, payload: Any = None, **more: Any) -> Any:
-        command = {"id": f"{kind} {payload} {more}", "kind": kind, "payload": payload, **more}
-        return self.job.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts[-1]
+        named = {"id": f"{kind} {payload} {more}", **more}
+        return self.job.run(commands(command_to(None, kind, payload, **named))).receipts[-1]
 
 
 def counted(result: BatchOutcome, sink: str = "views") -> list[tuple[str, int, int]]:
