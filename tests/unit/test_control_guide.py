@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import msgspec
 import pytest
 from encoded_commands import command_to, commands
 from google.protobuf import text_format
+from guide_code import python_of
 
 import penstock as ps
 from penstock.control.command_decoder import decode_command
@@ -43,13 +42,9 @@ def shown_receipt() -> Receipt:
 
 @pytest.fixture
 def guide() -> Iterator[dict[str, Any]]:
-    """The names that the guide's Python makes, block after block in one module."""
-    module = types.ModuleType("guide")
-    sys.modules["guide"] = module
-    for block in blocks("python"):
-        exec(compile(block, str(GUIDE), "exec"), module.__dict__)
-    yield module.__dict__
-    del sys.modules["guide"]
+    """The names that the guide's Python makes."""
+    with python_of(GUIDE) as names:
+        yield names
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import re
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from encoded_commands import command_to, commands
+from guide_code import python_of
 
 import penstock as ps
 from penstock.state.values import KeyedState
@@ -25,13 +24,9 @@ GUIDE = Path(__file__).parents[2] / "docs" / "state.md"
 
 @pytest.fixture(scope="module")
 def guide() -> Iterator[dict[str, Any]]:
-    """The names that the guide's Python makes, block after block in one module."""
-    module = types.ModuleType("state_guide")
-    sys.modules["state_guide"] = module
-    for block in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(GUIDE), "exec"), module.__dict__)
-    yield module.__dict__
-    del sys.modules["state_guide"]
+    """The names that the guide's Python makes."""
+    with python_of(GUIDE) as names:
+        yield names
 
 
 def running(guide: dict[str, Any], function: ps.ProcessFunction) -> BatchRunner:
