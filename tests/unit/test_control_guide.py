@@ -92,9 +92,7 @@ def test_the_tables_name_every_field_and_kind() -> None:
         assert f"`{field.name}`" in page
 
 
-def test_the_receipt_of_the_guide_is_what_the_job_writes(
-    running: tuple[BatchRunner, dict[str, Any]],
-) -> None:
+def test_the_receipt_of_the_guide_is_what_the_job_writes(running: tuple[BatchRunner, dict[str, Any]]) -> None:
     """The commands before it are those of the page."""
     job, _ = running
     limit = command_to("alarms", "set", {"limit": 25}, key=5)
@@ -103,9 +101,7 @@ def test_the_receipt_of_the_guide_is_what_the_job_writes(
     assert msgspec.structs.replace(result.receipts[-1], batch=17) == shown_receipt()
 
 
-def test_the_trace_of_the_guide_is_what_the_job_answers(
-    running: tuple[BatchRunner, dict[str, Any]],
-) -> None:
+def test_the_trace_of_the_guide_is_what_the_job_answers(running: tuple[BatchRunner, dict[str, Any]]) -> None:
     """For two rooms with limits and four readings."""
     job, guide = running
     sent = commands(command_to("alarms", "set", {"limit": 25}, key=[5, 6]), command_to(None, "trace"))

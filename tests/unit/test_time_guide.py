@@ -102,10 +102,7 @@ def test_the_trace_of_the_guide_tells_what_holds_time(guide: dict[str, Any]) -> 
     assert steps["busiest"]["held_by"] == "counts"
     shop.job.now += dt.timedelta(minutes=1)
     steps = {one["step"]: one for one in msgspec.json.decode(shop.command("trace", version=2).details)}
-    assert (steps["views"]["watermark"], steps["views"]["held_by"]) == (
-        "2026-11-21T12:00:54.999000Z",
-        None,
-    )
+    assert (steps["views"]["watermark"], steps["views"]["held_by"]) == ("2026-11-21T12:00:54.999000Z", None)
 
 
 def test_the_union_of_the_guide_goes_by_the_stream_that_is_behind(guide: dict[str, Any]) -> None:

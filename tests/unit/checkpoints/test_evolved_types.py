@@ -76,14 +76,7 @@ WITHOUT_NOTE = {**ATTIC, "note": None}
 MORE = "struct<name: string, limit: int64> becomes struct<name: string, limit: int64, note: string>"
 KEPT = [
     Case("a value", ps.ValueState(int), ps.ValueState(int), 7, "kept", kept=7),
-    Case(
-        "a record",
-        ps.ValueState(Room),
-        ps.ValueState(Room),
-        ROOM,
-        "kept",
-        kept=ATTIC,
-    ),
+    Case("a record", ps.ValueState(Room), ps.ValueState(Room), ROOM, "kept", kept=ATTIC),
     Case(
         "a field that is optional now",
         ps.ValueState(Room),
@@ -169,10 +162,7 @@ WIDENED = [
         "list<item: struct<at: timestamp[us, tz=UTC], value: struct<name: string not null, limit: int64 not null>>> "
         "becomes list<item: struct<at: timestamp[us, tz=UTC], value: struct<name: string not null, limit: int64 not "
         "null, note: string>>>",
-        [
-            {"at": None, "value": WITHOUT_NOTE},
-            {"at": "2026-01-02T00:00:00.000000Z", "value": None},
-        ],
+        [{"at": None, "value": WITHOUT_NOTE}, {"at": "2026-01-02T00:00:00.000000Z", "value": None}],
     ),
 ]
 LACKING = "must have a value, and what is stored may have none; make it optional"
@@ -317,13 +307,7 @@ SHARED = {None: 5, AT: 6}
 SHARED_CASES = [
     Case("a setting", ps.Setting(int), ps.Setting(int), SHARED, "kept", kept=[5, 6]),
     Case(
-        "a record",
-        ps.Setting(Room),
-        ps.Setting(RoomWithNote),
-        {None: ROOM},
-        "widened",
-        MORE,
-        [WITHOUT_NOTE],
+        "a record", ps.Setting(Room), ps.Setting(RoomWithNote), {None: ROOM}, "widened", MORE, [WITHOUT_NOTE]
     ),
     Case(
         "a broadcast state",

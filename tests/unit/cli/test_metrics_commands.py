@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
 from prometheus_client.parser import text_string_to_metric_families
+from small_metrics import metrics_of_batch
 from typer.testing import CliRunner, Result
 
 import penstock.cli.checkpoint_job
@@ -49,16 +50,11 @@ def event(seconds: float, kind: Any, **more: Any) -> Event:
 
 
 def metrics(batch: int) -> BatchMetrics:
-    started = AT + dt.timedelta(seconds=2 * batch)
-    return BatchMetrics(
-        job="rooms",
-        job_id="rooms-1",
-        batch=batch,
-        started=started,
-        ended=started + dt.timedelta(seconds=1),
-        duration_s=1.0,
+    return metrics_of_batch(
+        batch,
+        AT + dt.timedelta(seconds=2 * batch),
+        1.0,
         phases={"planning": 0.25, "processing": 0.7},
-        parallelism=2,
         cores=4,
         records_in={"visits": 1500},
         records_out={"out": 30},

@@ -177,8 +177,7 @@ class Adder(ps.ProcessFunction):
 
 
 @given(
-    values=st.lists(st.tuples(KEYS, st.sampled_from([0, 1, 2, 2**62])), max_size=15),
-    seed=st.integers(0, 3),
+    values=st.lists(st.tuples(KEYS, st.sampled_from([0, 1, 2, 2**62])), max_size=15), seed=st.integers(0, 3)
 )
 def test_sums_beyond_int64_cost_exactly_the_records_that_made_them(values: Any, seed: int) -> None:
     """The state goes on from the last sum that could be stored, wherever blocks were cut."""

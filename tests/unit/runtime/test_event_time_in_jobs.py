@@ -250,11 +250,7 @@ def test_a_generator_sees_all_that_a_task_reads_of_a_partition() -> None:
     plan = JobPlan(job.graph, 1, frozenset(), frozenset(), strict=False, partitions={"visits": ("0", "1")})
     (node,) = job.graph.sources()
     chunks = [
-        SourceChunk(
-            partition,
-            pa.array([number], pa.int64()),
-            batch=node.record_type.batch([Visit(key, 5)]),
-        )
+        SourceChunk(partition, pa.array([number], pa.int64()), batch=node.record_type.batch([Visit(key, 5)]))
         for number, (partition, key) in enumerate([("0", "a"), ("0", "a"), ("1", "mark"), ("0", "a")])
     ]
     rows = list(StreamReader(plan, node, None).rows(chunks))

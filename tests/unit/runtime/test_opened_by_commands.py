@@ -181,10 +181,7 @@ def test_a_writer_of_data_opens_nothing(tmp_path: Path, canaries: list[str]) -> 
 def test_payloads_of_other_shapes_are_refused(tmp_path: Path, payload: object) -> None:
     """Before anything is opened."""
     job = job_of(tmp_path)
-    commands = (
-        {**reload_from(""), "payload": payload},
-        {**dump_to(""), "payload": payload},
-    )
+    commands = ({**reload_from(""), "payload": payload}, {**dump_to(""), "payload": payload})
     with opened() as heard:
         assert [r.status for r in run(job, *commands).receipts] == ["ACCEPTED", "REJECTED"] * 2
     assert [path for path in heard if not path.startswith(job.fetched_folder)] == []

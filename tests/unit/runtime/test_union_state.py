@@ -150,8 +150,7 @@ CHANGES = st.dictionaries(
 @pytest.mark.parametrize("function", [Sharing, SharingInBulk])
 @examples(20)
 @given(
-    batches=st.lists(st.tuples(CHANGES, st.integers(0, 4)), min_size=1, max_size=6),
-    tasks=st.integers(1, 4),
+    batches=st.lists(st.tuples(CHANGES, st.integers(0, 4)), min_size=1, max_size=6), tasks=st.integers(1, 4)
 )
 def test_parts_see_what_plain_python_says(
     function: type[Sharing], batches: list[tuple[dict[str, list[Change]], int]], tasks: int

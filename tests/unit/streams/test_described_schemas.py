@@ -60,8 +60,7 @@ def test_a_key_is_a_field_of_the_stream(streams: Streams) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "part"),
-    [(["value"], "double cannot be a key"), (["id", "value"], "value: double cannot")],
+    ("fields", "part"), [(["value"], "double cannot be a key"), (["id", "value"], "value: double cannot")]
 )
 def test_a_key_can_be_told_apart(streams: Streams, fields: list[str], part: str) -> None:
     """Which a double cannot for certain, also as one of several fields."""

@@ -265,12 +265,7 @@ def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
 
 
 @examples(12)
-@given(
-    SPECS,
-    SPECS,
-    BATCHES,
-    st.lists(st.tuples(MOVES, st.integers(1, 4)), min_size=8, max_size=8),
-)
+@given(SPECS, SPECS, BATCHES, st.lists(st.tuples(MOVES, st.integers(1, 4)), min_size=8, max_size=8))
 def test_two_levels_are_the_same_restarted_and_rescaled(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, moves: Any
 ) -> None:
