@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,256 +18,196 @@ from penstock.errors import StateMismatchError
 from penstock.records.schemas import record_type
 
 AT = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+PRICE = decimal.Decimal("123.45")
 
 
-@dataclass
-class Room:
-    name: str
-    limit: int
-
-
-@dataclass
-class RoomWithNote:
-    name: str
-    limit: int
-    note: str | None = None
-
-
-@dataclass
-class RoomWithOwner:
-    name: str
-    limit: int
-    owner: str
-
-
-@dataclass
-class RoomOrNone:
-    name: str | None
-    limit: int
-
-
-@dataclass
-class House:
-    room: Room
-
-
-@dataclass
-class HouseWithNote:
-    room: RoomWithNote
-
-
-@dataclass
-class HouseWithOwner:
-    room: RoomWithOwner
-
-
-@dataclass
-class HouseOrNone:
-    room: RoomOrNone
-
-
-def refused(id: str, before: Any, after: Any, value: Any, detail: str) -> Case:  # noqa: A002  # as of a case
-    return Case(id, before, after, value, "refused", detail)
-
+Room = make_dataclass("Room", [("name", str), ("limit", int)])
+RoomWithNote = make_dataclass("RoomWithNote", [("name", str), ("limit", int), ("note", str | None, None)])
+RoomWithOwner = make_dataclass("RoomWithOwner", [("name", str), ("limit", int), ("owner", str)])
+RoomOrNone = make_dataclass("RoomOrNone", [("name", str | None), ("limit", int)])
+House = make_dataclass("House", [("room", Room)])
+HouseWithNote = make_dataclass("HouseWithNote", [("room", RoomWithNote)])
+HouseWithOwner = make_dataclass("HouseWithOwner", [("room", RoomWithOwner)])
+HouseOrNone = make_dataclass("HouseOrNone", [("room", RoomOrNone)])
 
 ROOM = Room("attic", 5)
 ATTIC = {"name": "attic", "limit": 5}
 WITHOUT_NOTE = {**ATTIC, "note": None}
-MORE = "struct<name: string, limit: int64> becomes struct<name: string, limit: int64, note: string>"
+
+FIELDS = "name: string, limit: int64"
+INNER_FIELDS = "name: string not null, limit: int64 not null"
+"""The fields of a room in a state of rooms, and where rooms stand within records."""
+
+
+def with_note(place: str = "{}", fields: str = FIELDS) -> str:
+    """How it is told that rooms in some place have a note more."""
+    before, after = (place.format(f"struct<{some}>") for some in (fields, f"{fields}, note: string"))
+    return f"{before} becomes {after}"
+
+
+def unlike(declared: str, found: str, why: str = ": not every value fits") -> str:
+    return f"it is declared as {declared}, and found as {found}{why}"
+
+
+def lacking(field: str) -> str:
+    return f"the field {field!r} must have a value, and what is stored may have none; make it optional"
+
+
+def of_type(schema: str, value: Any) -> Any:
+    """A record with one field."""
+    return record_type(schema).python_class(value)
+
+
+def folding(room: type) -> ps.AggregatingState[Any, Any]:
+    return ps.AggregatingState(Keep(), accumulator=room)
+
+
+def kept(id: str, before: Any, after: Any, value: Any, kept: Any) -> Case:  # noqa: A002  # as of a case
+    return Case(id, before, after, value, "kept", kept=kept)
+
+
+def widened(id: str, before: Any, after: Any, value: Any, detail: str, kept: Any) -> Case:  # noqa: A002
+    return Case(id, before, after, value, "widened", detail, kept)
+
+
+def refused(id: str, before: Any, after: Any, value: Any, detail: str) -> Case:  # noqa: A002
+    return Case(id, before, after, value, "refused", detail)
+
+
 KEPT = [
-    Case("a value", ps.ValueState(int), ps.ValueState(int), 7, "kept", kept=7),
-    Case("a record", ps.ValueState(Room), ps.ValueState(Room), ROOM, "kept", kept=ATTIC),
-    Case(
-        "a field that is optional now",
-        ps.ValueState(Room),
-        ps.ValueState(RoomOrNone),
-        ROOM,
-        "kept",
-        kept=ATTIC,
-    ),
+    kept("a value", ps.ValueState(int), ps.ValueState(int), 7, 7),
+    kept("a record", ps.ValueState(Room), ps.ValueState(Room), ROOM, ATTIC),
+    kept("a field that is optional now", ps.ValueState(Room), ps.ValueState(RoomOrNone), ROOM, ATTIC),
 ]
 WIDENED = [
     *(
-        Case(
+        widened(
             f"{before} to {after}",
             ps.ValueState(f"a {before}"),
             ps.ValueState(f"a {after}"),
-            record_type(f"a {before}").python_class(value),
-            "widened",
+            of_type(f"a {before}", value),
             f"struct<a: {stored}> becomes struct<a: {declared}>",
-            {"a": kept},
+            {"a": found},
         )
-        for before, after, value, stored, declared, kept in [
+        for before, after, value, stored, declared, found in [
             ("TINYINT", "SMALLINT", -128, "int8", "int16", -128),
             ("SMALLINT", "INT", 300, "int16", "int32", 300),
             ("INT", "BIGINT", 2**31 - 1, "int32", "int64", 2**31 - 1),
             ("INT", "DOUBLE", -(2**31), "int32", "double", -(2.0**31)),
             ("FLOAT", "DOUBLE", 0.5, "float", "double", 0.5),
-            (
-                "DECIMAL(5, 2)",
-                "DECIMAL(7, 3)",
-                decimal.Decimal("123.45"),
-                "decimal128(5, 2)",
-                "decimal128(7, 3)",
-                "123.450",
-            ),
+            ("DECIMAL(5, 2)", "DECIMAL(7, 3)", PRICE, "decimal128(5, 2)", "decimal128(7, 3)", "123.450"),
             ("ARRAY<INT>", "ARRAY<BIGINT>", [1, 2], "list<item: int32>", "list<item: int64>", [1, 2]),
         ]
     ),
-    Case(
-        "an optional field more",
-        ps.ValueState(Room),
-        ps.ValueState(RoomWithNote),
-        ROOM,
-        "widened",
-        MORE,
-        WITHOUT_NOTE,
-    ),
-    Case(
-        "an optional field more inside",
+    widened("a field", ps.ValueState(Room), ps.ValueState(RoomWithNote), ROOM, with_note(), WITHOUT_NOTE),
+    widened(
+        "a field inside",
         ps.ValueState(House),
         ps.ValueState(HouseWithNote),
         House(ROOM),
-        "widened",
-        "struct<room: struct<name: string not null, limit: int64 not null>> becomes struct<room: struct<name: string "
-        "not null, limit: int64 not null, note: string>>",
+        with_note("struct<room: {}>", INNER_FIELDS),
         {"room": WITHOUT_NOTE},
     ),
-    Case(
-        "an optional field more in a list",
+    widened(
+        "a field in a list",
         ps.ListState(Room),
         ps.ListState(RoomWithNote),
         [ROOM, ROOM],
-        "widened",
-        "list<item: struct<name: string, limit: int64>> becomes list<item: struct<name: string, limit: int64, note: "
-        "string>>",
+        with_note("list<item: {}>"),
         [WITHOUT_NOTE] * 2,
     ),
-    Case(
-        "an optional field more in a map",
+    widened(
+        "a field in a map",
         ps.MapState(str, Room),
         ps.MapState(str, RoomWithNote),
         {"a": ROOM},
-        "widened",
-        "map<string, struct<name: string, limit: int64>> becomes map<string, struct<name: string, limit: int64, note: "
-        "string>>",
+        with_note("map<string, {}>"),
         {"a": WITHOUT_NOTE},
     ),
-    Case(
+    widened(
         "a temporal state",
         ps.TemporalState(Room),
         ps.TemporalState(RoomWithNote),
         {None: ROOM, AT: None},
-        "widened",
-        "list<item: struct<at: timestamp[us, tz=UTC], value: struct<name: string not null, limit: int64 not null>>> "
-        "becomes list<item: struct<at: timestamp[us, tz=UTC], value: struct<name: string not null, limit: int64 not "
-        "null, note: string>>>",
+        with_note("list<item: struct<at: timestamp[us, tz=UTC], value: {}>>", INNER_FIELDS),
         [{"at": None, "value": WITHOUT_NOTE}, {"at": "2026-01-02T00:00:00.000000Z", "value": None}],
     ),
 ]
-LACKING = "must have a value, and what is stored may have none; make it optional"
 REFUSED = [
-    refused(
-        "another type",
-        ps.ValueState(int),
-        ps.ValueState(str),
-        7,
-        "it is declared as string, and found as int64: not every value fits",
-    ),
+    refused("another type", ps.ValueState(int), ps.ValueState(str), 7, unlike("string", "int64")),
     refused(
         "narrowed",
         ps.ValueState("a BIGINT"),
         ps.ValueState("a INT"),
-        record_type("a BIGINT").python_class(7),
-        "it is declared as struct<a: int32>, and found as struct<a: int64>: not every value fits",
+        of_type("a BIGINT", 7),
+        unlike("struct<a: int32>", "struct<a: int64>"),
     ),
-    refused(
-        "64 bits to double",
-        ps.ValueState(int),
-        ps.ValueState(float),
-        7,
-        "it is declared as double, and found as int64: not every value fits",
-    ),
+    refused("64 bits to double", ps.ValueState(int), ps.ValueState(float), 7, unlike("double", "int64")),
     refused(
         "fewer digits",
         ps.ValueState("a DECIMAL(7, 3)"),
         ps.ValueState("a DECIMAL(7, 4)"),
-        record_type("a DECIMAL(7, 3)").python_class(decimal.Decimal(1)),
-        "it is declared as struct<a: decimal128(7, 4)>, and found as struct<a: decimal128(7, 3)>: not every value fits",
+        of_type("a DECIMAL(7, 3)", decimal.Decimal(1)),
+        unlike("struct<a: decimal128(7, 4)>", "struct<a: decimal128(7, 3)>"),
     ),
     refused(
         "a field less",
         ps.ValueState(RoomWithNote),
         ps.ValueState(Room),
         RoomWithNote("attic", 5, "dusty"),
-        "it is declared as struct<name: string, limit: int64>, and found as struct<name: string, limit: int64, note: "
-        "string>: the field 'note' would be lost",
+        unlike(f"struct<{FIELDS}>", f"struct<{FIELDS}, note: string>", ": the field 'note' would be lost"),
     ),
     refused(
         "another kind",
         ps.ValueState(int),
         ps.ReducingState(int, first_of_two),
         7,
-        "it is declared as ReducingState, and found as ValueState",
+        unlike("ReducingState", "ValueState", ""),
     ),
     refused(
         "a list instead of a temporal state",
         ps.TemporalState(int),
         ps.ListState(int),
         {None: 1},
-        "it is declared as ListState, and found as TemporalState",
+        unlike("ListState", "TemporalState", ""),
     ),
-    refused(
-        "a required field more",
-        ps.ValueState(Room),
-        ps.ValueState(RoomWithOwner),
-        ROOM,
-        f"the field 'owner' {LACKING}",
+    *(
+        refused(f"a required field more in {name}", before, after, value, lacking("owner"))
+        for name, before, after, value in [
+            ("a value", ps.ValueState(Room), ps.ValueState(RoomWithOwner), ROOM),
+            ("a list", ps.ListState(Room), ps.ListState(RoomWithOwner), [ROOM]),
+            ("a map", ps.MapState(str, Room), ps.MapState(str, RoomWithOwner), {"a": ROOM}),
+            ("an accumulator", folding(Room), folding(RoomWithOwner), ROOM),
+        ]
     ),
     refused(
         "a field that is required now",
         ps.ValueState(RoomOrNone),
         ps.ValueState(Room),
         RoomOrNone(None, 5),
-        f"the field 'name' {LACKING}",
-    ),
-    refused(
-        "a required field more in a list",
-        ps.ListState(Room),
-        ps.ListState(RoomWithOwner),
-        [ROOM],
-        f"the field 'owner' {LACKING}",
-    ),
-    refused(
-        "a required field more in a map",
-        ps.MapState(str, Room),
-        ps.MapState(str, RoomWithOwner),
-        {"a": ROOM},
-        f"the field 'owner' {LACKING}",
-    ),
-    refused(
-        "a required field more in an accumulator",
-        ps.AggregatingState(Keep(), accumulator=Room),
-        ps.AggregatingState(Keep(), accumulator=RoomWithOwner),
-        ROOM,
-        f"the field 'owner' {LACKING}",
+        lacking("name"),
     ),
     refused(
         "a required field more inside",
         ps.ValueState(House),
         ps.ValueState(HouseWithOwner),
         House(ROOM),
-        "it is declared as struct<room: struct<name: string not null, limit: int64 not null, owner: string not null>>, "
-        "and found as struct<room: struct<name: string not null, limit: int64 not null>>: the field 'owner' "
-        f"{LACKING}",
+        unlike(
+            f"struct<room: struct<{INNER_FIELDS}, owner: string not null>>",
+            f"struct<room: struct<{INNER_FIELDS}>>",
+            f": {lacking('owner')}",
+        ),
     ),
     refused(
         "a field inside that is required now",
         ps.ValueState(HouseOrNone),
         ps.ValueState(House),
         HouseOrNone(RoomOrNone(None, 5)),
-        "it is declared as struct<room: struct<name: string not null, limit: int64 not null>>, and found as "
-        f"struct<room: struct<name: string, limit: int64 not null>>: the field 'name' {LACKING}",
+        unlike(
+            f"struct<room: struct<{INNER_FIELDS}>>",
+            "struct<room: struct<name: string, limit: int64 not null>>",
+            f": {lacking('name')}",
+        ),
     ),
 ]
 
@@ -303,19 +243,22 @@ def test_states_that_do_not_fit_are_refused(case: Case) -> None:
     )
 
 
-SHARED = {None: 5, AT: 6}
 SHARED_CASES = [
-    Case("a setting", ps.Setting(int), ps.Setting(int), SHARED, "kept", kept=[5, 6]),
-    Case(
-        "a record", ps.Setting(Room), ps.Setting(RoomWithNote), {None: ROOM}, "widened", MORE, [WITHOUT_NOTE]
+    kept("a setting", ps.Setting(int), ps.Setting(int), {None: 5, AT: 6}, [5, 6]),
+    widened(
+        "a record",
+        ps.Setting(Room),
+        ps.Setting(RoomWithNote),
+        {None: ROOM},
+        with_note(),
+        [WITHOUT_NOTE],
     ),
-    Case(
+    widened(
         "a broadcast state",
         ps.BroadcastState(str, Room),
         ps.BroadcastState(str, RoomWithNote),
         {"a": ROOM, "b": ROOM},
-        "widened",
-        MORE,
+        with_note(),
         [WITHOUT_NOTE] * 2,
     ),
 ]
@@ -337,23 +280,11 @@ def test_shared_states_are_taken_over(case: Case, renamed: bool, tmp_path: Path)
 @pytest.mark.parametrize(
     ("before", "after", "detail"),
     [
-        (
-            ps.Setting(int),
-            ps.Setting(str),
-            "it is declared as string, and found as int64: not every value fits",
-        ),
-        (ps.Setting(Room), ps.Setting(RoomWithOwner), f"the field 'owner' {LACKING}"),
-        (
-            ps.BroadcastState(int, int),
-            ps.BroadcastState(str, int),
-            "it is declared as string, and found as int64: not every value fits",
-        ),
-        (ps.BroadcastState(str, Room), ps.BroadcastState(str, RoomWithOwner), f"the field 'owner' {LACKING}"),
-        (
-            ps.Setting(int),
-            ps.BroadcastState(str, int),
-            "it is declared as BroadcastState, and found as Setting",
-        ),
+        (ps.Setting(int), ps.Setting(str), unlike("string", "int64")),
+        (ps.Setting(Room), ps.Setting(RoomWithOwner), lacking("owner")),
+        (ps.BroadcastState(int, int), ps.BroadcastState(str, int), unlike("string", "int64")),
+        (ps.BroadcastState(str, Room), ps.BroadcastState(str, RoomWithOwner), lacking("owner")),
+        (ps.Setting(int), ps.BroadcastState(str, int), unlike("BroadcastState", "Setting", "")),
     ],
 )
 def test_shared_states_that_do_not_fit_are_refused(before: Any, after: Any, detail: str) -> None:

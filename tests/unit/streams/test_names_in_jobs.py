@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,44 +38,35 @@ def test_a_step_has_a_name_without_a_slash(streams: Streams, name: Any) -> None:
         streams.keyed.process(name, Plain())
 
 
-def test_a_stream_takes_no_name_of_penstocks_own(streams: Streams) -> None:
+@pytest.mark.parametrize(
+    ("kind", "describe"),
+    [
+        ("stream", lambda streams: streams.job.control_stream("dead-letters", schema=SCHEMA)),
+        ("sink", lambda streams: streams.data.sink_to("dead-letters")),
+    ],
+)
+def test_a_name_of_penstocks_own_is_taken(
+    streams: Streams, kind: str, describe: Callable[[Streams], object]
+) -> None:
     """The message asks for another."""
-    with refused("'dead-letters' is taken", "another stream name"):
-        streams.job.control_stream("dead-letters", schema=SCHEMA)
+    with refused("'dead-letters' is taken", f"another {kind} name"):
+        describe(streams)
 
 
-def test_a_sink_takes_no_name_of_penstocks_own(streams: Streams) -> None:
-    """The message asks for another."""
-    with refused("'dead-letters' is taken", "another sink name"):
-        streams.data.sink_to("dead-letters")
-
-
-def test_two_streams_have_two_names(streams: Streams) -> None:
-    """Of data or control."""
-    streams.job.data_stream("twice", schema=SCHEMA)
-    with refused("two streams named 'twice'", "name of its own"):
-        streams.job.data_stream("twice", schema=SCHEMA)
-
-
-def test_two_transforms_have_two_names(streams: Streams) -> None:
-    """If they have names at all."""
-    streams.data.filter(bool, name="twice")
-    with refused("two transforms named 'twice'"):
-        streams.data.filter(bool, name="twice")
-
-
-def test_two_steps_have_two_names(streams: Streams) -> None:
-    """Commands and states are found by them."""
-    streams.keyed.process("twice", Plain())
-    with refused("two steps named 'twice'"):
-        streams.keyed.process("twice", Plain())
-
-
-def test_two_sinks_have_two_names(streams: Streams) -> None:
-    """Each is bound by its own."""
-    streams.data.sink_to("twice")
-    with refused("two sinks named 'twice'"):
-        streams.data.sink_to("twice")
+@pytest.mark.parametrize(
+    ("kind", "describe"),
+    [
+        ("streams", lambda streams: streams.job.data_stream("twice", schema=SCHEMA)),
+        ("transforms", lambda streams: streams.data.filter(bool, name="twice")),
+        ("steps", lambda streams: streams.keyed.process("twice", Plain())),
+        ("sinks", lambda streams: streams.data.sink_to("twice")),
+    ],
+)
+def test_a_name_is_given_once(streams: Streams, kind: str, describe: Callable[[Streams], object]) -> None:
+    """To a thing of each kind; another kind may have it, too."""
+    describe(streams)
+    with refused(f"two {kind} named 'twice'", "name of its own"):
+        describe(streams)
 
 
 @pytest.mark.parametrize("key_groups", [0, 32769, 1.5])
