@@ -14,12 +14,12 @@ import pytest
 from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
 from prometheus_client.parser import text_string_to_metric_families
 from small_metrics import metrics_of_batch
-from typer.testing import CliRunner, Result
+from typed_commands import typed
+from typer.testing import Result
 
 import penstock.cli.checkpoint_job
 import penstock.cli.metrics_tables
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.cli import app
 from penstock.jobs.events import Event, record_event
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
@@ -79,9 +79,8 @@ def metrics(batch: int) -> BatchMetrics:
 
 
 def penstock_(*arguments: str | Path, code: int = 0) -> Result:
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    found = typed(*arguments)
     assert found.exit_code == code, found.output
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
     return found
 
 
