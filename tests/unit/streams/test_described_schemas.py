@@ -47,47 +47,28 @@ def test_errors_about_schemas_keep_their_class(streams: Streams) -> None:
         streams.job.data_stream("x", schema=5)
 
 
-def test_a_stream_is_keyed_by_something(streams: Streams) -> None:
-    """The message says by what it may be."""
-    with refused("'readings'", "a field, several fields, or a function"):
-        streams.data.key_by()
-
-
-def test_a_key_is_a_field_of_the_stream(streams: Streams) -> None:
-    """The message lists the fields."""
-    with refused("'readings'", "no field 'idd'", "id, name, value"):
-        streams.data.key_by("idd")
+def gives_float(record: Any) -> float:
+    return 1.0
 
 
 @pytest.mark.parametrize(
-    ("fields", "part"), [(["value"], "double cannot be a key"), (["id", "value"], "value: double cannot")]
+    ("key", "parts"),
+    [
+        ([], ("a field, several fields, or a function",)),
+        (["idd"], ("no field 'idd'", "id, name, value")),
+        (["value"], ("double cannot be a key",)),
+        (["id", "value"], ("value: double cannot",)),
+        ([gives_float], ("double cannot",)),
+        ([lambda record: record.id], ("result type is not known", "key_type=int")),
+        ([gives_int, gives_int], ("one function",)),
+    ],
 )
-def test_a_key_can_be_told_apart(streams: Streams, fields: list[str], part: str) -> None:
-    """Which a double cannot for certain, also as one of several fields."""
-    with refused("'readings'", part):
-        streams.data.key_by(*fields)
-
-
-def test_the_result_of_a_key_function_can_be_told_apart(streams: Streams) -> None:
-    """As a field can."""
-
-    def gives_float(record: Any) -> float:
-        return 1.0
-
-    with refused("'readings'", "double cannot"):
-        streams.data.key_by(gives_float)
-
-
-def test_a_key_function_says_its_type(streams: Streams) -> None:
-    """By its annotation, or beside it."""
-    with refused("'readings'", "result type is not known", "key_type=int"):
-        streams.data.key_by(lambda record: record.id)
-
-
-def test_a_stream_is_keyed_by_one_function(streams: Streams) -> None:
-    """Which may return several values."""
-    with refused("'readings'", "one function"):
-        streams.data.key_by(gives_int, gives_int)
+def test_a_stream_is_keyed_by_what_can_be_told_apart(
+    streams: Streams, key: list[Any], parts: tuple[str, ...]
+) -> None:
+    """By fields that it has, or by one function that says its type; a double cannot be told apart for certain."""
+    with refused("'readings'", *parts):
+        streams.data.key_by(*key)
 
 
 def test_the_schema_has_the_type_of_a_field_already(streams: Streams) -> None:

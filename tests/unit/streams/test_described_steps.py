@@ -96,45 +96,34 @@ def test_a_step_without_a_key_takes_a_connected_function_only_when_connected(str
         streams.data.process("s", Steered())
 
 
-def test_a_state_holds_what_can_be_stored(streams: Streams) -> None:
-    """The message has the type that cannot be."""
-    with refused("State 'memory' of step 's'", "complex"):
-        streams.keyed.process("s", UnstorableState())
+@pytest.mark.parametrize(
+    ("stream", "function", "parts"),
+    [
+        ("keyed", UnstorableState, ("State 'memory' of step 's'", "complex")),
+        ("data", UnstorableItems, ("State 'waiting' of step 's'", "complex")),
+        ("keyed", SharedState, ("Step 's'", "'first' and 'second'", "declare one for each")),
+        ("keyed", InstanceState, ("Step 's'", "'memory' on the instance", "class InstanceState")),
+    ],
+)
+def test_a_state_is_declared_once_in_the_class(
+    streams: Streams, stream: str, function: type[Plain], parts: tuple[str, ...]
+) -> None:
+    """Of a type that can be stored, with a key or without one."""
+    with refused(*parts):
+        getattr(streams, stream).process("s", function())
 
 
-def test_the_items_of_an_operator_state_can_be_stored(streams: Streams) -> None:
-    """As those of a key can."""
-    with refused("State 'waiting' of step 's'", "complex"):
-        streams.data.process("s", UnstorableItems())
-
-
-def test_a_state_has_one_name(streams: Streams) -> None:
-    """Two names are two states."""
-    with refused("Step 's'", "'first' and 'second'", "declare one for each"):
-        streams.keyed.process("s", SharedState())
-
-
-def test_a_state_is_declared_in_the_class(streams: Streams) -> None:
-    """Not on the instance."""
-    with refused("Step 's'", "'memory' on the instance", "class InstanceState"):
-        streams.keyed.process("s", InstanceState())
-
-
-def test_a_keyed_state_needs_a_key(streams: Streams) -> None:
-    """The message says how to get one, or to do without."""
-    with refused("Step 's' has no key", "ValueState 'count'", "readings.key_by(...)", "ps.OperatorListState"):
-        streams.data.process("s", Counting())
-
-
-def test_an_operator_state_is_for_steps_without_a_key(streams: Streams) -> None:
-    """The message says what there is for keys."""
-    with refused(
-        "Step 's' has a key", "OperatorListState 'waiting'", "ps.ListState", "readings.process(...)"
-    ):
-        streams.keyed.process("s", Gathering())
-
-
-def test_a_handler_for_keys_needs_a_key(streams: Streams) -> None:
-    """The message has the scope that goes without."""
-    with refused("Step 's' has no key", "ToKeys.flush", """on_command('flush', scope="step")"""):
-        streams.data.process("s", ToKeys())
+@pytest.mark.parametrize(
+    ("stream", "function", "parts"),
+    [
+        ("data", Counting, ("ValueState 'count'", "readings.key_by(...)", "ps.OperatorListState")),
+        ("keyed", Gathering, ("OperatorListState 'waiting'", "ps.ListState", "readings.process(...)")),
+        ("data", ToKeys, ("ToKeys.flush", """on_command('flush', scope="step")""")),
+    ],
+)
+def test_states_and_handlers_of_keys_need_a_key_and_others_none(
+    streams: Streams, stream: str, function: type[Plain], parts: tuple[str, ...]
+) -> None:
+    """The message says which the step has, and what there is for it."""
+    with refused(f"Step 's' has {'no' if stream == 'data' else 'a'} key", *parts):
+        getattr(streams, stream).process("s", function())

@@ -43,47 +43,23 @@ def test_transforms_get_names_in_order(streams: Streams) -> None:
     assert list(last.graph.nodes)[2:] == [f"transform/filter-{n}" for n in (1, 2, 3)]
 
 
-def test_a_transform_takes_a_function(streams: Streams) -> None:
-    """Not its name."""
-    with refused("map needs a function, not 'double'"):
-        streams.data.map("double")  # type: ignore[arg-type]
-
-
-def test_a_map_says_what_it_emits(streams: Streams) -> None:
-    """By an annotation or `output`; the message shows how."""
-    with refused("The map 'map-1' does not say what it emits", "output=MyRecord"):
-        streams.data.map(lambda record: record)
-
-
-def test_a_map_emits_something(streams: Streams) -> None:
-    """None may be an annotation that was forgotten."""
-    with refused("The map 'map-1'", "return None", "Annotate"):
-        streams.data.map(gives_none)
-
-
-def test_a_map_emits_records(streams: Streams) -> None:
-    """And no numbers; the transform is named."""
-    with refused("The map 'n'", "int is not a schema", "dataclass"):
-        streams.data.map(gives_int, name="n")
-
-
-def test_a_map_emits_records_of_known_types(streams: Streams) -> None:
-    """As a stream has."""
-    with refused("'map-1'", "'text'"):
-        streams.data.map(str.upper, output="a TEXT")
-
-
-def test_a_transform_emits_no_field_of_penstocks_own(streams: Streams) -> None:
-    """As a stream has none."""
-    with refused("The flat_map 'flat_map-1'", "'__offset'"):
-        streams.data.flat_map(yields, output=PENSTOCKS_FIELD)
-
-
-@pytest.mark.parametrize("method", ["map", "filter"])
-def test_a_function_that_yields_is_for_flat_map(streams: Streams, method: str) -> None:
-    """And not for map or filter."""
-    with refused(f"{method} needs", "yields yields", "use flat_map"):
-        getattr(streams.data, method)(yields)
+@pytest.mark.parametrize(
+    ("method", "function", "parts"),
+    [
+        ("map", "double", ("map needs a function, not 'double'",)),
+        ("map", yields, ("map needs", "yields yields", "use flat_map")),
+        ("filter", yields, ("filter needs", "yields yields", "use flat_map")),
+        ("flat_map", gives_one, ("flat_map needs", "gives_one is annotated to return one", "use map")),
+        ("map", is_async, ("map needs a plain function", "is_async is async")),
+        ("filter", partial(is_async), ("filter needs a plain function", "is async")),
+    ],
+)
+def test_a_transform_takes_a_function_of_its_kind(
+    streams: Streams, method: str, function: Any, parts: tuple[str, ...]
+) -> None:
+    """A plain one, which returns as many records as the transform makes of one; the message has the right transform."""
+    with refused(*parts):
+        getattr(streams.data, method)(function)
 
 
 def test_a_function_that_returns_several_is_for_flat_map(streams: Streams) -> None:
@@ -92,19 +68,27 @@ def test_a_function_that_returns_several_is_for_flat_map(streams: Streams) -> No
         streams.data.map(gives_list, output=Measured)
 
 
-def test_a_function_that_returns_one_is_for_map(streams: Streams) -> None:
-    """And not for flat_map."""
-    with refused("flat_map needs", "gives_one is annotated to return one", "use map"):
-        streams.data.flat_map(gives_one)
+@pytest.mark.parametrize(
+    ("function", "output", "parts"),
+    [
+        (lambda record: record, None, ("The map 'map-1' does not say what it emits", "output=MyRecord")),
+        (gives_none, None, ("The map 'map-1'", "return None", "Annotate")),
+        (gives_int, None, ("The map 'map-1'", "int is not a schema", "dataclass")),
+        (str.upper, "a TEXT", ("'map-1'", "'text'")),
+        (gives_one, PENSTOCKS_FIELD, ("The map 'map-1'", "'__offset'")),
+    ],
+)
+def test_a_transform_says_what_records_it_emits(
+    streams: Streams, function: Any, output: Any, parts: tuple[str, ...]
+) -> None:
+    """By an annotation or `output`, of known types, and without fields of penstock's own."""
+    with refused(*parts):
+        streams.data.map(function, output=output)
 
 
-def test_an_async_function_is_for_no_transform(streams: Streams) -> None:
-    """The message names the function."""
-    with refused("map needs a plain function", "is_async is async"):
-        streams.data.map(is_async)
-
-
-def test_a_partial_of_an_async_function_is_for_no_transform(streams: Streams) -> None:
-    """Though it is no async function itself."""
-    with refused("filter needs a plain function", "is async"):
-        streams.data.filter(partial(is_async))
+def test_a_transform_that_is_refused_is_named(streams: Streams) -> None:
+    """By the name that it was given, or by its kind."""
+    with refused("The map 'n'", "int is not a schema"):
+        streams.data.map(gives_int, name="n")
+    with refused("The flat_map 'flat_map-1'", "'__offset'"):
+        streams.data.flat_map(yields, output=PENSTOCKS_FIELD)
