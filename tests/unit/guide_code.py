@@ -16,7 +16,7 @@ __all__ = ["python_of"]
 @contextmanager
 def python_of(page: Path) -> Iterator[dict[str, Any]]:
     """Run the Python of a page, block after block in one module, which is there meanwhile; gives its names."""
-    name = f"{page.stem}_guide"
+    name = f"python_of_{page.stem}"
     module = types.ModuleType(name)
     sys.modules[name] = module
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
