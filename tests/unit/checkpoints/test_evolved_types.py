@@ -246,12 +246,7 @@ def test_states_that_do_not_fit_are_refused(case: Case) -> None:
 SHARED_CASES = [
     kept("a setting", ps.Setting(int), ps.Setting(int), {None: 5, AT: 6}, [5, 6]),
     widened(
-        "a record",
-        ps.Setting(Room),
-        ps.Setting(RoomWithNote),
-        {None: ROOM},
-        with_note(),
-        [WITHOUT_NOTE],
+        "a record", ps.Setting(Room), ps.Setting(RoomWithNote), {None: ROOM}, with_note(), [WITHOUT_NOTE]
     ),
     widened(
         "a broadcast state",
