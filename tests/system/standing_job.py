@@ -1,4 +1,4 @@
-"""A keyed count with two sinks, which stands still at a moment of a micro-batch, so that it can be killed there.
+"""The tally job with two sinks, which stands still at a moment of a micro-batch, so that it can be killed there.
 
 The variable PENSTOCK_TEST_STAND names a folder. A file there that is called like a moment has the job stand when it
 comes to that: `first` and `second` are the sinks, behind their part of the micro-batch; `first-0` is the sink partition
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from tally_job import Count, Hit
 
 import penstock as ps
 from penstock.checkpoints import checkpoint_files
@@ -22,35 +23,6 @@ from penstock.sinks.kafka_sink import KafkaSink
 
 FOLDER = "PENSTOCK_TEST_STAND"
 STOOD = "stood"
-
-
-@dataclass
-class Hit:
-    """Something that a page got."""
-
-    page: str
-    number: int
-
-
-@dataclass
-class Tally:
-    """A hit, and how many its page has with it."""
-
-    page: str
-    number: int
-    hits: int
-
-
-class Count(ps.ProcessFunction):
-    """Counts the hits of each page."""
-
-    hits = ps.ValueState(int)
-
-    def process_record(self, hit: Hit, ctx: ps.Context) -> Iterator[Tally]:
-        """Count one."""
-        count = (self.hits.get() or 0) + 1
-        self.hits.set(count)
-        yield Tally(hit.page, hit.number, count)
 
 
 job = ps.Job("standing")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
+from answering_server import Answer, answering
 from s3_server import DOMAIN, KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
 
 import penstock as ps
@@ -23,20 +23,10 @@ from penstock.testing.batch_runner import BatchRunner
 MAX_BYTES = 1000
 IN_TIME_S = 15.0
 HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: 900\r\nETag: "1"\r\nLast-Modified: Tue, 15 Nov 1994 12:45:26 GMT\r\n\r\n'
-Answer = Callable[[socket.socket, bytes], object]
-CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-@pytest.fixture
-def environ(monkeypatch: pytest.MonkeyPatch, s3: S3Server, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Only what the server needs is in the environment."""
-    for name in list(os.environ):
-        if name.upper().startswith(CLOUD):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    return monkeypatch
+def address_of(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
 
 
 def refusal(uri: str) -> str:
@@ -52,14 +42,14 @@ def refusal(uri: str) -> str:
     return reason
 
 
-def test_an_object_is_read(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+def test_an_object_is_read(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
     """Whatever its name, up to the size that is allowed."""
     for name in ("a.json", "deep/er/b.json", "with space/ü?&#%25+.json", "full", "empty"):
         content = {"full": b"x" * MAX_BYTES, "empty": b""}.get(name, name.encode())
         assert read_object(s3.put("names", name, content), MAX_BYTES) == content
 
 
-def test_what_is_not_there_is_named(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_named(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
     """A missing object, and a missing bucket."""
     s3.put("here", "it", b"{}")
     assert refusal("s3://here/not") == "'s3://here/not' cannot be read: the object does not exist"
@@ -70,13 +60,15 @@ def test_what_is_not_there_is_named(s3: S3Server, environ: pytest.MonkeyPatch) -
     assert "a/../b" in refusal("s3://here/a/../b")
 
 
-def test_a_larger_object_is_refused_before_it_is_read(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+def test_a_larger_object_is_refused_before_it_is_read(
+    s3: S3Server, s3_environment: pytest.MonkeyPatch
+) -> None:
     """The store says how large it is."""
     uri = s3.put("sizes", "large", b"x" * (MAX_BYTES + 1))
     assert refusal(uri) == f"'{uri}' is larger than {MAX_BYTES} bytes"
 
 
-def test_no_more_is_read_than_allowed(environ: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_than_allowed(s3_environment: pytest.MonkeyPatch) -> None:
     """Of a huge object only what the connection holds is sent."""
     sent: list[int] = []
 
@@ -87,8 +79,8 @@ def test_no_more_is_read_than_allowed(environ: pytest.MonkeyPatch) -> None:
                 connection.sendall(bytes(1 << 16))
                 sent.append(1 << 16)
 
-    with answering_server(answer) as address:
-        environ.setenv("AWS_ENDPOINT_URL", address)
+    with answering(answer) as port:
+        s3_environment.setenv("AWS_ENDPOINT_URL", address_of(port))
         assert "'s3://any/thing' is larger than" in refusal("s3://any/thing")
     assert sum(sent) < 1 << 26
 
@@ -112,44 +104,44 @@ def test_no_more_is_read_than_allowed(environ: pytest.MonkeyPatch) -> None:
     }.values(),
 )
 def test_a_wrong_environment_is_told(
-    s3: S3Server, environ: pytest.MonkeyPatch, variables: dict[str, str], reason: str
+    s3: S3Server, s3_environment: pytest.MonkeyPatch, variables: dict[str, str], reason: str
 ) -> None:
     """With what to look at, and the store's own name of the error."""
     uri = s3.put("secured", "it", b"{}")
     for name, value in variables.items():
-        environ.setenv(name, value)
+        s3_environment.setenv(name, value)
     assert reason in refusal(uri)
 
 
-def test_the_service_has_its_own_endpoint(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+def test_the_service_has_its_own_endpoint(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
     """AWS_ENDPOINT_URL_S3 wins over AWS_ENDPOINT_URL, and that over AWS_ENDPOINT."""
     uri = s3.put("endpoints", "it", b"{}")
     right = s3.environment["AWS_ENDPOINT_URL"]
-    environ.setenv("AWS_ENDPOINT_URL_S3", right)
-    environ.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    s3_environment.setenv("AWS_ENDPOINT_URL_S3", right)
+    s3_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     assert read_object(uri, MAX_BYTES) == b"{}"
-    environ.delenv("AWS_ENDPOINT_URL_S3")
+    s3_environment.delenv("AWS_ENDPOINT_URL_S3")
     assert "127.0.0.1:1 does not answer: connection refused" in refusal(uri)
-    environ.delenv("AWS_ENDPOINT_URL")
-    environ.setenv("AWS_ENDPOINT", right)
+    s3_environment.delenv("AWS_ENDPOINT_URL")
+    s3_environment.setenv("AWS_ENDPOINT", right)
     assert read_object(uri, MAX_BYTES) == b"{}"
 
 
 def test_the_bucket_stands_in_the_host_where_the_endpoint_needs_it(
-    s3: S3Server, environ: pytest.MonkeyPatch
+    s3: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
     """One endpoint serves all buckets. The server is asked as a proxy, so that nobody has to know its domain."""
     uris = [s3.put(bucket, "it", bucket.encode()) for bucket in ("host-one", "host-two")]
-    environ.setenv("http_proxy", s3.environment["AWS_ENDPOINT_URL"])
-    environ.setenv("NO_PROXY", "")
-    environ.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
-    environ.setenv("AWS_ENDPOINT_URL", f"http://{DOMAIN}")
+    s3_environment.setenv("http_proxy", s3.environment["AWS_ENDPOINT_URL"])
+    s3_environment.setenv("NO_PROXY", "")
+    s3_environment.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+    s3_environment.setenv("AWS_ENDPOINT_URL", f"http://{DOMAIN}")
     assert [read_object(uri, MAX_BYTES) for uri in uris] == [b"host-one", b"host-two"]
-    environ.setenv("AWS_ENDPOINT_URL", f"http://host-one.{DOMAIN}")
+    s3_environment.setenv("AWS_ENDPOINT_URL", f"http://host-one.{DOMAIN}")
     assert read_object(uris[0], MAX_BYTES) == b"host-one"
 
 
-def test_a_profile_gives_the_keys(s3: S3Server, environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_profile_gives_the_keys(s3: S3Server, s3_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """AWS_PROFILE, unless there are keys in the environment."""
     uri = s3.put("profiles", "it", b"{}")
     (tmp_path / ".aws").mkdir()
@@ -160,32 +152,32 @@ def test_a_profile_gives_the_keys(s3: S3Server, environ: pytest.MonkeyPatch, tmp
     (tmp_path / ".aws" / "config").write_text(
         "[profile work]\nregion = eu-west-1\n[profile role]\nrole_arn = x\n"
     )
-    environ.setenv("AWS_PROFILE", "other")
+    s3_environment.setenv("AWS_PROFILE", "other")
     assert read_object(uri, MAX_BYTES) == b"{}"
-    environ.delenv("AWS_ACCESS_KEY_ID")
-    environ.delenv("AWS_SECRET_ACCESS_KEY")
+    s3_environment.delenv("AWS_ACCESS_KEY_ID")
+    s3_environment.delenv("AWS_SECRET_ACCESS_KEY")
     assert "access is denied" in refusal(uri)
-    environ.delenv("AWS_REGION")
-    environ.setenv("AWS_PROFILE", "work")
+    s3_environment.delenv("AWS_REGION")
+    s3_environment.setenv("AWS_PROFILE", "work")
     assert read_object(uri, MAX_BYTES) == b"{}"
-    environ.setenv("AWS_PROFILE", "role")
+    s3_environment.setenv("AWS_PROFILE", "role")
     assert "the profile 'role', which AWS_PROFILE names, has no keys" in refusal(uri)
-    environ.setenv("AWS_PROFILE", "none")
+    s3_environment.setenv("AWS_PROFILE", "none")
     assert "the profile 'none', which AWS_PROFILE names, does not exist" in refusal(uri)
 
 
-def test_a_job_without_credentials_says_so(s3: S3Server, environ: pytest.MonkeyPatch) -> None:
+def test_a_job_without_credentials_says_so(s3: S3Server, s3_environment: pytest.MonkeyPatch) -> None:
     """Also where the metadata service of the cloud, which is asked last, does not exist."""
     uri = s3.put("secured", "it", b"{}")
-    environ.delenv("AWS_ACCESS_KEY_ID")
-    environ.delenv("AWS_SECRET_ACCESS_KEY")
+    s3_environment.delenv("AWS_ACCESS_KEY_ID")
+    s3_environment.delenv("AWS_SECRET_ACCESS_KEY")
     with unreachable_server() as address:
-        environ.setenv("AWS_METADATA_ENDPOINT", address)
+        s3_environment.setenv("AWS_METADATA_ENDPOINT", address)
         assert "the job has no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in refusal(uri)
 
 
 def test_a_stopped_server_is_told_and_the_next_start_is_fine(
-    s3: S3Server, environ: pytest.MonkeyPatch
+    s3: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
     """In a second, since the connection is refused."""
     uri = s3.put("stops", "it", b"{}")
@@ -209,28 +201,7 @@ def unreachable_server() -> Iterator[str]:
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(address)
-        yield f"http://127.0.0.1:{address[1]}"
-
-
-@contextmanager
-def answering_server(answer: Answer) -> Iterator[str]:
-    """A web server that answers each request in its own way."""
-
-    def one(connection: socket.socket) -> None:
-        with closing(connection), suppress(OSError):
-            request = connection.recv(1 << 16)
-            answer(connection, request)
-
-    def all_of_them() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=all_of_them, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        # Closing alone does not wake the thread that accepts.
-        server.shutdown(socket.SHUT_RDWR)
+        yield address_of(address[1])
 
 
 def _drips(connection: socket.socket, _: bytes) -> None:
@@ -256,7 +227,7 @@ SLOW: dict[str, tuple[Answer, str]] = {
 }
 
 
-def test_a_slow_host_is_given_up(environ: pytest.MonkeyPatch) -> None:
+def test_a_slow_host_is_given_up(s3_environment: pytest.MonkeyPatch) -> None:
     """After a few seconds, however slowly it answers. All are asked at once, so that the few seconds pass once."""
     reasons = {kind: reason for kind, (_, reason) in SLOW.items()} | {
         "unreachable": "does not answer in time"
@@ -275,11 +246,13 @@ def test_a_slow_host_is_given_up(environ: pytest.MonkeyPatch) -> None:
                 asked.set()
                 answer(connection, request)
 
-            environ.setenv("AWS_ENDPOINT_URL", servers.enter_context(answering_server(tell_and_answer)))
+            s3_environment.setenv(
+                "AWS_ENDPOINT_URL", address_of(servers.enter_context(answering(tell_and_answer)))
+            )
             told[kind] = pool.submit(refusal, "s3://any/thing")
             # From then on it does not look into the environment.
             assert asked.wait(IN_TIME_S)
-        environ.setenv("AWS_ENDPOINT_URL", servers.enter_context(unreachable_server()))
+        s3_environment.setenv("AWS_ENDPOINT_URL", servers.enter_context(unreachable_server()))
         told["unreachable"] = pool.submit(refusal, "s3://any/thing")
         assert {kind: reason for kind, reason in reasons.items() if reason not in told[kind].result()} == {}
 
@@ -295,11 +268,11 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_an_odd_answer_is_told(environ: pytest.MonkeyPatch, kind: str) -> None:
+def test_an_odd_answer_is_told(s3_environment: pytest.MonkeyPatch, kind: str) -> None:
     """With what it says."""
     answer, reason = ANSWERS[kind]
-    with answering_server(answer) as address:
-        environ.setenv("AWS_ENDPOINT_URL", address)
+    with answering(answer) as port:
+        s3_environment.setenv("AWS_ENDPOINT_URL", address_of(port))
         assert reason in refusal("s3://any/thing")
 
 
@@ -329,7 +302,9 @@ def offsets_job() -> ps.Job:
     return job
 
 
-def test_settings_come_from_an_object(s3: S3Server, environ: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_come_from_an_object(
+    s3: S3Server, s3_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """They take effect at the cut, a replay sees the same when the object has changed or is out of reach."""
     uri = s3.put("settings", "limits.yaml", b"offset: 11\n")
     job = BatchRunner(offsets_job(), parallelism=3)
@@ -354,6 +329,6 @@ def test_settings_come_from_an_object(s3: S3Server, environ: pytest.MonkeyPatch,
     assert [seen.offset for seen in result.output("seen")] == [11]
     s3.put("settings", "limits.yaml", b"offset: 12\n")
     s3.put("settings", "none.json", b'{"offset": 13}')
-    environ.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    s3_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     replay = before.run(inputs)
     assert (replay.data, replay.receipts) == (result.data, result.receipts)

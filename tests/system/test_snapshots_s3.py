@@ -17,18 +17,10 @@ from penstock.snapshots.snapshot_reader import accept, read_manifest, read_table
 from penstock.snapshots.snapshot_writer import TableInfo
 from penstock.snapshots.stores import open_store
 
-CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, s3: S3Server, tmp_path: Path) -> str:
-    """The URI of a bucket; only what the server needs is in the environment."""
-    for name in list(os.environ):
-        if name.upper().startswith(CLOUD):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
+def bucket(s3_environment: pytest.MonkeyPatch, s3: S3Server) -> str:
+    """The URI of a bucket, which the environment leads to."""
     s3.put("snapshots", "there", b"")
     return "s3://snapshots"
 

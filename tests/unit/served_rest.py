@@ -10,12 +10,12 @@ import pytest
 import small_driver
 import uvicorn
 from free_ports import free_port
+from left_drivers import kill_left_drivers
 from rest_support import TOKENS, RestPlace
 
 from penstock.server.api.access import Role
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
-from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 
 
 class ServedRest(RestPlace):
@@ -75,8 +75,5 @@ class ServedRest(RestPlace):
             self._server.should_exit = True
         for thread in self._threads:
             thread.join(20)
-        for path in self.home.root.rglob(BEGUN_FILE):
-            begun = started_process(path.parent)
-            if begun is not None:
-                kill_all(begun)
+        kill_left_drivers(self.home.root)
         super().close()

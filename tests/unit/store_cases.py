@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from threads_at_once import call_at_once
 
 from penstock.errors import (
     IdempotencyError,
@@ -117,7 +117,7 @@ class StoreCases:
                 assert context.get_current_revision() == "0001"
             engine.dispose()
 
-    def test_several_processes_may_migrate_at_once(self, url: str) -> None:
+    def test_several_processes_may_migrate_call_at_once(self, url: str) -> None:
         """Each finds the tables made, by itself or another."""
         failed: list[BaseException] = []
 
@@ -127,11 +127,7 @@ class StoreCases:
             except BaseException as e:
                 failed.append(e)
 
-        threads = [threading.Thread(target=open_it) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        call_at_once([open_it] * 4)
         assert failed == []
 
     def test_a_store_of_a_later_version_is_refused(self, url: str) -> None:
@@ -298,11 +294,7 @@ class StoreCases:
             except JobChangedError:
                 outcomes.append("changed")
 
-        threads = [threading.Thread(target=decide) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        call_at_once([decide] * 6)
         assert sorted(outcomes) == ["changed"] * 5 + ["recorded"]
         assert len(store.runs("job-one")) == 1
 
@@ -346,14 +338,7 @@ class StoreCases:
         """At the same moment, and from several processes' connections."""
         stores = [Store(connect(url)) for _ in range(4)]
         found: list[int | None] = []
-        threads = [
-            threading.Thread(target=lambda s=s, n=n: found.append(s.lead(f"m{n}", LEASE_MS)))
-            for n, s in enumerate(stores)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        call_at_once([lambda s=s, n=n: found.append(s.lead(f"m{n}", LEASE_MS)) for n, s in enumerate(stores)])
         assert sorted(found, key=str) == [1, None, None, None]
         for opened in stores:
             opened.close()
@@ -447,16 +432,8 @@ class StoreCases:
     def test_the_same_request_at_the_same_moment_is_done_once(self, store: Store) -> None:
         """However the threads come."""
         found: list[OperationRow] = []
-        threads = [
-            threading.Thread(
-                target=lambda n=n: found.append(store.submit(new_job(f"{n}"), asks(key="k", definition="d")))
-            )
-            for n in range(6)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        asked = asks(key="k", definition="d")
+        call_at_once([lambda n=n: found.append(store.submit(new_job(f"{n}"), asked)) for n in range(6)])
         assert len({operation.id for operation in found}) == 1
         assert len(found) == 6
         assert len(store.jobs()) == 1

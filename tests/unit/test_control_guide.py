@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from encoded_commands import command_to, commands
 from google.protobuf import text_format
+from guide_code import python_of
 
 import penstock as ps
 from penstock.control.command_decoder import decode_command
@@ -42,13 +42,9 @@ def shown_receipt() -> Receipt:
 
 @pytest.fixture
 def guide() -> Iterator[dict[str, Any]]:
-    """The names that the guide's Python makes, block after block in one module."""
-    module = types.ModuleType("guide")
-    sys.modules["guide"] = module
-    for block in blocks("python"):
-        exec(compile(block, str(GUIDE), "exec"), module.__dict__)
-    yield module.__dict__
-    del sys.modules["guide"]
+    """The names that the guide's Python makes."""
+    with python_of(GUIDE) as names:
+        yield names
 
 
 @pytest.fixture
@@ -96,37 +92,21 @@ def test_the_tables_name_every_field_and_kind() -> None:
         assert f"`{field.name}`" in page
 
 
-def test_the_receipt_of_the_guide_is_what_the_job_writes(
-    running: tuple[BatchRunner, dict[str, Any]],
-) -> None:
+def test_the_receipt_of_the_guide_is_what_the_job_writes(running: tuple[BatchRunner, dict[str, Any]]) -> None:
     """The commands before it are those of the page."""
     job, _ = running
-    limit = {"id": "a", "kind": "set", "target": {"step": "alarms", "key": 5}, "payload": {"limit": 25}}
-    raised = {
-        "id": "41d0",
-        "kind": "raise-limit",
-        "target": {"step": "alarms", "keys": [5, 6]},
-        "issued_by": "ann",
-        "payload": 1,
-    }
-    result = job.run({"commands": [("c", [msgspec.json.encode(limit), msgspec.json.encode(raised)])]})
+    limit = command_to("alarms", "set", {"limit": 25}, key=5)
+    raised = command_to("alarms", "raise-limit", 1, key=[5, 6], id="41d0", issued_by="ann")
+    result = job.run(commands(limit, raised))
     assert msgspec.structs.replace(result.receipts[-1], batch=17) == shown_receipt()
 
 
-def test_the_trace_of_the_guide_is_what_the_job_answers(
-    running: tuple[BatchRunner, dict[str, Any]],
-) -> None:
+def test_the_trace_of_the_guide_is_what_the_job_answers(running: tuple[BatchRunner, dict[str, Any]]) -> None:
     """For two rooms with limits and four readings."""
     job, guide = running
-    limit = {"id": "a", "kind": "set", "target": {"step": "alarms", "keys": [5, 6]}, "payload": {"limit": 25}}
-    trace = {"id": "b", "kind": "trace"}
+    sent = commands(command_to("alarms", "set", {"limit": 25}, key=[5, 6]), command_to(None, "trace"))
     readings = [guide["Reading"](5, 20.0 + n, job.now) for n in range(4)]
-    result = job.run(
-        {
-            "commands": [("c", [msgspec.json.encode(limit), msgspec.json.encode(trace)])],
-            "readings": [("r", readings)],
-        }
-    )
+    result = job.run({**sent, "readings": [("r", readings)]})
     (shown,) = [found for block in blocks("json") if isinstance(found := msgspec.json.decode(block), list)]
     assert msgspec.json.decode(result.receipts[-1].details) == shown
 
@@ -137,8 +117,7 @@ def test_an_event_time_of_the_guide_changes_the_records_behind_it(
     """The correction of the page lowers what was measured from noon on; the base holds before."""
     job, guide = running
     (command,) = [one for one in envelopes() if "effective_at" in one]
-    limit = {"id": "l", "kind": "set", "target": {"step": "alarms", "all": True}, "payload": {"limit": 20}}
-    job.run({"commands": [("c", [msgspec.json.encode(limit), msgspec.json.encode(command)])]})
+    job.run(commands(command_to("alarms", "set", {"limit": 20}, key="*"), msgspec.json.encode(command)))
     noon = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
     times = [noon, noon - dt.timedelta(seconds=1)]
     result = job.run({"readings": [("r", [guide["Reading"](1, 30.0, at) for at in times])]})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import re
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from encoded_commands import command_to, commands
+from guide_code import python_of
 
 import penstock as ps
 from penstock.state.values import KeyedState
@@ -24,13 +24,9 @@ GUIDE = Path(__file__).parents[2] / "docs" / "state.md"
 
 @pytest.fixture(scope="module")
 def guide() -> Iterator[dict[str, Any]]:
-    """The names that the guide's Python makes, block after block in one module."""
-    module = types.ModuleType("state_guide")
-    sys.modules["state_guide"] = module
-    for block in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(GUIDE), "exec"), module.__dict__)
-    yield module.__dict__
-    del sys.modules["state_guide"]
+    """The names that the guide's Python makes."""
+    with python_of(GUIDE) as names:
+        yield names
 
 
 def running(guide: dict[str, Any], function: ps.ProcessFunction) -> BatchRunner:
@@ -106,8 +102,7 @@ def test_what_the_guide_keeps_without_telling(guide: dict[str, Any], name: str, 
     job = running(guide, Telling())
     for sale in SALES:
         assert not job.run({"sales": [("s", [guide["Sale"](1, *sale)])]}).dead_letters
-    command = {"id": "a", "kind": "tell", "target": {"step": "step", "key": 1}}
-    receipt = job.run({"commands": [("c", [msgspec.json.encode(command)])]}).receipts[-1]
+    receipt = job.run(commands(command_to("step", "tell", key=1))).receipts[-1]
     assert msgspec.json.decode(receipt.details) == [[1, kept]]
 
 
@@ -118,8 +113,7 @@ def test_the_step_without_a_key_does_what_the_guide_says(guide: dict[str, Any]) 
     job = BatchRunner(described, parallelism=2)
     first = job.run({"sales": [("s", [guide["Sale"](n, *sale) for n, sale in enumerate(SALES[:3])])]})
     assert [told.text for told in first.output("pairs")] == ["tea and tea"]
-    flush = {"id": "a", "kind": "flush", "target": {"step": "pairs"}}
-    last = job.run({"commands": [("c", [msgspec.json.encode(flush)])]})
+    last = job.run(commands(command_to("pairs", "flush")))
     assert last.output("pairs") == [guide["Message"](2, "only jam")]
     assert not job.run({"sales": [("s", [guide["Sale"](1, "tea", 1.0)])]}).output("pairs")
 

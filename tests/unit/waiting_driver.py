@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 
 import msgspec
+from small_metrics import metrics_of_batch
 
 from penstock.base.durable import write_atomically
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.jobs.requests import Answer, Request, Requests
-from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
+from penstock.metrics.batch_metrics import BatchMetricsWriter, Lag, StepBatchMetrics, Totals
 from penstock.server.runs.driver import Launch
 from penstock.server.runs.processes import (
     ALIVE_VARIABLE,
@@ -112,15 +113,13 @@ class WaitingJob:
             phases={name: totals.phases.get(name, 0.0) + phase for name, phase in phases.items()},
             records_in={"visits": totals.records_in["visits"] + records},
         )
-        started = dt.datetime.fromtimestamp(begun_s, dt.UTC)
         self._writer.append(
-            BatchMetrics(
+            metrics_of_batch(
+                totals.batches,
+                dt.datetime.fromtimestamp(begun_s, dt.UTC),
+                busy_s,
                 job="wait",
                 job_id=self._job_id,
-                batch=totals.batches,
-                started=started,
-                ended=started + dt.timedelta(seconds=busy_s),
-                duration_s=busy_s,
                 phases=phases,
                 parallelism=self._tasks,
                 cores=CORES,

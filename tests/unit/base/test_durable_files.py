@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
+from threads_at_once import call_at_once
 
 from penstock.base.durable import write_atomically
 
@@ -30,11 +32,7 @@ def test_writers_with_one_number_do_not_share_a_file(tmp_path: Path, monkeypatch
             failed.append(e)
 
     monkeypatch.setattr("penstock.base.durable.os.fsync", meet)
-    threads = [threading.Thread(target=write, args=[content]) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_at_once([partial(write, content) for content in contents])
     assert failed == []
     assert path.read_bytes() in contents
     assert list(tmp_path.iterdir()) == [path]

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from simulated_job import Nature, SimulatedJob
-from typer.testing import CliRunner
+from typed_commands import refused, told, typed
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.cli import app
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 
 
-def penstock(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+def advice(*arguments: object) -> Any:
+    return told(typed("advise", *arguments, "-o", "json"))
 
 
-def told(*arguments: object) -> Any:
-    result = penstock("advise", *arguments, "-o", "json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def refused(*arguments: object) -> str:
-    result = penstock("advise", *arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
+def refusal(*arguments: object) -> str:
+    result = typed("advise", *arguments)
+    refused(result, "")
     return result.stderr.replace("\n", " ")
 
 
@@ -60,7 +49,7 @@ def stored(folder: Path, job: SimulatedJob) -> Path:
 
 def test_advice_as_text(checkpoint: Path) -> None:
     """A table of settings, then the reason of each, and how sure that is."""
-    result = penstock("advise", checkpoint)
+    result = typed("advise", checkpoint)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].startswith("shop: ")
@@ -71,7 +60,7 @@ def test_advice_as_text(checkpoint: Path) -> None:
 
 def test_advice_as_json(checkpoint: Path) -> None:
     """With the metrics that it rests on; without a policy there is no decision."""
-    found = told(checkpoint)
+    found = advice(checkpoint)
     assert [one["setting"] for one in found["recommendations"]] == [
         "parallelism",
         "batch-interval-ms",
@@ -84,7 +73,7 @@ def test_advice_as_json(checkpoint: Path) -> None:
 
 
 def test_cores_and_the_window_count(checkpoint: Path) -> None:
-    found = told(checkpoint, "--cores", 2, "--window", 60)
+    found = advice(checkpoint, "--cores", 2, "--window", 60)
     assert found["measured"]["seconds"] < 90
     assert "on 2 cores" in found["recommendations"][0]["why"]
 
@@ -92,31 +81,31 @@ def test_cores_and_the_window_count(checkpoint: Path) -> None:
 def test_cores_are_those_of_the_metrics(tmp_path: Path) -> None:
     """Unless they are told."""
     stored(tmp_path, SimulatedJob(Nature(interval_s=5, cores=4), lambda _: 900.0, tasks=2).run(300))
-    assert [told(tmp_path, *more)["recommendations"][2]["now"] for more in ((), ("--cores", 3))] == [4, 3]
+    assert [advice(tmp_path, *more)["recommendations"][2]["now"] for more in ((), ("--cores", 3))] == [4, 3]
 
 
 def test_a_policy_is_advised_by_and_decides(checkpoint: Path, tmp_path: Path) -> None:
     policy = tmp_path / "scaling.yaml"
     policy.write_text("max_tasks: 3\ndry_run: true\n")
-    found = told(checkpoint, "--policy", policy)
+    found = advice(checkpoint, "--policy", policy)
     assert (found["decision"]["action"], found["decision"]["tasks"]) == ("rescale", 3)
-    text = penstock("advise", checkpoint, "--policy", policy).stdout
+    text = typed("advise", checkpoint, "--policy", policy).stdout
     assert "The policy would decide: rescale from 2 to 3." in text
 
 
 def test_a_job_without_metrics_gets_no_advice(tmp_path: Path) -> None:
     stored(tmp_path, SimulatedJob(Nature(), lambda _: 1.0))
-    found = told(tmp_path, "--policy", policy_file(tmp_path, ""))
+    found = advice(tmp_path, "--policy", policy_file(tmp_path, ""))
     assert (found["confidence"], found["recommendations"], found["decision"]) == ("none", [], None)
-    assert "Confidence: none." in penstock("advise", tmp_path).stdout
+    assert "Confidence: none." in typed("advise", tmp_path).stdout
 
 
 def test_wrong_use_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     """With what was wrong: no checkpoint, no policy, or a bad one."""
-    assert "is not a checkpoint of a job that was started" in refused(tmp_path / "nothing")
-    assert "cannot be read" in refused(checkpoint, "--policy", tmp_path / "nothing")
+    assert "is not a checkpoint of a job that was started" in refusal(tmp_path / "nothing")
+    assert "cannot be read" in refusal(checkpoint, "--policy", tmp_path / "nothing")
     bad = policy_file(tmp_path, "most: 3")
-    assert "has the unknown field 'most'. The fields are: " in refused(checkpoint, "--policy", bad)
+    assert "has the unknown field 'most'. The fields are: " in refusal(checkpoint, "--policy", bad)
 
 
 def policy_file(folder: Path, text: str) -> Path:

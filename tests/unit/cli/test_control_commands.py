@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 from control_checkpoint import make_checkpoint, receipts, write_receipts
 from loaded_modules import loaded_by
+from typed_commands import refused, typed
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -31,21 +32,13 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def control(*arguments: object, **environment: str) -> Result:
-    result = CliRunner(env=environment).invoke(app, ["control", *map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return typed("control", *arguments, **environment)
 
 
 def sent(checkpoint: Path) -> list[Command]:
     # What is still being written has a hidden name, as for the job.
     paths = sorted(p for p in (checkpoint / "commands").iterdir() if not p.name.startswith("."))
     return [decode_command(path.read_bytes()) for path in paths]
-
-
-def refused(result: Result, said: str) -> None:
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.startswith("Error: ")
-    assert said in result.stderr.replace("\n", " ")
 
 
 def test_send_writes_the_command_and_prints_its_id(checkpoint: Path) -> None:

@@ -17,6 +17,7 @@ from asked_by_words import penstock, refused, told
 from control_checkpoint import make_checkpoint, receipts, write_receipts
 from loaded_modules import loaded_by
 from served_rest import ServedRest
+from small_metrics import metrics_of_batch
 from typer.testing import CliRunner
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
@@ -459,17 +460,14 @@ def test_advice_is_as_on_the_checkpoint(place: ServedRest) -> None:
         checkpoint = place.begin(job_id).folder
         writer = BatchMetricsWriter(checkpoint)
         for batch in range(30):
-            begun = at + dt.timedelta(seconds=batch)
             writer.append(
-                BatchMetrics(
+                metrics_of_batch(
+                    batch,
+                    at + dt.timedelta(seconds=batch),
+                    0.9,
                     job="drawn",
                     job_id="drawn-1",
-                    batch=batch,
-                    started=begun,
-                    ended=begun + dt.timedelta(seconds=0.9),
-                    duration_s=0.9,
                     phases={"addBatch": 0.9},
-                    parallelism=2,
                     cores=4,
                     records_in={"readings-0": 1000},
                     steps={"step 0": StepBatchMetrics(records=1000, keys=4)},

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 from control_checkpoint import AT, make_checkpoint, receipts, write_receipts
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner, Result
+from small_metrics import metrics_of_batch
+from typed_commands import typed
+from typer.testing import Result
 
 import penstock.cli.checkpoint_job
 import penstock.cli.metrics_tables
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.cli import app
 from penstock.jobs.events import Event, record_event
 from penstock.machine.memory import MemoryUse
 from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
@@ -49,16 +50,11 @@ def event(seconds: float, kind: Any, **more: Any) -> Event:
 
 
 def metrics(batch: int) -> BatchMetrics:
-    started = AT + dt.timedelta(seconds=2 * batch)
-    return BatchMetrics(
-        job="rooms",
-        job_id="rooms-1",
-        batch=batch,
-        started=started,
-        ended=started + dt.timedelta(seconds=1),
-        duration_s=1.0,
+    return metrics_of_batch(
+        batch,
+        AT + dt.timedelta(seconds=2 * batch),
+        1.0,
         phases={"planning": 0.25, "processing": 0.7},
-        parallelism=2,
         cores=4,
         records_in={"visits": 1500},
         records_out={"out": 30},
@@ -83,9 +79,8 @@ def metrics(batch: int) -> BatchMetrics:
 
 
 def penstock_(*arguments: str | Path, code: int = 0) -> Result:
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    found = typed(*arguments)
     assert found.exit_code == code, found.output
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
     return found
 
 

@@ -13,10 +13,9 @@ from click.testing import Result
 from loaded_modules import loaded_by
 from rooms_job import Rooms, committed_rooms, snapshot, stored_rooms
 from stored_jobs import JobWith, StepWith, StoredJob, captured
-from typer.testing import CliRunner
+from typed_commands import refused, typed
 
 import penstock as ps
-from penstock.cli import app
 from penstock.savepoints.savepoints import list_savepoints
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
@@ -47,15 +46,7 @@ readings.key_by("key_0").process("{step}", Limits(), output=Reading)
 
 
 def penstock(*arguments: object) -> Result:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*map(str, arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def refused(result: Result, said: str) -> None:
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.startswith("Error: ")
-    assert said in result.stderr.replace("\n", " ")
+    return typed(*arguments, COLUMNS="200")
 
 
 def job_file(

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 import small_driver
+from left_drivers import kill_left_drivers
 from rest_support import RestPlace
 from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager
-from penstock.server.runs.processes import BEGUN_FILE, is_alive, kill_all, started_process
+from penstock.server.runs.processes import is_alive
 from penstock.server.server import Started
 
 
@@ -29,10 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RestPlace
     made = RestPlace(tmp_path)
     made.define("other", "restart: none")
     yield made
-    for path in made.home.root.rglob(BEGUN_FILE):
-        begun = started_process(path.parent)
-        if begun is not None:
-            kill_all(begun)
+    kill_left_drivers(made.home.root)
     made.close()
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from checked_findings import told
 from free_ports import free_port
 
-from penstock.doctor.findings import Finding
 from penstock.doctor.machine import (
     check_clock,
     check_cores,
@@ -25,13 +25,6 @@ from penstock.doctor.machine import (
 from penstock.machine.limits import Cores, Memory
 
 GIB = 1 << 30
-
-
-def told(finding: Finding, status: str, found: str = "", remedy: str = "") -> None:
-    assert finding.status == status, finding
-    assert found in finding.found
-    assert remedy in finding.remedy
-    assert bool(finding.remedy) == (status != "ok"), "what is not in order has a remedy"
 
 
 def test_a_container_with_part_of_the_cores_is_told() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checked_findings import told
 
 from penstock.doctor import software
-from penstock.doctor.findings import Finding
 from penstock.doctor.software import (
     check_class_archive,
     check_jars,
@@ -31,14 +31,6 @@ from penstock.machine.java import JavaHome, JavaNotFoundError
 ONE = Jar("org.one", "one", "1.0", hashlib.sha256(b"one").hexdigest())
 TWO = Jar("org.two", "two", "2.0", hashlib.sha256(b"two").hexdigest())
 JAVA = JavaHome(Path("/opt/java"), 21, "PATH")
-
-
-def told(finding: Finding, status: str, found: str = "", remedy: str = "") -> None:
-    """It has the status and says both."""
-    assert finding.status == status, finding
-    assert found in finding.found
-    assert remedy in finding.remedy
-    assert bool(finding.remedy) == (status != "ok"), "what is not in order has a remedy"
 
 
 def test_an_old_python_is_refused() -> None:

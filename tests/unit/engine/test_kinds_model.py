@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from careless_mean import Mean, MeanOf
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -50,34 +51,11 @@ class Best:
     compared: list[int] = field(default_factory=list)
 
 
-@dataclass
-class Mean:
-    total: int = 0
-    count: int = 0
-    last: list[int] = field(default_factory=list)
-
-
 def better(best: Best, other: Best) -> Best:
     """Changes what it is given, as careless code does."""
     best.number = max(best.number, other.number)
     best.compared += other.compared
     return best
-
-
-class MeanOf(ps.AggregateFunction[int, Mean, float]):
-    """Changes what it is given, too."""
-
-    def create_accumulator(self) -> Mean:
-        return Mean()
-
-    def add(self, value: int, accumulator: Mean) -> Mean:
-        accumulator.total += value
-        accumulator.count += 1
-        accumulator.last.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: Mean) -> float:
-        return accumulator.total / (accumulator.count or 1)
 
 
 CHANGES: dict[tuple[str, str], Callable[[Any, Change], None]] = {

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from encoded_commands import command_to, commands
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from replays import run_and_replay
 
 from penstock.jobs.job_loader import load_job
 from penstock.streams.job_description import JobDescription
@@ -157,28 +159,21 @@ class Driver:
         self.minute = 0
         self.sent = 0
 
-    def run(self, commands: list[tuple[str, Any]], rules: list[Record], payments: list[Record]) -> list[str]:
+    def run(self, given: list[tuple[str, Any]], rules: list[Record], payments: list[Record]) -> list[str]:
         """The rules that gave alerts, in their order."""
-        sent = [self.command(kind, payload) for kind, payload in commands]
+        sent = [self.command(kind, payload) for kind, payload in given]
         timed = [self.timed(payment) for payment in payments]
         # An account's payments come from one partition, for there is no order between partitions.
         halves: list[list[Record]] = [
             [p for p in timed if (p["account"] in ("A1", "A3")) == half] for half in (True, False)
         ]
         inputs = {
-            "commands": [("c", [msgspec.json.encode(one) for one in sent])],
+            **commands(*map(msgspec.json.encode, sent)),
             "rules": [("r", [msgspec.convert(rule, rules_job.Rule) for rule in rules])],
             "payments": [(f"p{n}", [rules_job.Payment(**p) for p in half]) for n, half in enumerate(halves)],
         }
         inputs = {name: [run for run in runs if run[1]] for name, runs in inputs.items()}  # type: ignore[misc]
-        again = self.job.copy()
-        result = self.job.run(inputs, seed=1)
-        replay = again.run(inputs, seed=2)
-        assert (replay.data, replay.receipts, again.states) == (
-            result.data,
-            result.receipts,
-            self.job.states,
-        )
+        result = run_and_replay(self.job, inputs, seed=1)
         expected = {one["id"]: self.model.command(one["kind"], one["payload"]) for one in sent}
         for rule in rules:
             self.model.take_rule(rule)
@@ -215,16 +210,15 @@ class Driver:
 def test_alerts_and_receipts_are_those_of_the_model(run: list[Any], partitions: int) -> None:
     """Whatever happens to the rules between and beside the payments, for any number of tasks and any order."""
     driver = Driver(partitions)
-    for commands, rules, payments in run:
-        driver.run(commands, rules, payments)
+    for sent, rules, payments in run:
+        driver.run(sent, rules, payments)
 
 
 def test_a_rule_that_does_not_fit_is_rejected() -> None:
     """The receipt tells what is wrong with it; the rules stay as they are."""
     job = BatchRunner(JOB, parallelism=2)
     payload = {"name": "a", "version": 1, "measure": "average", "threshold": 1, "action": "look"}
-    command = {"id": "x", "kind": "add-rule", "target": {"step": "judge"}, "payload": payload}
-    result = job.run({"commands": [("c", [msgspec.json.encode(command)])]})
+    result = job.run(commands(command_to("judge", "add-rule", payload)))
     assert result.receipts[-1].status == "REJECTED"
     assert "'average'" in result.receipts[-1].reason
 
@@ -265,10 +259,6 @@ def test_a_listed_rule_is_whole_however_it_came() -> None:
     """Also with the fields that its command has left at their defaults."""
     job = BatchRunner(JOB)
     rule = {"name": "a", "version": 1, "measure": "count", "threshold": 1, "action": "look"}
-    commands = [
-        {"id": kind, "kind": kind, "target": {"step": "judge"}, "payload": payload}
-        for kind, payload in {"add-rule": rule, "list-rules": None}.items()
-    ]
-    result = job.run({"commands": [("c", [msgspec.json.encode(command) for command in commands])]})
+    result = job.run(commands(command_to("judge", "add-rule", rule), command_to("judge", "list-rules")))
     (listed,) = msgspec.json.decode(result.receipts[-1].details)
     assert (listed.get("last"), listed.get("paused")) == (1, False)

@@ -8,10 +8,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from encoded_commands import command_to
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from replays import run_and_replay
 
 from penstock.jobs.job_loader import load_job
 from penstock.streams.job_description import JobDescription
@@ -91,8 +92,8 @@ any_batch = st.tuples(
 
 
 def command(number: int, names: list[str], since: dt.datetime | None) -> bytes:
-    found = {"id": f"{number}", "kind": "set", "target": {"step": "assign"}, "payload": {"killed": names}}
-    return msgspec.json.encode(found if since is None else {**found, "effective_at": since})
+    more = {} if since is None else {"effective_at": since}
+    return command_to("assign", "set", {"killed": names}, id=f"{number}", **more)
 
 
 @examples(20)
@@ -113,9 +114,7 @@ def test_exposures_are_those_of_the_model(run: list[Any], partitions: int) -> No
             "views": [(f"v{n}", half) for n, half in enumerate(halves)],
         }
         inputs = {name: [part for part in parts if part[1]] for name, parts in inputs.items()}
-        again = job.copy()
-        result = job.run(inputs, seed=1)
-        assert again.run(inputs, seed=2).data == result.data
+        result = run_and_replay(job, inputs, seed=1)
         assert not result.dead_letters
         assert {one.status for one in result.receipts} <= {"ACCEPTED", "VALIDATED", "APPLIED"}
         for names, since in kills:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from threads_at_once import call_at_once
 
 from penstock.machine import jars
 from penstock.machine.cache import CacheFolderError, cache_folder
@@ -133,11 +134,7 @@ def test_an_offline_folder_that_is_not_there_is_an_error(
 
 def test_processes_that_start_together_fetch_once(registry: Registry) -> None:
     """The second waits for the first and finds its jars."""
-    threads = [threading.Thread(target=resolve, args=((ONE, TWO), target())) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_at_once([partial(resolve, (ONE, TWO), target())] * 5)
     assert len(registry.asked) == 1
 
 

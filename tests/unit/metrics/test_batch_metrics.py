@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from small_metrics import metrics_of_batch
 
 from penstock.base.instants import instant_of
 from penstock.errors import CheckpointError, JobDefinitionError
@@ -23,7 +24,6 @@ from penstock.metrics.batch_metrics import (
     BatchMetricsWriter,
     Lag,
     StepBatchMetrics,
-    Totals,
     newest_batch_metrics,
     read_batch_metrics,
 )
@@ -33,18 +33,7 @@ BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 
 def metrics(batch: int, **more: object) -> BatchMetrics:
     """The metrics of a micro-batch that began at a whole second and took half of one."""
-    started = BEGUN + dt.timedelta(seconds=batch)
-    return BatchMetrics(
-        job="rooms",
-        job_id="rooms-1",
-        batch=batch,
-        started=started,
-        ended=started + dt.timedelta(seconds=0.5),
-        duration_s=0.5,
-        parallelism=2,
-        totals=Totals(batches=batch + 1),
-        **more,  # type: ignore[arg-type]
-    )
+    return metrics_of_batch(batch, BEGUN + dt.timedelta(seconds=batch), 0.5, **more)
 
 
 def batches(found: list[BatchMetrics]) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from small_metrics import metrics_of_batch
 
 from penstock.base.version import __version__
 from penstock.machine.memory import MemoryUse
@@ -27,12 +28,6 @@ NAME = re.compile(r"\bpenstock_[a-z0-9_]+\b")
 def metrics(**more: Any) -> BatchMetrics:
     """Metrics in which every metric has a value."""
     found: dict[str, Any] = {
-        "job": "rooms",
-        "job_id": "rooms-1",
-        "batch": 41,
-        "started": ENDED - dt.timedelta(seconds=2),
-        "ended": ENDED,
-        "duration_s": 2.0,
         "parallelism": 4,
         "lag": {"visits": Lag(records=1, files=2, bytes=3, seconds=4.5), "other": Lag(records=7)},
         "steps": {"count": StepBatchMetrics(9, 1.5, 8, 1.25, 1000, 20, 1, 2, ENDED)},
@@ -53,7 +48,7 @@ def metrics(**more: Any) -> BatchMetrics:
             latency={"out": Latency((0, 80, 0, 8), 0.25, 0.0025)},
         ),
     }
-    return BatchMetrics(**(found | more))
+    return metrics_of_batch(41, ENDED - dt.timedelta(seconds=2), 2.0, **(found | more))
 
 
 def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

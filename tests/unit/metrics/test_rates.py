@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from small_metrics import metrics_of_batch
 
 from penstock.metrics.batch_metrics import BatchMetrics, StepBatchMetrics, Totals
 from penstock.metrics.rates import Rates, rates
@@ -19,14 +20,11 @@ def at(seconds: float) -> dt.datetime:
 def run(job_id: str, starts: list[float], records: int = 100, busy_s: float = 0.5) -> list[BatchMetrics]:
     """The metrics of a run with a micro-batch at each time."""
     return [
-        BatchMetrics(
-            job="rooms",
+        metrics_of_batch(
+            number,
+            at(start),
+            busy_s,
             job_id=job_id,
-            batch=number,
-            started=at(start),
-            ended=at(start + busy_s),
-            duration_s=busy_s,
-            parallelism=2,
             records_in={"visits": records},
             records_out={"out": 1},
             dead_letters=2,

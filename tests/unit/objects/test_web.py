@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
 
 import pytest
+from answering_server import Answer, answering
 
 from penstock.objects.web import WebError, is_reachable, read_web
 
 MAX_BYTES = 1000
-Answer = Callable[[socket.socket, bytes], object]
 
 
 @pytest.fixture(autouse=True)
@@ -21,29 +18,6 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-
-
-@contextmanager
-def answering(answer: Answer, asked: list[bytes] | None = None) -> Iterator[int]:
-    """A web server that answers each request in its own way; gives its port."""
-
-    def one(connection: socket.socket) -> None:
-        with closing(connection), suppress(OSError):
-            request = connection.recv(1 << 16)
-            if asked is not None:
-                asked.append(request)
-            answer(connection, request)
-
-    def all_of_them() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=all_of_them, daemon=True).start()
-        yield server.getsockname()[1]
-        # Closing alone does not wake the thread that accepts.
-        server.shutdown(socket.SHUT_RDWR)
 
 
 def with_body(body: bytes) -> Answer:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from domains import Sale
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,15 +17,6 @@ import penstock as ps
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import declared_states
 from penstock.testing.batch_runner import BatchRunner
-
-
-@dataclass
-class Sale:
-    shop: str
-    day: int
-    amount: int | None
-    note: str = ""
-
 
 FOLDS: dict[str, Callable[[list[int]], float | None]] = {
     "sum": lambda values: float(sum(values)),

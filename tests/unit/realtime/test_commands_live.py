@@ -12,21 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from domains import Reading
+from encoded_commands import command_to
 from live_runner import LiveRunner
 
 import penstock as ps
 
 
 @dataclass
-class Reading:
-    sensor: int
-    number: int
-
-
-@dataclass
 class Judged:
-    sensor: int
-    number: int
+    room: int
+    value: int
     limit: int
     level: int
 
@@ -38,7 +34,7 @@ class Judge(ps.ProcessFunction):
     level = 1
 
     def process_record(self, record: Any, ctx: ps.Context) -> Iterator[Judged]:
-        yield Judged(record.sensor, record.number, self.limit.get(), self.level)
+        yield Judged(record.room, record.value, self.limit.get(), self.level)
 
 
 class JudgeAgain(Judge):
@@ -50,16 +46,15 @@ def judged_job() -> ps.Job:
     job = ps.Job("judged", key_groups=16)
     streams = [job.data_stream(f"readings{number}", schema=Reading) for number in range(4)]
     readings = streams[0].union(*streams[1:])
-    first = readings.key_by("sensor").process("first", Judge(), output=Judged)
+    first = readings.key_by("room").process("first", Judge(), output=Judged)
     first.sink_to("first")
-    first.key_by("number").process("second", JudgeAgain(), output=Judged).sink_to("second")
+    first.key_by("value").process("second", JudgeAgain(), output=Judged).sink_to("second")
     return job
 
 
 def set_limit(step: str, limit: int, command_id: str = "", **more: Any) -> bytes:
     """A command that sets the limit of a step."""
-    given = {"kind": "set", "target": {"step": step}, "payload": {"limit": limit}, **more}
-    return json.dumps({"id": command_id or f"{step} {limit}", **given}).encode()
+    return command_to(step, "set", {"limit": limit}, id=command_id or f"{step} {limit}", **more)
 
 
 class Sender:
@@ -76,7 +71,7 @@ class Sender:
         while not self._closing.wait(0.003):
             stream = self._random.randrange(4)
             number = 4 * self.sent[stream] + stream
-            self._live.send(f"readings{stream}", {"sensor": self._random.randrange(40), "number": number})
+            self._live.send(f"readings{stream}", {"room": self._random.randrange(40), "value": number})
             self.sent[stream] += 1
 
     def close(self) -> None:
@@ -88,7 +83,7 @@ def cuts_of(judged: list[Any]) -> dict[int, dict[int, tuple[int, int]]]:
     """The first and last reading of each stream under each limit, in the stream's own numbers."""
     found: dict[int, dict[int, tuple[int, int]]] = {}
     for one in judged:
-        number, stream = divmod(one.number, 4)
+        number, stream = divmod(one.value, 4)
         low, high = found.setdefault(one.limit, {}).get(stream, (number, number))
         found[one.limit][stream] = min(low, number), max(high, number)
     return found
@@ -150,9 +145,9 @@ def test_a_repeated_interval_has_the_same_cut(tmp_path: Path, parallelism: int) 
         for number in range(4):
 
             def during(number: int = number) -> None:
-                for sensor in range(10):
-                    live.send("readings0", {"sensor": sensor, "number": sensor})
-                    if sensor == 3:
+                for room in range(10):
+                    live.send("readings0", {"room": room, "value": room})
+                    if room == 3:
                         live.send("commands", set_limit("first", number + 1, apply="at-checkpoint"))
                         live.send("commands", set_limit("second", number + 1, apply="at-once"))
                 live.await_written("second", 10)
@@ -186,9 +181,9 @@ def test_all_ids_of_an_interval_are_kept(tmp_path: Path) -> None:
         def one_by_one() -> None:
             for count, command in enumerate(sent, 1):
                 live.send("commands", command)
-                live.send("readings0", {"sensor": 1, "number": count})
+                live.send("readings0", {"room": 1, "value": count})
                 while not live.emitted("first") or live.emitted("first")[-1].limit < count:
-                    live.send("readings0", {"sensor": 1, "number": count})
+                    live.send("readings0", {"room": 1, "value": count})
                     time.sleep(0.002)
 
         # The register is stored whole once, then what is added to it.
@@ -198,7 +193,7 @@ def test_all_ids_of_an_interval_are_kept(tmp_path: Path) -> None:
 
         def again() -> None:
             live.send("commands", *sent)
-            live.send("readings0", {"sensor": 1, "number": 9})
+            live.send("readings0", {"room": 1, "value": 9})
             live.await_written("first", 1)
 
         outcome = live.run(again)
@@ -218,31 +213,30 @@ class Strict(ps.ProcessFunction):
             self.count.set(payload)
 
     def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Judged]:
-        self.count.set(record.number)
-        yield Judged(record.sensor, record.number, self.limit.get(), 0)
+        self.count.set(record.value)
+        yield Judged(record.room, record.value, self.limit.get(), 0)
 
 
 def test_a_value_that_cannot_be_stored_undoes_nothing_of_earlier_rounds(tmp_path: Path) -> None:
     """Settings of the same interval stay."""
     job = ps.Job("strict", key_groups=8)
-    readings = job.data_stream("readings", schema=Reading).key_by("sensor")
+    readings = job.data_stream("readings", schema=Reading).key_by("room")
     readings.process("first", Strict(), output=Judged).sink_to("judged")
     with LiveRunner(job, tmp_path, 1) as live:
 
         def send_until(limit: int) -> None:
             while not live.emitted("judged") or live.emitted("judged")[-1].limit != limit:
-                live.send("readings", {"sensor": 1, "number": 1})
+                live.send("readings", {"room": 1, "value": 1})
                 time.sleep(0.002)
 
         def during() -> None:
             live.send("commands", set_limit("first", 5))
             send_until(5)
             too_large = {"id": "large", "kind": "count", "target": {"step": "first"}, "payload": 1 << 70}
-            live.send("commands", json.dumps(too_large).encode())
-            live.send("commands", json.dumps({"id": "trace", "kind": "trace"}).encode())
+            live.send("commands", json.dumps(too_large).encode(), command_to(None, "trace"))
 
         outcome = live.run(during)
         statuses = {one.id: one.status for one in outcome.receipts}
-        outcome = live.run(lambda: live.send("readings", {"sensor": 2, "number": 1}))
+        outcome = live.run(lambda: live.send("readings", {"room": 2, "value": 1}))
     assert statuses["large"] == "DEGRADED"
     assert [one.limit for one in outcome.outputs["judged"]] == [5]

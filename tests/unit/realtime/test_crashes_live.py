@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 from live_runner import LiveRunner
-from test_intervals import by_sensor, emitted, fold, sums_job
+from test_intervals import by_room, emitted, fold, sums_job
 
 EVENTS: Final = (
     "nothing",
@@ -46,9 +46,9 @@ class Schedule:
 
     def _send(self, count: int) -> None:
         for _ in range(count):
-            sensor, value = self._random.randrange(9), self._random.randrange(1, 9)
-            self.live.send("readings", {"sensor": sensor, "value": value})
-            self.readings.append((sensor, value))
+            room, value = self._random.randrange(9), self._random.randrange(1, 9)
+            self.live.send("readings", {"room": room, "value": value})
+            self.readings.append((room, value))
             if self._random.random() < 0.3:
                 time.sleep(0.002)
 
@@ -85,7 +85,7 @@ def check(folder: Path, seed: int, intervals: int) -> None:
     schedule = Schedule(folder, seed)
     schedule.run(intervals)
     expected = fold(schedule.readings, {})
-    assert by_sensor(schedule.alerts) == by_sensor(expected), schedule.happened
+    assert by_room(schedule.alerts) == by_room(expected), schedule.happened
     seen = {value: [total for _, one, total in schedule.counts if one == value] for _, value, _ in expected}
     wanted = {value: list(range(1, 1 + sum(one == value for _, one, _ in expected))) for value in seen}
     assert {value: sorted(found) for value, found in seen.items()} == wanted, schedule.happened

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from domains import Limit, Reading
 from live_runner import LiveRunner
 
 import penstock as ps
@@ -20,26 +21,14 @@ from penstock.realtime.messages import Attend, send
 
 
 @dataclass
-class Reading:
-    sensor: int
-    value: int
-
-
-@dataclass
-class Limit:
-    sensor: int
-    limit: int
-
-
-@dataclass
 class Alert:
-    sensor: int
+    room: int
     value: int
     total: int
 
 
 class Sum(ps.ConnectedProcessFunction):
-    """Emits each value above the limit of its sensor, with the sum of all values so far."""
+    """Emits each value above the limit of its room, with the sum of all values so far."""
 
     limit = ps.ValueState(int)
     total = ps.ValueState(int)
@@ -51,7 +40,7 @@ class Sum(ps.ConnectedProcessFunction):
         total = (self.total.get() or 0) + record.value
         self.total.set(total)
         if record.value > (self.limit.get() or 0):
-            yield Alert(record.sensor, record.value, total)
+            yield Alert(record.room, record.value, total)
 
 
 class Count(ps.ProcessFunction):
@@ -62,13 +51,13 @@ class Count(ps.ProcessFunction):
     def process_record(self, record: Alert, ctx: ps.Context) -> Iterator[Alert]:
         seen = (self.seen.get() or 0) + 1
         self.seen.set(seen)
-        yield Alert(record.sensor, record.value, seen)
+        yield Alert(record.room, record.value, seen)
 
 
 def sums_job() -> ps.Job:
     job = ps.Job("sums", key_groups=16)
-    readings = job.data_stream("readings", schema=Reading).key_by("sensor")
-    limits = job.control_stream("limits", schema=Limit).key_by("sensor")
+    readings = job.data_stream("readings", schema=Reading).key_by("room")
+    limits = job.control_stream("limits", schema=Limit).key_by("room")
     alerts = readings.connect(limits).process("sum", Sum(), output=Alert)
     alerts.sink_to("alerts")
     alerts.key_by("value").process("count", Count(), output=Alert).sink_to("counts")
@@ -78,14 +67,14 @@ def sums_job() -> ps.Job:
 def fold(readings: list[tuple[int, int]], limits: dict[int, int]) -> list[tuple[int, int, int]]:
     totals: dict[int, int] = {}
     found = []
-    for sensor, value in readings:
-        totals[sensor] = totals.get(sensor, 0) + value
-        if value > limits.get(sensor, 0):
-            found.append((sensor, value, totals[sensor]))
+    for room, value in readings:
+        totals[room] = totals.get(room, 0) + value
+        if value > limits.get(room, 0):
+            found.append((room, value, totals[room]))
     return found
 
 
-def by_sensor(alerts: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
+def by_room(alerts: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
     found: dict[int, list[tuple[int, int, int]]] = {}
     for alert in alerts:
         found.setdefault(alert[0], []).append(alert)
@@ -93,7 +82,7 @@ def by_sensor(alerts: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, i
 
 
 def emitted(outcome, sink: str) -> list[tuple[int, int, int]]:  # type: ignore[no-untyped-def]
-    return [(one.sensor, one.value, one.total) for one in outcome.outputs.get(sink, ())]
+    return [(one.room, one.value, one.total) for one in outcome.outputs.get(sink, ())]
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
@@ -101,16 +90,16 @@ def test_records_are_processed_as_they_come(tmp_path: Path, parallelism: int) ->
     """Over several intervals, while records come; both steps see each record once, in the order of its key."""
     made = random.Random(parallelism)
     readings = [(made.randrange(20), made.randrange(1, 9)) for _ in range(600)]
-    limits = {sensor: made.randrange(6) for sensor in range(20)}
+    limits = {room: made.randrange(6) for room in range(20)}
     alerts: list[tuple[int, int, int]] = []
     counts: list[tuple[int, int, int]] = []
     with LiveRunner(sums_job(), tmp_path, parallelism) as live:
-        live.send("limits", *({"sensor": sensor, "limit": limit} for sensor, limit in limits.items()))
+        live.send("limits", *({"room": room, "limit": limit} for room, limit in limits.items()))
         for part in range(6):
 
             def during(part: int = part) -> None:
-                for sensor, value in readings[part * 100 : part * 100 + 100]:
-                    live.send("readings", {"sensor": sensor, "value": value})
+                for room, value in readings[part * 100 : part * 100 + 100]:
+                    live.send("readings", {"room": room, "value": value})
                     time.sleep(0.0005)
 
             outcome = live.run(during)
@@ -120,7 +109,7 @@ def test_records_are_processed_as_they_come(tmp_path: Path, parallelism: int) ->
         alerts += emitted(outcome, "alerts")
         counts += emitted(outcome, "counts")
     expected = fold(readings, limits)
-    assert by_sensor(alerts) == by_sensor(expected)
+    assert by_room(alerts) == by_room(expected)
     assert len(counts) == len(expected)
     seen = {value: sorted(total for _, one, total in counts if one == value) for _, value, _ in expected}
     assert seen == {value: list(range(1, 1 + len(found))) for value, found in seen.items()}
@@ -147,9 +136,9 @@ def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: i
 
         def during() -> None:
             for _ in range(made.randrange(30)):
-                live.send("readings", {"sensor": made.randrange(20), "value": made.randrange(1, 9)})
+                live.send("readings", {"room": made.randrange(20), "value": made.randrange(1, 9)})
                 if made.random() < 0.2:
-                    live.send("limits", {"sensor": made.randrange(20), "limit": made.randrange(6)})
+                    live.send("limits", {"room": made.randrange(20), "limit": made.randrange(6)})
                 time.sleep(0.001)
 
         def note(outcome) -> None:  # type: ignore[no-untyped-def]
@@ -168,9 +157,9 @@ def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: i
 def test_records_are_processed_between_intervals(tmp_path: Path, parallelism: int) -> None:
     """Engines go on while Spark commits an interval and starts the tasks of the next one."""
     with LiveRunner(sums_job(), tmp_path, parallelism) as live:
-        live.run(lambda: live.send("readings", {"sensor": 1, "value": 5}))
+        live.run(lambda: live.send("readings", {"room": 1, "value": 5}))
         for number in range(2, 6):
-            live.send("readings", {"sensor": 1, "value": 5})
+            live.send("readings", {"room": 1, "value": 5})
             # No task is there.
             live.await_written("alerts", 1)
             assert emitted(live.run(), "alerts") == [(1, 5, 5 * number)]
@@ -187,7 +176,7 @@ def test_readers_wait_while_slots_have_too_much_to_do(tmp_path: Path, parallelis
         def sending() -> None:
             for start in range(0, len(readings), 20):
                 some = readings[start : start + 20]
-                live.send("readings", *({"sensor": key, "value": value} for key, value in some))
+                live.send("readings", *({"room": key, "value": value} for key, value in some))
                 time.sleep(0.001)
                 while start >= 3000 and live.number < 1:
                     time.sleep(0.001)
@@ -197,17 +186,17 @@ def test_readers_wait_while_slots_have_too_much_to_do(tmp_path: Path, parallelis
         while live.records.get("sum", 0) < len(readings):
             alerts += emitted(live.run(), "alerts")
         sender.join()
-    assert by_sensor(alerts) == by_sensor(fold(readings, {}))
+    assert by_room(alerts) == by_room(fold(readings, {}))
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_task_that_spark_runs_again_begins_anew(tmp_path: Path, parallelism: int) -> None:
     """What the engines did since the last commit is lost with them, and is done again once."""
     with LiveRunner(sums_job(), tmp_path, parallelism) as live:
-        live.run(lambda: live.send("readings", {"sensor": 1, "value": 5}))
+        live.run(lambda: live.send("readings", {"room": 1, "value": 5}))
 
         def during() -> None:
-            live.send("readings", {"sensor": 1, "value": 5})
+            live.send("readings", {"room": 1, "value": 5})
             live.await_written("alerts", 1)
             live.lose_task()
 
@@ -221,8 +210,8 @@ def test_controls_that_are_there_come_before_data(tmp_path: Path, parallelism: i
     """At a start no reading is judged without the limits that were sent before the start."""
     for number in range(8):
         with LiveRunner(sums_job(), tmp_path / str(number), parallelism) as live:
-            live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
-            live.send("limits", *({"sensor": sensor, "limit": 9} for sensor in range(20)))
+            live.send("readings", *({"room": room, "value": 5} for room in range(20)))
+            live.send("limits", *({"room": room, "limit": 9} for room in range(20)))
             assert live.run().outputs.get("alerts", []) == []
             assert live.records["sum"] == 20
 
@@ -231,7 +220,7 @@ def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
     """Spark runs all of them again, and nothing is there twice."""
     with LiveRunner(sums_job(), tmp_path, 3) as live:
         # Its slot is in one task.
-        live.send("readings", *({"sensor": 1, "value": 5} for _ in range(20)))
+        live.send("readings", *({"room": 1, "value": 5} for _ in range(20)))
         live.sinks["alerts"][0].fails_at_write = True
         with pytest.raises(ExceptionGroup) as raised:
             live.run()
@@ -246,7 +235,7 @@ def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
 def test_a_drained_interval_reads_what_is_there(tmp_path: Path) -> None:
     """And ends then, however long intervals are."""
     with LiveRunner(sums_job(), tmp_path, 2, drains=True) as live:
-        live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(500)))
+        live.send("readings", *({"room": room, "value": 5} for room in range(500)))
         begun_s = time.monotonic()
         assert len(emitted(live.run(), "alerts")) == 500
         assert time.monotonic() - begun_s < 30
@@ -258,8 +247,8 @@ def test_controls_come_before_data_of_a_drained_interval(tmp_path: Path, paralle
     for number in range(8):
         folder = tmp_path / str(number)
         with LiveRunner(sums_job(), folder, parallelism, drains=True) as live:
-            live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
-            live.send("limits", *({"sensor": sensor, "limit": 9} for sensor in range(20)))
+            live.send("readings", *({"room": room, "value": 5} for room in range(20)))
+            live.send("limits", *({"room": room, "limit": 9} for room in range(20)))
             assert live.run().outputs.get("alerts", []) == []
             assert live.records["sum"] == 20
 
@@ -268,7 +257,7 @@ def test_an_interval_ends_early_on_request(tmp_path: Path) -> None:
     """A job that is stopped does not wait for the end of its interval."""
     with LiveRunner(sums_job(), tmp_path, 2) as live:
         begun_s = time.monotonic()
-        assert emitted(live.run(lambda: live.send("readings", {"sensor": 1, "value": 5})), "alerts") == [
+        assert emitted(live.run(lambda: live.send("readings", {"room": 1, "value": 5})), "alerts") == [
             (1, 5, 5)
         ]
         assert time.monotonic() - begun_s < live.interval_s / 10
@@ -279,11 +268,11 @@ def test_an_interval_ends_by_itself(tmp_path: Path) -> None:
     with LiveRunner(sums_job(), tmp_path, 2, interval_s=0.2) as live:
 
         def during() -> None:
-            live.send("readings", {"sensor": 1, "value": 5})
+            live.send("readings", {"room": 1, "value": 5})
             live.await_written("alerts", 1)
             # Nobody asks for its end before the second record is there.
             live.await_end()
-            live.send("readings", {"sensor": 1, "value": 5})
+            live.send("readings", {"room": 1, "value": 5})
 
         assert emitted(live.run(during), "alerts") == [(1, 5, 5)]
         assert emitted(live.run(), "alerts") == [(1, 5, 10)]
@@ -292,7 +281,7 @@ def test_an_interval_ends_by_itself(tmp_path: Path) -> None:
 def test_positions_and_rounds_are_on_disk(tmp_path: Path) -> None:
     """The positions of all streams, and what each task took."""
     with LiveRunner(sums_job(), tmp_path, 2) as live:
-        live.run(lambda: live.send("readings", {"sensor": 1, "value": 5}))
+        live.run(lambda: live.send("readings", {"room": 1, "value": 5}))
         interval = live.files.read(0)
     assert isinstance(interval, Interval)
     assert interval.positions["readings"] == {"position": 1}
@@ -313,6 +302,6 @@ def test_strangers_change_nothing(tmp_path: Path) -> None:
             with socket.create_connection((place.host, place.port)) as stranger:
                 send(stranger, Attend("\u00fcnknown", 0, 1))
                 assert stranger.recv(1) == b""
-            live.send("readings", {"sensor": 1, "value": 5})
+            live.send("readings", {"room": 1, "value": 5})
 
         assert emitted(live.run(during), "alerts") == [(1, 5, 5)]

@@ -55,7 +55,7 @@ def test_each_output_has_a_latency(tmp_path: Path, parallelism: int) -> None:
 
         def during() -> None:
             for number in range(40):
-                live.send("readings", {"sensor": number % 7, "value": 1 + number % 3})
+                live.send("readings", {"room": number % 7, "value": 1 + number % 3})
                 time.sleep(0.001)
             live.await_written("counts", 40)
 
@@ -80,7 +80,7 @@ def test_latency_counts_from_the_time_of_the_record(tmp_path: Path) -> None:
     live.logs["readings"] = OldRecords()
     live.sinks["alerts"][0].exactly_once = False
     with live:
-        live.send("readings", *({"sensor": sensor, "value": 5} for sensor in range(20)))
+        live.send("readings", *({"room": room, "value": 5} for room in range(20)))
         first = live.run(commits=False)
         live.forget()
         again = live.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,48 +10,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from domains import Counted, PassOn, Reading, Visit
+from encoded_commands import command_to
 from live_runner import LiveRunner
 
 import penstock as ps
 
-BEGIN = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
-
-
-@dataclass
-class Visit:
-    page: str
-    number: int
-    at: dt.datetime
-
 
 @dataclass
 class Total:
-    page: str
-    start: dt.datetime
+    user: str
+    start: int
     total: int
 
 
 class Sum(ps.WindowFunction):
     def process(self, key: str, records: list[Visit], ctx: ps.WindowContext) -> Iterator[Total]:
-        yield Total(
-            key,
-            dt.datetime.fromtimestamp(ctx.window.start / 1000, dt.UTC),
-            sum(one.number for one in records),
-        )
+        yield Total(key, ctx.window.start, sum(one.number for one in records))
 
 
 def windows_job() -> ps.Job:
     job = ps.Job("windows", key_groups=8)
     visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
-    totals = visits.key_by("page").window(ps.TumblingWindows("10s")).process("totals", Sum(), output=Total)
+    totals = visits.key_by("user").window(ps.TumblingWindows("10s")).process("totals", Sum(), output=Total)
     totals.sink_to("totals")
-    job_wide = totals.key_by("page").window(ps.TumblingWindows("20s"))
+    job_wide = totals.key_by("user").window(ps.TumblingWindows("20s"))
     job_wide.sum("twice", "total").sink_to("twice")
     return job
 
 
-def visit(page: str, number: int, second: int) -> dict[str, Any]:
-    return {"page": page, "number": number, "at": (BEGIN + dt.timedelta(seconds=second)).isoformat()}
+NUMBERS = [("a", 1), ("b", 2)]
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
@@ -62,32 +49,20 @@ def test_windows_fire_as_the_watermark_passes(tmp_path: Path, parallelism: int) 
 
         def during() -> None:
             for second in range(45):
-                live.send("visits", visit("a", 1, second), visit("b", 2, second))
+                at = 1000 * second
+                live.send("visits", *({"user": user, "at": at, "number": n} for user, n in NUMBERS))
                 time.sleep(0.005)
 
         outcome = live.run(during)
-    found = sorted((one.page, (one.start - BEGIN).seconds, one.total) for one in outcome.outputs["totals"])
-    assert found == sorted(
-        (page, start, 10 * number) for page, number in (("a", 1), ("b", 2)) for start in (0, 10, 20, 30)
-    )
+    found = sorted((one.user, one.start, one.total) for one in outcome.outputs["totals"])
+    assert found == [(user, start, 10 * n) for user, n in NUMBERS for start in range(0, 40_000, 10_000)]
     # No result of the first step is late in the second: its watermark comes after its records.
-    assert sorted((one.page, one.value) for one in outcome.outputs["twice"]) == [
+    assert sorted((one.user, one.value) for one in outcome.outputs["twice"]) == [
         ("a", 20.0),
         ("a", 20.0),
         ("b", 40.0),
         ("b", 40.0),
     ]
-
-
-@dataclass
-class Ping:
-    key: int
-
-
-@dataclass
-class Late:
-    key: int
-    count: int
 
 
 class Remind(ps.ProcessFunction):
@@ -96,25 +71,23 @@ class Remind(ps.ProcessFunction):
     count = ps.ValueState(int)
     more = ps.Setting(int, 0)
 
-    def process_record(self, record: Ping, ctx: ps.Context) -> None:
+    def process_record(self, record: Reading, ctx: ps.Context) -> None:
         self.count.set((self.count.get() or 0) + 1)
         ctx.timers.register(dt.datetime.now(dt.UTC) + dt.timedelta(milliseconds=50), "remind")
 
-    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Late]:
-        yield Late(ctx.key, (self.count.get() or 0) + self.more.get())
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Counted]:
+        yield Counted(ctx.key, (self.count.get() or 0) + self.more.get())
 
 
 def pings_job() -> ps.Job:
     job = ps.Job("pings", key_groups=8)
-    pings = job.data_stream("pings", schema=Ping).key_by("key")
-    pings.process("remind", Remind(), output=Late).sink_to("late")
+    pings = job.data_stream("pings", schema=Reading).key_by("room")
+    pings.process("remind", Remind(), output=Counted).sink_to("late")
     return job
 
 
-def command(kind: str, payload: Any, number: int = 0) -> bytes:
-    return json.dumps(
-        {"id": f"{kind}-{number}", "kind": kind, "target": {"step": "remind"}, "payload": payload}
-    ).encode()
+def command(kind: str, payload: Any = None) -> bytes:
+    return command_to("remind", kind, payload)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
@@ -125,11 +98,11 @@ def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
 
         def during() -> None:
             nonlocal emitted
-            live.send("pings", *({"key": key} for key in range(10)))
+            live.send("pings", *({"room": key} for key in range(10)))
             live.await_written("late", emitted)
             live.send("commands", command("set", {"more": 100}))
             while max(one.count for one in live.emitted("late")) < 100:
-                live.send("pings", {"key": 1})
+                live.send("pings", {"room": 1})
                 emitted += 1
                 live.await_written("late", emitted)
 
@@ -144,7 +117,7 @@ def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
         live.forget()
 
         def ping() -> None:
-            live.send("pings", {"key": 2})
+            live.send("pings", {"room": 2})
             live.await_written("late", 1)
 
         outcome = live.run(ping)
@@ -155,14 +128,14 @@ def test_timers_and_commands(tmp_path: Path, parallelism: int) -> None:
 def test_data_of_a_paused_step_waits(tmp_path: Path, parallelism: int) -> None:
     """By key group, so that it can be rescaled, until the step goes on in a later interval."""
     with LiveRunner(pings_job(), tmp_path, parallelism) as live:
-        live.run(lambda: live.send("commands", command("pause", None)))
+        live.run(lambda: live.send("commands", command("pause")))
         assert (
-            "late" not in live.run(lambda: live.send("pings", *({"key": key} for key in range(10)))).outputs
+            "late" not in live.run(lambda: live.send("pings", *({"room": key} for key in range(10)))).outputs
         )
         assert live.records.get("remind", 0) == 0
 
         def resume() -> None:
-            live.send("commands", command("resume", None))
+            live.send("commands", command("resume"))
             live.await_written("late", 10)
 
         outcome = live.run(resume)
@@ -182,7 +155,7 @@ class Metronome(ps.ProcessFunction):
 
     count = ps.ValueState(int)
 
-    def process_record(self, record: Ping, ctx: ps.Context) -> None:
+    def process_record(self, record: Reading, ctx: ps.Context) -> None:
         self._register(ctx)
 
     def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Tick]:
@@ -195,19 +168,14 @@ class Metronome(ps.ProcessFunction):
         ctx.timers.register(dt.datetime.now(dt.UTC) + dt.timedelta(milliseconds=1), "tick")
 
 
-class Pass(ps.ProcessFunction):
-    def process_record(self, record: Tick, ctx: ps.Context) -> Iterator[Tick]:
-        yield record
-
-
 def test_timers_rest_when_their_level_has_ended_its_interval(tmp_path: Path) -> None:
     """What they emit belongs to the next interval; none of it is lost on the way to the next step."""
     job = ps.Job("ticks", key_groups=8)
-    ticks = job.data_stream("pings", schema=Ping).key_by("key").process("ticks", Metronome(), output=Tick)
+    ticks = job.data_stream("pings", schema=Reading).key_by("room").process("ticks", Metronome(), output=Tick)
     ticks.sink_to("ticks")
-    ticks.key_by("key").process("pass", Pass(), output=Tick).sink_to("passed")
+    ticks.key_by("key").process("pass", PassOn(), output=Tick).sink_to("passed")
     with LiveRunner(job, tmp_path, 3, interval_s=0.01) as live:
-        live.send("pings", {"key": 1}, {"key": 2}, {"key": 3})
+        live.send("pings", {"room": 1}, {"room": 2}, {"room": 3})
         for _ in range(30):
             outcome = live.run(live.await_end)
             ticked, passed = (

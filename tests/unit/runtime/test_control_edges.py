@@ -11,15 +11,10 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from domains import PassOn, Reading
 
 import penstock as ps
 from penstock.testing import BatchOutcome, JobHarness
-
-
-@dataclass
-class Reading:
-    room: int
-    value: int = 0
 
 
 @dataclass
@@ -75,13 +70,6 @@ class Judge(ps.ConnectedProcessFunction):
         yield Judgement(reading.room, self.limit.get(), self.label.get(), self.offset.get())
 
 
-class Copy(ps.ProcessFunction):
-    """Passes on what it gets."""
-
-    def process_record(self, judgement: Judgement, ctx: ps.Context) -> Iterator[Judgement]:
-        yield judgement
-
-
 def judging(*, parallelism: int = 2, stamped: bool = False) -> JobHarness:
     """The judge, with a second step behind it or with stamped judgements."""
     job = ps.Job("rooms", key_groups=8)
@@ -93,7 +81,7 @@ def judging(*, parallelism: int = 2, stamped: bool = False) -> JobHarness:
         judged = judged.stamp_control_version()
     judged.sink_to("judgements")
     if not stamped:
-        judged.key_by("room").process("copy", Copy()).sink_to("copies")
+        judged.key_by("room").process("copy", PassOn(), output=Judgement).sink_to("copies")
     return JobHarness(job, parallelism=parallelism)
 
 

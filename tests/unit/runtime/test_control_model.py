@@ -9,24 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from domains import TimedReading
+from encoded_commands import command_to
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
 import penstock as ps
+from penstock.control.receipts import FINAL
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import NOW, BatchRunner
 
 KEYS = range(5)
 KINDS = ("limit", "label", "offset", "raise")
-
-
-@dataclass
-class Reading:
-    key: int
-    number: int
-    at: dt.datetime
 
 
 @dataclass
@@ -60,15 +55,15 @@ class Step(ps.ProcessFunction):
         if ctx.key % 2 == 0:
             raise ValueError("even")
 
-    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
-        self.last.set(reading.number)
-        yield Seen(reading.key, reading.number, self.limit.get(), self.label.get(), self.offset.get())
+    def process_record(self, reading: TimedReading, ctx: ps.Context) -> Iterator[Seen]:
+        self.last.set(reading.value)
+        yield Seen(reading.room, reading.value, self.limit.get(), self.label.get(), self.offset.get())
 
 
 def job() -> ps.Job:
     made = ps.Job("model", key_groups=4)
-    readings = made.data_stream("readings", schema=Reading, event_time="at")
-    readings.key_by("key").process("step", Step()).sink_to("seen")
+    readings = made.data_stream("readings", schema=TimedReading, event_time="at")
+    readings.key_by("room").process("step", Step()).sink_to("seen")
     return made
 
 
@@ -84,25 +79,12 @@ class Sent:
     effective: int | None
 
     def encoded(self) -> bytes:
-        target: dict[str, Any] = {"step": "step"}
-        if self.keys is None:
-            target["all"] = True
-        elif len(self.keys) == 1:
-            target["key"] = self.keys[0]
-        elif self.keys:
-            target["keys"] = self.keys
+        key: Any = "*"
+        if self.keys is not None:
+            key = None if not self.keys else self.keys[0] if len(self.keys) == 1 else list(self.keys)
         kind, payload = ("set", {"offset": self.value}) if self.kind == "offset" else (self.kind, self.value)
         more = {} if self.effective is None else {"effective_at": hour(self.effective).isoformat()}
-        return msgspec.json.encode(
-            {
-                "id": self.id,
-                "kind": kind,
-                "target": target,
-                "payload": payload,
-                "version": self.version,
-                **more,
-            }
-        )
+        return command_to("step", kind, payload, key=key, id=self.id, version=self.version, **more)
 
 
 def hour(number: int) -> dt.datetime:
@@ -179,15 +161,15 @@ class Model:
         else:
             self.limits[key] = sent.value
 
-    def reading(self, reading: Reading) -> Seen:
-        self._apply_standing(reading.key)
-        self.keys.add(reading.key)
+    def reading(self, reading: TimedReading) -> Seen:
+        self._apply_standing(reading.room)
+        self.keys.add(reading.room)
         at = (reading.at - NOW) // dt.timedelta(hours=1)
         return Seen(
-            reading.key,
-            reading.number,
-            self.limits.get(reading.key),
-            as_of(self.labels.get(reading.key, {}), at),
+            reading.room,
+            reading.value,
+            self.limits.get(reading.room),
+            as_of(self.labels.get(reading.room, {}), at),
             as_of(self.offsets, at) or 0,
         )
 
@@ -228,7 +210,7 @@ batches = st.lists(
 )
 
 
-def inputs_of(sent: list[Sent], made: list[Reading], chance: random.Random) -> Any:
+def inputs_of(sent: list[Sent], made: list[TimedReading], chance: random.Random) -> Any:
     """The input of a micro-batch or round. Commands may come over several partitions; their places order them."""
     half = chance.randint(0, len(sent))
     commands = [
@@ -237,19 +219,19 @@ def inputs_of(sent: list[Sent], made: list[Reading], chance: random.Random) -> A
     return {"commands": commands, "readings": [("r", made)] if made else []}
 
 
-def check_with_model(outcome: BatchOutcome, sent: list[Sent], made: list[Reading], model: Model) -> None:
+def check_with_model(outcome: BatchOutcome, sent: list[Sent], made: list[TimedReading], model: Model) -> None:
     """Commands end as in the model, and then each reading sees what it sees there."""
     expected = [(s.id, status) for s in sent if (status := model.command(s)) is not None]
-    finals = [(r.id, r.status) for r in outcome.receipts if r.status in ("APPLIED", "REJECTED", "DEGRADED")]
+    finals = [(r.id, r.status) for r in outcome.receipts if r.status in FINAL]
     assert finals == expected
     assert sorted(outcome.output("seen"), key=lambda seen: seen.number) == [model.reading(r) for r in made]
 
 
-def numbered(plan: Any) -> Iterator[tuple[list[Sent], list[Reading], bool]]:
+def numbered(plan: Any) -> Iterator[tuple[list[Sent], list[TimedReading], bool]]:
     """The batches of a plan with their readings."""
     numbers = itertools.count()
     for sent, readings, crashes in plan:
-        yield sent, [Reading(key, next(numbers), hour(at)) for key, at in readings], crashes
+        yield sent, [TimedReading(key, next(numbers), hour(at)) for key, at in readings], crashes
 
 
 @given(batches, st.integers(1, 4), st.integers(0, 1000))

@@ -10,9 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from domains import ms_of
+from encoded_commands import command_to, commands
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from replays import run_and_replay
 
 import penstock as ps
 from penstock.base.instants import EPOCH, MILLISECOND
@@ -248,11 +250,7 @@ def test_a_generator_sees_all_that_a_task_reads_of_a_partition() -> None:
     plan = JobPlan(job.graph, 1, frozenset(), frozenset(), strict=False, partitions={"visits": ("0", "1")})
     (node,) = job.graph.sources()
     chunks = [
-        SourceChunk(
-            partition,
-            pa.array([number], pa.int64()),
-            batch=node.record_type.batch([Visit(key, 5)]),
-        )
+        SourceChunk(partition, pa.array([number], pa.int64()), batch=node.record_type.batch([Visit(key, 5)]))
         for number, (partition, key) in enumerate([("0", "a"), ("0", "a"), ("1", "mark"), ("0", "a")])
     ]
     rows = list(StreamReader(plan, node, None).rows(chunks))
@@ -290,13 +288,10 @@ def test_a_paused_step_stands_still_and_then_catches_up() -> None:
     """What waits is not late, however far its inputs have gone on."""
     job = job_of()
     told_by(job, Visit("a", 100, 10))
-    pause = b'{"id": "1", "kind": "pause", "target": {"step": "first"}}'
-    resume = b'{"id": "2", "kind": "resume", "target": {"step": "first"}}'
-    assert not job.run({"commands": [("c", [pause])], "visits": [("p", [Visit("a", 500, -100)])]}).output(
-        "told"
-    )
+    pause = commands(command_to("first", "pause"))
+    assert not job.run({**pause, "visits": [("p", [Visit("a", 500, -100)])]}).output("told")
     assert not told_by(job, Visit("a", 105))
-    told = job.run({"commands": [("c", [resume])]}).output("told")
+    told = job.run(commands(command_to("first", "resume"))).output("told")
     assert [(one.text, one.at) for one in told] == [
         ("came at watermark 89", 500),
         ("came at watermark 89", 105),
@@ -332,14 +327,9 @@ def test_every_timer_fires_once_at_its_watermark(batches: Any, partitions: int) 
         after = END_MS if ends else watermark
         due = sorted(timer for timer in waiting if after is not None and timer[0] <= after)
         waiting -= set(due)
-        again = job.copy()
-        inputs = {"visits": [("p", visits)]} if visits else {}
-        result = job.run(inputs, ends=ends)
-        told = result.output("told")
+        told = run_and_replay(job, {"visits": [("p", visits)]} if visits else {}, ends=ends).output("told")
         for key in "abcd":
             mine = [one for one in told if one.key == key]
             came = [one for one in expected if one.key == key]
             assert mine[: len(came)] == came
             assert [one.at for one in mine[len(came) :]] == [at for at, name in due if name == key]
-        assert again.run(inputs, seed=1, ends=ends).data == result.data
-        assert again.states == job.states

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pytest
+from encoded_commands import command_to, commands
 
 import penstock as ps
 from penstock.base.instants import instant_of
@@ -121,16 +121,10 @@ def test_a_job_does_the_same_with_rows_on_disk(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(level, "_HELD_BYTES", max_bytes)
         job = BatchRunner(total_job(), parallelism=2)
         told = []
-        for number, commands in enumerate(("pause", "", "resume", "")):
-            orders = (
-                [msgspec.json.encode({"id": f"c{number}", "kind": commands, "target": {"step": "total"}})]
-                if commands
-                else []
-            )
+        for number, kind in enumerate(("pause", "", "resume", "")):
+            sent = [command_to("total", kind)] if kind else []
             hits = [Hit(page, "x" * (page + number)) for page in (5, 1, 3, 1, 2, 7)]
-            found = job.run(
-                {"commands": [("0", orders)], "hits": [("0", hits), ("1", hits[::-1])]}, seed=number
-            )
+            found = job.run({**commands(*sent), "hits": [("0", hits), ("1", hits[::-1])]}, seed=number)
             told.append([dataclasses.astuple(total) for total in found.output("totals")])
         outputs.append(told)
     assert outputs[0] == outputs[1]

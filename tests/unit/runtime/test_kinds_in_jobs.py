@@ -8,16 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from domains import Reading
+from encoded_commands import command_to, commands
 
 import penstock as ps
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.testing.batch_runner import BatchRunner
-
-
-@dataclass
-class Reading:
-    key: int
-    number: int
 
 
 @dataclass
@@ -52,7 +48,7 @@ class Keeping(ps.ProcessFunction):
     mean = ps.AggregatingState(MeanOf())
 
     def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
-        number = 2**70 if reading.number == 90 else reading.number
+        number = 2**70 if reading.value == 90 else reading.value
         self.items.add(5)
         self.entries.put("five", 5)
         self.most.add(5)
@@ -91,7 +87,7 @@ class Keeping(ps.ProcessFunction):
 
 def started() -> BatchRunner:
     job = ps.Job("keeping")
-    job.data_stream("readings", schema=Reading).key_by("key").process("step", Keeping()).sink_to("seen")
+    job.data_stream("readings", schema=Reading).key_by("room").process("step", Keeping()).sink_to("seen")
     return BatchRunner(job, parallelism=2)
 
 
@@ -102,16 +98,10 @@ class Driver:
         self.job = started()
         self._count = 0
 
-    def send(self, kind: str, payload: Any, **target: Any) -> Any:
+    def send(self, kind: str, payload: Any, key: Any = None) -> Any:
         """The last receipt, and what was told."""
         self._count += 1
-        command = {
-            "id": str(self._count),
-            "kind": kind,
-            "target": {"step": "step", **target},
-            "payload": payload,
-        }
-        result = self.job.run({"commands": [("c", [msgspec.json.encode(command)])]})
+        result = self.job.run(commands(command_to("step", kind, payload, key=key, id=str(self._count))))
         return result.receipts[-1], [msgspec.json.decode(seen.text) for seen in result.output("seen")]
 
     def told(self, key: int) -> Any:
@@ -124,7 +114,7 @@ SET = {"items": [1, 2], "entries": {"b": 1, "a": 2}, "most": 7, "mean": {"total"
 def test_set_reaches_every_kind() -> None:
     """A list, an object or pairs, a value, an accumulator; null takes it away."""
     driver = Driver()
-    assert driver.send("set", SET, keys=[1, 2])[0].status == "APPLIED"
+    assert driver.send("set", SET, key=[1, 2])[0].status == "APPLIED"
     assert driver.told(1) == driver.told(2) == [[1, 2], {"b": 1, "a": 2}, 7, 4.5]
     driver.send("set", {"entries": [["z", 1], ["y", 2]], "mean": None, "items": None}, key=1)
     assert driver.told(1) == [[], {"z": 1, "y": 2}, 7, None]
@@ -134,8 +124,8 @@ def test_set_reaches_every_kind() -> None:
 def test_what_is_set_for_all_keys_is_no_object_that_they_share() -> None:
     """What one adds is not in the lists of others, nor of keys that come later."""
     driver = Driver()
-    driver.send("set", {"items": [1]}, keys=[1, 2])
-    driver.send("set", SET, all=True)
+    driver.send("set", {"items": [1]}, key=[1, 2])
+    driver.send("set", SET, key="*")
     driver.job.run({"readings": [("r", [Reading(key, 6) for key in (1, 3, 1)])]})
     assert driver.told(1)[0] == [1, 2, 5, 6, 5, 6]
     assert driver.told(2)[0] == [1, 2]
@@ -165,7 +155,7 @@ def test_what_does_not_fit_is_rejected(payload: Any, said: str) -> None:
 def test_a_handler_that_raises_leaves_every_kind_as_it_was() -> None:
     """For the keys where it raises, and where it does not it takes effect."""
     driver = Driver()
-    driver.send("set", SET, keys=[1, 2])
+    driver.send("set", SET, key=[1, 2])
     assert driver.send("forget", True, key=1)[0].status == "DEGRADED"
     assert driver.told(1) == [[1, 2], {"b": 1, "a": 2}, 7, 4.5]
     assert driver.send("forget", False, key=1)[0].status == "APPLIED"
@@ -175,7 +165,7 @@ def test_a_handler_that_raises_leaves_every_kind_as_it_was() -> None:
 def test_code_for_the_whole_step_has_no_list() -> None:
     """But in the loop over all keys, of which nothing is left when it raises."""
     driver = Driver()
-    driver.send("set", {"items": [1]}, keys=[1, 2])
+    driver.send("set", {"items": [1]}, key=[1, 2])
     receipt, _ = driver.send("all", None)
     assert receipt.status == "DEGRADED"
     assert "belongs to single keys" in receipt.reason
@@ -220,7 +210,7 @@ def test_a_state_has_one_name_and_stands_in_the_class() -> None:
             pass
 
     def described(function: ps.ProcessFunction) -> None:
-        ps.Job("job").data_stream("readings", schema=Reading).key_by("key").process("step", function)
+        ps.Job("job").data_stream("readings", schema=Reading).key_by("room").process("step", function)
 
     with pytest.raises(JobDefinitionError, match="uses one ListState under two names, 'one' and 'two'"):
         described(Twice())

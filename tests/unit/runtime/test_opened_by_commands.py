@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from audited_opens import opened
+from domains import Visit
 
 import penstock as ps
 from penstock.testing.batch_outcome import BatchOutcome
@@ -21,37 +22,32 @@ CANARY = "canary-root-sesame"
 
 
 @dataclass
-class Reading:
-    sensor: str
-
-
-@dataclass
 class Seen:
     limit: int
 
 
 class Limits(ps.ProcessFunction):
-    """Tells for each reading the setting."""
+    """Tells for each visit the setting."""
 
     limit = ps.Setting(int, 0)
     word = ps.Setting(str, "")
 
-    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+    def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Seen]:
         yield Seen(self.limit.get())
 
 
 def job_of(tmp_path: Path) -> BatchRunner:
     job = ps.Job("job", key_groups=8)
-    readings = job.data_stream("readings", schema=Reading)
-    readings.key_by("sensor").process("limits", Limits()).sink_to("seen")
+    visits = job.data_stream("visits", schema=Visit)
+    visits.key_by("user").process("limits", Limits()).sink_to("seen")
     made = BatchRunner(job, parallelism=2)
     made.fetched_folder = str(tmp_path / "kept")
     return made
 
 
-def run(job: BatchRunner, *commands: dict[str, Any], readings: tuple[Reading, ...] = ()) -> BatchOutcome:
+def run(job: BatchRunner, *commands: dict[str, Any], visits: Sequence[Visit] = ()) -> BatchOutcome:
     sent = [msgspec.json.encode({"id": f"c{number}", **one}) for number, one in enumerate(commands)]
-    return job.run({"commands": [("c", sent)], "readings": [("a", readings)]})
+    return job.run({"commands": [("c", sent)], "visits": [("a", visits)]})
 
 
 def reload_from(uri: object) -> dict[str, Any]:
@@ -174,7 +170,7 @@ def test_a_writer_of_data_opens_nothing(tmp_path: Path, canaries: list[str]) -> 
     """Records are only ever data, whatever they name."""
     job = job_of(tmp_path)
     with opened() as heard:
-        result = run(job, readings=tuple(map(Reading, canaries)))
+        result = run(job, visits=[Visit(uri, 0) for uri in canaries])
     assert len(result.output("seen")) == len(canaries)
     assert heard == []
 
@@ -185,10 +181,7 @@ def test_a_writer_of_data_opens_nothing(tmp_path: Path, canaries: list[str]) -> 
 def test_payloads_of_other_shapes_are_refused(tmp_path: Path, payload: object) -> None:
     """Before anything is opened."""
     job = job_of(tmp_path)
-    commands = (
-        {**reload_from(""), "payload": payload},
-        {**dump_to(""), "payload": payload},
-    )
+    commands = ({**reload_from(""), "payload": payload}, {**dump_to(""), "payload": payload})
     with opened() as heard:
         assert [r.status for r in run(job, *commands).receipts] == ["ACCEPTED", "REJECTED"] * 2
     assert [path for path in heard if not path.startswith(job.fetched_folder)] == []

@@ -11,9 +11,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from encoded_commands import command_to, commands
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from replays import run_and_replay
 
 import penstock as ps
 from penstock.errors import StateError
@@ -117,10 +119,8 @@ def gathering(function: Gather) -> ps.Job:
     return job
 
 
-def command(number: int, kind: str, payload: Any, **target: Any) -> bytes:
-    return msgspec.json.encode(
-        {"id": str(number), "kind": kind, "target": {"step": "gather", **target}, "payload": payload}
-    )
+def command(number: int, kind: str, payload: Any, key: Any = None) -> bytes:
+    return command_to("gather", kind, payload, key=key, id=str(number))
 
 
 @dataclass
@@ -134,10 +134,10 @@ class Batch:
     tasks: int
 
     def inputs(self, number: int) -> dict[str, Any]:
-        commands = [command(3 * number, "set", {"size": self.size})] if self.size else []
-        commands += [command(3 * number + 1, "flush", payload=False)] if self.flush else []
+        sent = [command(3 * number, "set", {"size": self.size})] if self.size else []
+        sent += [command(3 * number + 1, "flush", payload=False)] if self.flush else []
         return {
-            "commands": [("c", commands)],
+            **commands(*sent),
             "limits": [("l", [Limit(self.limit)])] if self.limit else [],
             "readings": [(s, list(map(Reading, numbers))) for s, numbers in self.readings.items()],
         }
@@ -203,13 +203,10 @@ def test_parts_hold_what_plain_python_holds(
     for number, batch in enumerate(batches):
         if batch.tasks:
             running = rescale_runner(running, batch.tasks)
-        before = running.copy()
-        result = running.run(batch.inputs(number), seed=seed)
+        result = run_and_replay(running, batch.inputs(number), seed=seed)
         assert by_part(result.output("gathered")) == by_part(plain.run(batch))
         bad = [n for numbers in batch.readings.values() for n in numbers if n % 7 == 0]
         assert len(result.dead_letters) == len(bad)
-        assert before.run(batch.inputs(number), seed=seed + 1).data == result.data
-        assert before.states == running.states
 
 
 @pytest.mark.parametrize("function", [Gather, GatherInBulk])
@@ -222,32 +219,30 @@ def test_commands_to_the_step_reach_every_part(function: type[Gather], tasks: in
     assert sorted(r.part for r in first.output("single")) == sorted(
         part_of("readings", source, KEY_GROUPS) for source in SOURCES
     )
-    failed = job.run({"commands": [("c", [command(1, "flush", payload=True)])]})
+    failed = job.run(commands(command(1, "flush", payload=True)))
     assert failed.receipts[-1].status == "DEGRADED"
     assert not failed.output("gathered")
-    result = job.run({"commands": [("c", [command(2, "flush", payload=False)])]})
+    result = job.run(commands(command(2, "flush", payload=False)))
     assert [r.part for r in result.output("gathered")] == parts
     replies = msgspec.json.decode(result.receipts[-1].details)
     assert [part for part, _ in replies] == parts
-    again = job.run({"commands": [("c", [command(3, "flush", payload=False)])]})
+    again = job.run(commands(command(3, "flush", payload=False)))
     assert not again.output("gathered")
 
 
 @pytest.mark.parametrize(
-    ("kind", "payload", "target", "reason"),
+    ("kind", "payload", "key", "reason"),
     [
-        ("flush", False, {"key": 1}, "'flush' is for step"),
-        ("set", {"waiting": [1]}, {"key": 1}, "'set' is for step"),
-        ("set", {"waiting": [1]}, {"all": True}, "'set' is for step"),
-        ("set", {"waiting": [1]}, {}, "no setting 'waiting'; it has size, limits"),
+        ("flush", False, 1, "'flush' is for step"),
+        ("set", {"waiting": [1]}, 1, "'set' is for step"),
+        ("set", {"waiting": [1]}, "*", "'set' is for step"),
+        ("set", {"waiting": [1]}, None, "no setting 'waiting'; it has size, limits"),
     ],
 )
-def test_no_command_is_for_keys_that_are_none(
-    kind: str, payload: Any, target: dict[str, Any], reason: str
-) -> None:
+def test_no_command_is_for_keys_that_are_none(kind: str, payload: Any, key: Any, reason: str) -> None:
     """The refusal says for whom it is."""
     job = BatchRunner(gathering(Gather()))
-    receipt = job.run({"commands": [("c", [command(1, kind, payload, **target)])]}).receipts[-1]
+    receipt = job.run(commands(command(1, kind, payload, key))).receipts[-1]
     assert receipt.status == "REJECTED"
     assert reason.removesuffix(", limits") in receipt.reason
 
@@ -277,7 +272,7 @@ def misused(use: str) -> BatchOutcome:
     job.data_stream("readings", schema=Reading).process("gather", Misused(use))
     running = BatchRunner(job)
     records = {} if use in ("state", "keys") else {"readings": [("a", [Reading(1)])]}
-    return running.run({**records, "commands": [("c", [command(1, "misuse", None)])]})
+    return running.run({**records, **commands(command(1, "misuse", None))})
 
 
 @pytest.mark.parametrize(
@@ -340,14 +335,9 @@ def kept(count: int) -> dict[str, list[Gathered]]:
     running = BatchRunner(job, parallelism=count)
     found: dict[str, list[Gathered]] = {"first": [], "second": []}
     for number in range(3):
-        emit = {"id": str(number), "kind": "emit", "target": {"step": "pass"}, "payload": 1000 + number}
-        result = running.run(
-            {
-                "readings": [("a", [Reading(n) for n in range(10 * number, 10 * number + 10)])],
-                "commands": [("c", [msgspec.json.encode(emit)])],
-            },
-            seed=number,
-        )
+        readings = [Reading(n) for n in range(10 * number, 10 * number + 10)]
+        emit = commands(command_to("pass", "emit", 1000 + number))
+        result = running.run({"readings": [("a", readings)], **emit}, seed=number)
         for sink, so_far in found.items():
             so_far += result.output(sink)
     return found

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from test_commanded_jobs import Driver, Reading, command, outcome
+from domains import TimedReading
+from encoded_commands import applied, final_statuses
+from limits_step import LimitsRun, command
 
-from penstock.control.receipts import Receipt
 from penstock.testing.batch_runner import NOW
-
-
-def applied(found: list[Receipt]) -> Receipt:
-    (one,) = (receipt for receipt in found if receipt.status == "APPLIED")
-    return one
 
 
 def test_null_takes_the_value_out_of_a_temporal_state() -> None:
     """A command to all keys does not go to that key any more, and reaches it when it comes back."""
-    driver = Driver()
-    driver.run(command("set", {"held": 5}, key=7))
-    assert applied(driver.run(command("set", {"held": 6}, key="*", id="first")).receipts).keys == 1
-    driver.run(command("set", {"held": None}, key=7))
-    assert applied(driver.run(command("set", {"held": 8}, key="*", id="second")).receipts).keys == 0
-    assert driver.limits(7) == {7: 8}
+    run = LimitsRun()
+    run.run(command("set", {"held": 5}, key=7))
+    assert applied(run.run(command("set", {"held": 6}, key="*", id="first"))).keys == 1
+    run.run(command("set", {"held": None}, key=7))
+    assert applied(run.run(command("set", {"held": 8}, key="*", id="second"))).keys == 0
+    assert run.limits(7) == {7: 8}
 
 
 def test_null_leaves_what_holds_from_a_later_time_on() -> None:
     """Only the value from the beginning goes; one that is null from a time on stays, since earlier ones may come."""
-    driver = Driver()
-    driver.run(command("set", {"held": 5}, key=7))
-    driver.run(command("set", {"held": 6}, key=7, effective_at=NOW.isoformat()))
-    driver.run(command("set", {"held": None}, key=7))
-    assert driver.limits(7) == {7: 6}
-    assert applied(driver.run(command("set", {"held": None}, key="*", id="all")).receipts).keys == 1
-    driver.run(command("set", {"held": None}, key=7, id="from then", effective_at=NOW.isoformat()))
-    result = driver.run(readings=[Reading(7, -1)])
+    run = LimitsRun()
+    run.run(command("set", {"held": 5}, key=7))
+    run.run(command("set", {"held": 6}, key=7, effective_at=NOW.isoformat()))
+    run.run(command("set", {"held": None}, key=7))
+    assert run.limits(7) == {7: 6}
+    assert applied(run.run(command("set", {"held": None}, key="*", id="all"))).keys == 1
+    run.run(command("set", {"held": None}, key=7, id="from then", effective_at=NOW.isoformat()))
+    result = run.run(readings=[TimedReading(7, -1)])
     assert [seen.limit for seen in result.output("seen")] == [None]
 
 
 def test_ids_that_are_too_long_have_a_receipt_each() -> None:
     """Under the places of their commands, and a command whose id is the beginning of one is not taken for it."""
-    driver = Driver()
+    run = LimitsRun()
     long = "x" * 128
     for offset, end in enumerate(("a", "b")):
-        result = driver.run(command("set-limit", 5, key=1, id=long + end))
-        assert outcome(result) == {f"commands/c/{offset}": "REJECTED"}
+        result = run.run(command("set-limit", 5, key=1, id=long + end))
+        assert final_statuses(result) == {f"commands/c/{offset}": "REJECTED"}
         reason = result.receipts[-1].reason
         assert reason == f"the id is longer than 128 bytes; it begins with '{'x' * 64}'"
-    assert outcome(driver.run(command("set-limit", 5, key=1, id=long))) == {long: "APPLIED"}
+    assert final_statuses(run.run(command("set-limit", 5, key=1, id=long))) == {long: "APPLIED"}

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pytest
-from domains import Pane, Visit
+from domains import Pane, PassOn, ShowPanes, Visit, ms_of
+from encoded_commands import command_to, commands
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 from rescaling import Stage, run_beside, stages
 
 import penstock as ps
-from penstock.base.instants import EPOCH, MILLISECOND
+from penstock.base.instants import EPOCH, MILLISECOND, milliseconds_of
 from penstock.streams.stream import DataStream
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import NOW, BatchRunner
@@ -33,27 +34,15 @@ class Told:
     at: int
 
 
-class Pass(ps.ProcessFunction):
-    def process_record(self, click: Visit, ctx: ps.Context) -> Iterator[Visit]:
-        yield click
-
-
 class Tell(ps.ProcessFunction):
     """Tells the watermark that each record meets, and calls a timer at its time."""
 
     def process_record(self, click: Visit, ctx: ps.Context) -> Iterator[Told]:
         ctx.timers.register(EPOCH + click.at * MILLISECOND, domain="event")
-        watermark = None if ctx.watermark is None else (ctx.watermark - EPOCH) // MILLISECOND
-        yield Told(f"{ctx.stream} at {watermark}", click.at)
+        yield Told(f"{ctx.stream} at {ms_of(ctx.watermark)}", click.at)
 
     def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Told]:
-        assert ctx.watermark is not None
-        yield Told(f"timer at {(ctx.watermark - EPOCH) // MILLISECOND}", (timer.at - EPOCH) // MILLISECOND)
-
-
-class Show(ps.WindowFunction):
-    def process(self, key: str, records: Sequence[Visit], ctx: ps.WindowContext) -> Iterator[Pane]:
-        yield Pane(key, ctx.window.start, ctx.window.end, [one.number for one in records])
+        yield Told(f"timer at {ms_of(ctx.watermark)}", milliseconds_of(timer.at))
 
 
 def clicks(job: ps.Job, name: str, watermarks: ps.Watermarks = AT_ONCE, event_time: str = "at") -> DataStream:
@@ -61,7 +50,7 @@ def clicks(job: ps.Job, name: str, watermarks: ps.Watermarks = AT_ONCE, event_ti
 
 
 def passed(stream: DataStream, name: str) -> DataStream:
-    return stream.key_by("user").process(name, Pass())
+    return stream.key_by("user").process(name, PassOn(), output=Visit)
 
 
 def telling(web: ps.Watermarks = AT_ONCE, app: ps.Watermarks = AT_ONCE, *, steps: int = 0) -> ps.Job:
@@ -132,12 +121,11 @@ def test_a_paused_step_before_a_union_holds_time() -> None:
     told(job, web=100, app=50)
     job.now += MINUTE
     assert told(job) == ["timer at 99: 50"]
-    command = '{{"id": "{}", "kind": "{}", "target": {{"step": "step 0"}}}}'
-    job.run({"commands": [("c", [command.format(1, "pause").encode()])]})
+    job.run(commands(command_to("step 0", "pause")))
     assert told(job, web=500, app=200) == ["web at 99: 500"]
     job.now += MINUTE
     assert told(job, web=501) == told(job, web=501) == ["web at 99: 501"]
-    result = job.run({"commands": [("c", [command.format(2, "resume").encode()])]})
+    result = job.run(commands(command_to("step 0", "resume")))
     texts = [(one.text, one.at) for one in result.output("told")]
     assert texts == [("step 0 at 99", 200), *(("timer at 500", at) for at in (100, 200, 500))]
 
@@ -145,8 +133,8 @@ def test_a_paused_step_before_a_union_holds_time() -> None:
 def test_what_holds_time_behind_a_union_is_told() -> None:
     job = BatchRunner(telling(steps=1))
     told(job, web=100)
-    trace = b'{"id": "1", "kind": "trace", "target": {"step": "tell"}}'
-    (found,) = msgspec.json.decode(job.run({"commands": [("c", [trace])]}).receipts[-1].details)
+    traced = job.run(commands(command_to("tell", "trace")))
+    (found,) = msgspec.json.decode(traced.receipts[-1].details)
     assert (found["watermark"], found["held_by"]) == (None, "step 0")
 
 
@@ -165,7 +153,7 @@ def test_streams_that_count_on_arrival_are_one_on_arrival() -> None:
     job = ps.Job("shop", key_groups=4)
     web, app = (job.data_stream(name, schema=Visit, event_time=ps.INGESTION_TIME) for name in ("web", "app"))
     web.union(passed(app, "step")).key_by("user").process("tell", Tell()).sink_to("told")
-    now = (NOW - EPOCH) // MILLISECOND
+    now = milliseconds_of(NOW)
     for partitions in (1, 2, 4):
         running = BatchRunner(job, parallelism=partitions)
         assert told(running, app=now + 1000) == [f"step at None: {now + 1000}"]
@@ -174,7 +162,7 @@ def test_streams_that_count_on_arrival_are_one_on_arrival() -> None:
 
 
 def windowed(job: ps.Job, stream: DataStream, assigner: ps.WindowAssigner) -> ps.Job:
-    panes = stream.key_by("user").window(assigner).process("panes", Show())
+    panes = stream.key_by("user").window(assigner).process("panes", ShowPanes())
     panes.sink_to("panes")
     panes.side_output("late").sink_to("late")
     return job

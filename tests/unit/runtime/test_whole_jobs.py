@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+from domains import CountRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,12 +50,6 @@ class Alert:
 class Quiet:
     sensor: int
     value: int
-
-
-@dataclass
-class Seen:
-    sensor: int
-    times: int
 
 
 @dataclass
@@ -110,16 +105,6 @@ class Check(ps.ConnectedProcessFunction):
             raise ValueError("step")
 
 
-class Count(ps.ProcessFunction):
-    """How many records each key has had."""
-
-    times = ps.ValueState(int)
-
-    def process_record(self, record: Any, ctx: ps.Context) -> Iterator[Seen]:
-        self.times.set((self.times.get() or 0) + 1)
-        yield Seen(ctx.key, self.times.get() or 0)
-
-
 class Judge(ps.ConnectedProcessFunction):
     """A chained step that is steered by a stream which also steers the step before it."""
 
@@ -151,8 +136,8 @@ def make_job(key_groups: int) -> ps.Job:
     )
     checked.sink_to("alerts")
     checked.side_output("quiet").sink_to("quiet")
-    readings.key_by("sensor").process("seen", Count()).sink_to("seen")
-    checked.key_by(third).process("thirds", Count()).sink_to("thirds")
+    readings.key_by("sensor").process("seen", CountRecords()).sink_to("seen")
+    checked.key_by(third).process("thirds", CountRecords()).sink_to("thirds")
     checked.key_by("sensor").connect(limits.key_by("sensor")).process("judge", Judge()).sink_to("verdicts")
     return job
 

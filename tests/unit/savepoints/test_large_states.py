@@ -16,6 +16,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from domains import Counted, CountRecords, Reading
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from property_examples import examples
@@ -169,34 +170,23 @@ def test_entries_that_are_too_many_for_the_memory_are_on_disk(monkeypatch: pytes
     assert isinstance(entries["name/19"], memoryview)
 
 
-@dataclasses.dataclass
-class Note:
-    key: int
+class Noting(CountRecords):
+    """Keeps a long text for each key as well."""
 
-
-@dataclasses.dataclass
-class Told:
-    key: int
-    count: int
-
-
-class Count(ps.ProcessFunction):
     text = ps.ValueState(str)
-    count = ps.ValueState(int)
 
-    def process_record(self, note: Note, ctx: ps.Context) -> Iterator[Told]:
-        self.count.set((self.count.get() or 0) + 1)
-        self.text.set(str(note.key) * 100)
-        yield Told(note.key, self.count.get() or 0)
+    def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Counted]:
+        self.text.set(str(ctx.key) * 100)
+        yield from super().process_record(record, ctx)
 
 
 def test_a_job_goes_on_from_a_seed_of_many_versions(tmp_path: Path) -> None:
     """As from one of a single version: it counts on, and writes a log that others can read."""
     job = ps.Job("noting", key_groups=8)
-    job.data_stream("notes", schema=Note).key_by("key").process("count", Count()).sink_to("out")
-    notes = [Note(key) for key in range(100)]
+    job.data_stream("readings", schema=Reading).key_by("room").process("count", Noting()).sink_to("out")
+    readings = [Reading(room) for room in range(100)]
     before = BatchRunner(job, parallelism=2)
-    before.run({"notes": [("0", notes)]})
+    before.run({"readings": [("0", readings)]})
     state = declared_state(job)
     stored: dict[int, Any] = {number: entries for number, (_, entries) in enumerate(before.states.items())}
 
@@ -210,5 +200,5 @@ def test_a_job_goes_on_from_a_seed_of_many_versions(tmp_path: Path) -> None:
     after = BatchRunner(job, parallelism=3)
     after.plan = dataclasses.replace(after.plan, seed=tmp_path / "seed")
     for number in range(2, 5):
-        found = after.run({"notes": [("0", notes)]}).output("out")
-        assert sorted((told.key, told.count) for told in found) == [(key, number) for key in range(100)]
+        found = after.run({"readings": [("0", readings)]}).output("out")
+        assert sorted((one.key, one.count) for one in found) == [(key, number) for key in range(100)]

@@ -7,14 +7,14 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from crashes import Crash, crashes, until_done
+from domains import CountRecords, Reading
 from rooms_job import GROUPS, KEYS, POSITIONS, committed_rooms, copied_rooms, rooms, snapshot
 from stored_jobs import captured, read_from
 
@@ -239,28 +239,9 @@ def test_every_slot_has_the_number_of_its_partition() -> None:
         assert all(0 <= number < parallelism for number in found)
 
 
-@dataclass
-class Reading:
-    id: int
-
-
-@dataclass
-class Seen:
-    id: int
-    count: int
-
-
-class Counting(ps.ProcessFunction):
-    count = ps.ValueState(int)
-
-    def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Seen]:
-        self.count.set((self.count.get() or 0) + 1)
-        yield Seen(record.id, self.count.get() or 0)
-
-
 def counting() -> ps.Job:
     job = ps.Job("counting", key_groups=GROUPS)
-    job.data_stream("readings", schema=Reading).key_by("id").process("count", Counting()).sink_to("out")
+    job.data_stream("readings", schema=Reading).key_by("room").process("count", CountRecords()).sink_to("out")
     return job
 
 
@@ -283,7 +264,7 @@ def test_a_worker_that_kept_older_tables_of_a_slot_takes_over_its_seed(tmp_path:
     after = BatchRunner(job, parallelism=2)
     after.plan = dataclasses.replace(after.plan, seed=tmp_path / "seed")
     found = after.run({"readings": [("0", readings)]}).output("out")
-    assert sorted((seen.id, seen.count) for seen in found) == [(number, 3) for number in range(8)]
+    assert sorted((one.key, one.count) for one in found) == [(number, 3) for number in range(8)]
 
 
 def test_all_slots_of_a_seed_together_hold_what_the_snapshot_does(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import small_driver
 import waiting_driver
+from left_drivers import kill_left_drivers
 
 from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics
 from penstock.server.lifecycle.statuses import JobStatus
@@ -20,7 +21,6 @@ from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.manager.scaling_state import AUTOSCALER
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
@@ -97,10 +97,7 @@ class Managed:
 
     def close(self) -> None:
         self.stop()
-        for path in self.home.root.rglob(BEGUN_FILE):
-            begun = started_process(path.parent)
-            if begun is not None:
-                kill_all(begun)
+        kill_left_drivers(self.home.root)
         self.store.close()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import small_driver
+from left_drivers import kill_left_drivers
 from rest_support import RestPlace
 
 from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
@@ -19,7 +20,6 @@ from penstock.server.api.access import Role
 from penstock.server.lifecycle.statuses import Desired, JobStatus
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
-from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 
 PATIENCE_S = 40.0
 
@@ -260,10 +260,7 @@ def test_a_job_runs_and_is_canceled(place: RestPlace, monkeypatch: pytest.Monkey
         assert [run["run"] for run in runs["items"]] == [1]
         assert place.ask("GET", f"/v1/jobs/{job_id}/log").json() == {"run": 1, "text": "", "end": 0}
     finally:
-        for path in place.home.root.rglob(BEGUN_FILE):
-            begun = started_process(path.parent)
-            if begun is not None:
-                kill_all(begun)
+        kill_left_drivers(place.home.root)
 
 
 def with_control(place: RestPlace) -> tuple[str, Path]:

@@ -12,12 +12,13 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 from rest_support import RestPlace
 from rooms_job import snapshot
+from small_metrics import metrics_of_batch
 
 from penstock.base.instants import milliseconds_of
 from penstock.bindings.secrets import redacted
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE, read_command_catalog
-from penstock.metrics.batch_metrics import BatchMetrics, BatchMetricsWriter, Lag, StepBatchMetrics, Totals
+from penstock.metrics.batch_metrics import BatchMetricsWriter, Lag, StepBatchMetrics, Totals
 from penstock.metrics.latency import Latency
 from penstock.operators.record_blocks import DeadLetter
 from penstock.server.api.access import Role
@@ -80,14 +81,12 @@ def write_batch_metrics(place: RestPlace, job_id: str, batches: range) -> None:
     for batch in batches:
         started = AT + dt.timedelta(seconds=batch)
         writer.append(
-            BatchMetrics(
+            metrics_of_batch(
+                batch,
+                started,
+                0.5,
                 job="drawn",
                 job_id="drawn-1",
-                batch=batch,
-                started=started,
-                ended=started + dt.timedelta(seconds=0.5),
-                duration_s=0.5,
-                parallelism=2,
                 records_in={"readings-0": 10},
                 records_out={"out": 5},
                 latency={"out": Latency((0, 5), 0.007, 0.0014)},

@@ -21,6 +21,7 @@ import msgspec
 import pytest
 import small_driver
 from audited_opens import opened
+from left_drivers import kill_left_drivers
 
 from penstock.client.discovery import Address
 from penstock.client.http import Server
@@ -31,7 +32,6 @@ from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager
 from penstock.server.runs.directory import ADDRESS_FILE, HomeError, ServerDirectory, make_private
-from penstock.server.runs.processes import BEGUN_FILE, kill_all, started_process
 from penstock.server.server import Announcement, ServeSettings, Started, serve
 from penstock.server.unserved import open_unserved_home
 
@@ -149,10 +149,7 @@ def test_the_demo_ends_with_its_server_and_other_jobs_are_named(
         assert goes_on == [[first[1]]]
         assert served(settings, ask, ends_by=ends_by) == first
     finally:
-        for path in settings.home.rglob(BEGUN_FILE):
-            begun = started_process(path.parent)
-            if begun is not None:
-                kill_all(begun)
+        kill_left_drivers(settings.home)
 
 
 def test_a_home_that_was_there_becomes_private(settings: ServeSettings) -> None:

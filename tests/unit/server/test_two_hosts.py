@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 import small_driver
+from left_drivers import kill_left_drivers
 
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
-from penstock.server.runs.processes import BEGUN_FILE, kill_all, process_of, started_process
+from penstock.server.runs.processes import process_of, started_process
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
@@ -95,10 +96,7 @@ class TwoHosts:
         return (self.service.checkpoint(job_id) / "runs").read_text().split()
 
     def close(self) -> None:
-        for path in self.root.rglob(BEGUN_FILE):
-            begun = started_process(path.parent)
-            if begun is not None:
-                kill_all(begun)
+        kill_left_drivers(self.root)
         self.store.close()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from threads_at_once import call_at_once
 
 from penstock.base.durable import NO_HARD_LINKS
 from penstock.errors import AlreadyThereError, NotThereError, SnapshotError
@@ -59,11 +60,7 @@ def test_a_file_is_created_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         except AlreadyThereError:
             pass
 
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_at_once([partial(create, number) for number in range(8)])
     assert store.read("y") == str(won[0]).encode()
     assert len(won) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "y"]

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from bound_state import AtWork
+from careless_mean import Mean, MeanOf
 
 import penstock as ps
 from penstock.errors import SchemaError, StateError, UnstorableValueError
 from penstock.state.values import CheckedValueState
-
-
-@dataclass
-class Mean:
-    total: float = 0.0
-    count: int = 0
-    last: list[float] = field(default_factory=list)
-
-
-class MeanOf(ps.AggregateFunction[float, Mean, float]):
-    """Changes the accumulator that it is given."""
-
-    def create_accumulator(self) -> Mean:
-        return Mean()
-
-    def add(self, value: float, accumulator: Mean) -> Mean:
-        accumulator.total += value
-        accumulator.count += 1
-        accumulator.last.append(value)
-        return accumulator
-
-    def get_result(self, accumulator: Mean) -> float:
-        return accumulator.total / accumulator.count
 
 
 class Unannotated(ps.AggregateFunction[Any, Any, Any]):

@@ -6,11 +6,11 @@ import copy
 import pickle
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pytest
+from domains import Counted, Reading
+from encoded_commands import command_to, commands
 
 import penstock as ps
 from penstock.errors import JobDefinitionError, StateError
@@ -24,28 +24,17 @@ def make() -> dict[Any, Any]:
     return MADE[-1]
 
 
-@dataclass
-class Reading:
-    key: int
-
-
-@dataclass
-class Seen:
-    key: int
-    cached: int
-
-
 class Caching(ps.ProcessFunction):
     cache = ps.TransientField(make)
     lock = ps.TransientField(threading.Lock)
     count = ps.ValueState(int)
 
-    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Seen]:
+    def process_record(self, reading: Reading, ctx: ps.Context) -> Iterator[Counted]:
         self.count.set((self.count.get() or 0) + 1)
-        self.cache[reading.key] = self.cache.get(reading.key, 0) + 1
+        self.cache[ctx.key] = self.cache.get(ctx.key, 0) + 1
         with self.lock:
-            yield Seen(reading.key, self.cache[reading.key])
-        if reading.key == 13:
+            yield Counted(ctx.key, self.cache[ctx.key])
+        if ctx.key == 13:
             raise ValueError("thirteen")
 
 
@@ -60,18 +49,17 @@ class Closing(Caching):
 def started(function: ps.ProcessFunction, partitions: int = 2) -> BatchRunner:
     MADE.clear()
     job = ps.Job("caching")
-    job.data_stream("readings", schema=Reading).key_by("key").process("step", function).sink_to("seen")
+    job.data_stream("readings", schema=Reading).key_by("room").process("step", function).sink_to("seen")
     return BatchRunner(job, parallelism=partitions)
 
 
 def counts(job: BatchRunner, *keys: int) -> list[int]:
     result = job.run({"readings": [("r", [Reading(key) for key in keys])]})
-    return [seen.cached for seen in sorted(result.output("seen"), key=lambda seen: seen.key)]
+    return [seen.count for seen in sorted(result.output("seen"), key=lambda seen: seen.key)]
 
 
 def clear(job: BatchRunner, name: str = "a") -> str:
-    command = msgspec.json.encode({"id": name, "kind": "clear-cache"})
-    return job.run({"commands": [("c", [command])]}).receipts[-1].status
+    return job.run(commands(command_to(None, "clear-cache", id=name))).receipts[-1].status
 
 
 def test_a_worker_keeps_it_between_micro_batches() -> None:
@@ -121,7 +109,7 @@ def test_a_function_without_one_takes_no_clear_cache() -> None:
             pass
 
     job = ps.Job("plain")
-    job.data_stream("readings", schema=Reading).key_by("key").process("step", Plain())
+    job.data_stream("readings", schema=Reading).key_by("room").process("step", Plain())
     assert clear(BatchRunner(job)) == "REJECTED"
 
 
@@ -139,5 +127,5 @@ def test_it_cannot_be_assigned() -> None:
 
     job = ps.Job("late")
     with pytest.raises(JobDefinitionError, match="'names' on the instance"):
-        job.data_stream("readings", schema=Reading).key_by("key").process("step", Late())
+        job.data_stream("readings", schema=Reading).key_by("room").process("step", Late())
     assert isinstance(Caching.cache, ps.TransientField)

@@ -1,12 +1,15 @@
-"""Types of values: one that cannot be kept is refused with those that can."""
+"""Types of values: one that cannot be kept is refused with those that can, and defaults of fields are values."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import msgspec
 import pytest
 
 import penstock as ps
 from penstock.errors import SchemaError
-from penstock.state.state_spec import value_spec
+from penstock.state.state_spec import fill_defaults, value_spec
 
 
 @pytest.mark.parametrize(("value_type", "shown"), [(set, "set"), (object, "object"), (5, "5")])
@@ -17,3 +20,15 @@ def test_a_type_that_cannot_be_kept_is_told(value_type: object, shown: str) -> N
     ):
         value_spec("seen", value_type)
     assert ps.ValueState(int)
+
+
+@dataclass
+class Listed:
+    name: str
+    weight: int = 3
+
+
+def test_a_value_has_its_defaults_wherever_it_goes() -> None:
+    """Fields that a sender leaves out are kept, stored and replied like others."""
+    found = fill_defaults(msgspec.json.decode(b'[{"name": "x"}]', type=list[Listed]))
+    assert msgspec.to_builtins(found) == [{"name": "x", "weight": 3}]

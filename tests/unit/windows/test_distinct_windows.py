@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from encoded_commands import command_to, commands
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -255,15 +256,13 @@ def test_the_accuracy_is_a_setting() -> None:
     """Commands change it within its bounds; a trace tells it."""
     job = BatchRunner(described(tumbling))
 
-    def command(number: int, kind: str, payload: Any) -> Any:
-        told = {"id": f"{number}", "kind": kind, "target": {"step": "step"}, "payload": payload}
-        return job.run({"commands": [("c", [msgspec.json.encode(told)])]}).receipts[-1]
+    def send(kind: str, payload: Any = None) -> Any:
+        return job.run(commands(command_to("step", kind, payload))).receipts[-1]
 
-    assert command(1, "set", {"accuracy": 0.25}).status == "APPLIED"
-    for number, bad in enumerate([0.3, 0.001, "fine", None]):
-        receipt = command(10 + number, "set", {"accuracy": bad})
-        assert receipt.status == "REJECTED"
-    (traced,) = msgspec.json.decode(command(30, "trace", None).details)
+    assert send("set", {"accuracy": 0.25}).status == "APPLIED"
+    for bad in (0.3, 0.001, "fine", None):
+        assert send("set", {"accuracy": bad}).status == "REJECTED"
+    (traced,) = msgspec.json.decode(send("trace").details)
     assert traced["settings"] == {"accuracy": 0.25, "allowed_lateness": "0s", "size": "10ms"}
     run(job, *[Visit("a", 1, number) for number in range(5_000)])
     ((_, _, _, found),) = run(job, ends=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from encoded_commands import command_to
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -180,9 +181,7 @@ STAGES = st.lists(
 
 def command(number: int, what: str) -> bytes:
     kind, payload = ("set", {"size": f"{5 + number}ms"}) if what == "size" else (what, None)
-    return msgspec.json.encode(
-        {"id": f"{number}", "kind": kind, "payload": payload, "target": {"step": STEP}}
-    )
+    return command_to(STEP, kind, payload, id=f"{number}")
 
 
 def numbers_of(result: BatchOutcome, stream: str) -> list[int]:

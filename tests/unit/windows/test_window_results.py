@@ -7,19 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from domains import Sale
 
 import penstock as ps
 from penstock.errors import SchemaError
 from penstock.testing.batch_runner import NOW, BatchRunner
-
-
-@dataclass
-class Sale:
-    """A sale."""
-
-    shop: str
-    day: int
-    amount: float
 
 
 @dataclass

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from domains import Visit
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
+from replays import run_and_replay
 from rescaling import MOVES, again_after
 from window_driver import made_assigner, made_trigger, ms
 from window_reference import windowed
@@ -22,27 +24,20 @@ from penstock.testing.batch_runner import BatchRunner
 
 
 @dataclass
-class Click:
-    page: str
-    at: int
-    user: int = 0
-
-
-@dataclass
 class Count:
-    page: str
+    user: str
     value: float
 
 
 def top(one: Any, other: Any) -> Any:
-    return max(one, other, key=lambda count: (count.value, count.page))
+    return max(one, other, key=lambda count: (count.value, count.user))
 
 
 def job_of(lateness: str = "0s", again: str = "0s") -> ps.Job:
-    """The page with the most clicks in each ten milliseconds."""
+    """The user with the most visits in each ten milliseconds."""
     job = ps.Job("j", key_groups=5)
-    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
-    windowed = clicks.key_by("page").window(ps.TumblingWindows("10ms")).allowed_lateness(lateness)
+    visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
+    windowed = visits.key_by("user").window(ps.TumblingWindows("10ms")).allowed_lateness(lateness)
     counts = windowed.count("counts")
     counts.sink_to("counts")
     tops = counts.window_all(ps.TumblingWindows("10ms")).allowed_lateness(again).reduce("top", top)
@@ -51,15 +46,15 @@ def job_of(lateness: str = "0s", again: str = "0s") -> ps.Job:
     return job
 
 
-def run(job: BatchRunner, *clicks: Click, ends: bool = False) -> BatchOutcome:
-    result = job.run({"clicks": [("p", clicks)]} if clicks else {}, ends=ends)
+def run(job: BatchRunner, *visits: Visit, ends: bool = False) -> BatchOutcome:
+    result = job.run({"visits": [("p", visits)]} if visits else {}, ends=ends)
     assert not result.dead_letters
     return result
 
 
 def told(result: BatchOutcome, sink: str = "top") -> list[tuple[str, int, float]]:
-    """Page, start and number of clicks."""
-    return [(one.page, (one.window_start - EPOCH) // MILLISECOND, one.value) for one in result.output(sink)]
+    """User, start and number of visits."""
+    return [(one.user, (one.window_start - EPOCH) // MILLISECOND, one.value) for one in result.output(sink)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -67,10 +62,10 @@ def test_the_second_windows_fire_with_the_first(partitions: int) -> None:
     """In the same micro-batch, once the watermark is behind both; nothing is late."""
     job = BatchRunner(job_of(), parallelism=partitions)
     first = run(
-        job, Click("a", 1), Click("b", 2), Click("a", 9), Click("b", 12), Click("c", 5), Click("a", 19)
+        job, Visit("a", 1), Visit("b", 2), Visit("a", 9), Visit("b", 12), Visit("c", 5), Visit("a", 19)
     )
     assert told(first) == [("a", 0, 2.0)]
-    assert told(run(job, Click("b", 18), Click("b", 25), Click("c", 40))) == [("b", 10, 2.0), ("b", 20, 1.0)]
+    assert told(run(job, Visit("b", 18), Visit("b", 25), Visit("c", 40))) == [("b", 10, 2.0), ("b", 20, 1.0)]
     last = run(job, ends=True)
     assert told(last) == [("c", 40, 1.0)]
     assert not last.counts("late")
@@ -80,8 +75,8 @@ def test_what_late_records_fire_counts_at_the_same_time() -> None:
     """The second window has been cleaned up by then, unless it has a lateness of its own."""
     for again, expected in (("0s", ([], [("a", 0, 2.0)])), ("30ms", ([("a", 0, 2.0)], []))):
         job = BatchRunner(job_of("30ms", again))
-        assert told(run(job, Click("a", 1), Click("b", 12))) == [("a", 0, 1.0)]
-        late = run(job, Click("a", 2))
+        assert told(run(job, Visit("a", 1), Visit("b", 12))) == [("a", 0, 1.0)]
+        late = run(job, Visit("a", 2))
         assert (told(late), told(late, "late")) == expected
         assert late.counts("late").get("top", 0) == len(expected[1])
 
@@ -89,17 +84,17 @@ def test_what_late_records_fire_counts_at_the_same_time() -> None:
 def test_windows_that_are_larger_or_smaller_than_the_first() -> None:
     """A result counts at the last millisecond of its window, for those behind as for any."""
     job = ps.Job("j", key_groups=2)
-    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
-    counts = clicks.key_by("page").window(ps.TumblingWindows("10ms")).count("counts")
+    visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
+    counts = visits.key_by("user").window(ps.TumblingWindows("10ms")).count("counts")
     for name, assigner in (
         ("larger", ps.TumblingWindows("20ms")),
         ("smaller", ps.TumblingWindows("4ms")),
         ("sliding", ps.SlidingWindows("20ms", "10ms")),
         ("session", ps.SessionWindows("5ms")),
     ):
-        counts.key_by("page").window(assigner).sum(name, "value").sink_to(name)
+        counts.key_by("user").window(assigner).sum(name, "value").sink_to(name)
     found = BatchRunner(job)
-    first, last = run(found, *(Click("a", at) for at in (0, 1, 12))), run(found, ends=True)
+    first, last = run(found, *(Visit("a", at) for at in (0, 1, 12))), run(found, ends=True)
     assert not first.counts("late") | last.counts("late")
     assert told(last, "larger") == [("a", 0, 3.0)]
     assert (told(first, "smaller"), told(last, "smaller")) == ([("a", 8, 2.0)], [("a", 16, 1.0)])
@@ -252,11 +247,8 @@ def test_two_levels_emit_what_the_model_applied_twice_emits(
     job = BatchRunner(two_levels(first, second), parallelism=partitions)
     for number, (records, expected) in enumerate(zip(batches, modelled(first, second, batches), strict=True)):
         inputs = {"records": [("p", records)]}
-        again = job.copy()
-        result = job.run(inputs)
+        result = run_and_replay(job, inputs, seed=number)
         assert not result.dead_letters
-        assert again.run(inputs, seed=number + 1).data == result.data
-        assert again.states == job.states
         panes = [pane for pane in expected if "late" not in pane]
         shown = [(one.key, (one.start, one.end), one.values) for one in result.output("shown")]
         assert comparable(second, shown) == comparable(
@@ -273,12 +265,7 @@ def bounds_of(pane: dict[str, Any]) -> tuple[int, int]:
 
 
 @examples(12)
-@given(
-    SPECS,
-    SPECS,
-    BATCHES,
-    st.lists(st.tuples(MOVES, st.integers(1, 4)), min_size=8, max_size=8),
-)
+@given(SPECS, SPECS, BATCHES, st.lists(st.tuples(MOVES, st.integers(1, 4)), min_size=8, max_size=8))
 def test_two_levels_are_the_same_restarted_and_rescaled(
     first: dict[str, Any], second: dict[str, Any], drawn: Any, moves: Any
 ) -> None:
@@ -327,24 +314,24 @@ def test_windows_behind_a_union_of_windows() -> None:
     class Passed(ps.ProcessFunction):
         """Gives each record as a count of one."""
 
-        def process_record(self, click: Any, ctx: ps.Context) -> Iterator[Count]:
-            yield Count(click.page, 1.0)
+        def process_record(self, visit: Visit, ctx: ps.Context) -> Iterator[Count]:
+            yield Count(visit.user, 1.0)
 
     def short(count: Any) -> Count:
-        return Count(count.page, count.value)
+        return Count(count.user, count.value)
 
     job = ps.Job("j", key_groups=5)
-    clicks = job.data_stream("clicks", schema=Click, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
-    by_page = clicks.key_by("page")
-    tens = by_page.window(ps.TumblingWindows("10ms")).count("tens").map(short)
-    fives = by_page.window(ps.TumblingWindows("5ms")).count("fives").map(short)
-    passed = by_page.process("passed", Passed())
-    together = passed.union(tens, fives).key_by("page").window(ps.TumblingWindows("20ms")).sum("all", "value")
+    visits = job.data_stream("visits", schema=Visit, event_time="at", watermarks=ps.Watermarks.bounded("0s"))
+    by_user = visits.key_by("user")
+    tens = by_user.window(ps.TumblingWindows("10ms")).count("tens").map(short)
+    fives = by_user.window(ps.TumblingWindows("5ms")).count("fives").map(short)
+    passed = by_user.process("passed", Passed())
+    together = passed.union(tens, fives).key_by("user").window(ps.TumblingWindows("20ms")).sum("all", "value")
     together.sink_to("all")
     together.side_output("late").sink_to("late")
     found = BatchRunner(job)
-    first = run(found, *(Click("a", at) for at in (0, 4, 12, 21)))
-    last = run(found, Click("b", 33), ends=True)
+    first = run(found, *(Visit("a", at) for at in (0, 4, 12, 21)))
+    last = run(found, Visit("b", 33), ends=True)
     assert told(first, "all") == [("a", 0, 9.0)]
     assert told(last, "all") == [("a", 20, 3.0), ("b", 20, 3.0)]
     assert not first.output("late") + last.output("late")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-from domains import Pane, Visit
+from domains import Pane, ShowPanes, Visit
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -16,16 +15,6 @@ from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import BatchRunner
 
 TOPIC = ("0", "1")
-
-
-class Show(ps.WindowFunction):
-    """Emits what a window holds, and how often it has fired."""
-
-    fired = ps.ValueState(int)
-
-    def process(self, key: str, records: Sequence[Visit], ctx: ps.WindowContext) -> Iterator[Pane]:
-        self.fired.set((self.fired.get() or 0) + 1)
-        yield Pane(key, ctx.window.start, ctx.window.end, [one.number for one in records])
 
 
 ASSIGNERS: dict[str, Any] = {
@@ -60,7 +49,7 @@ def described(assigner: str, trigger: str, evictor: str, lateness: str) -> ps.Jo
         windowed = windowed.trigger(given_trigger)
     if given_evictor is not None:
         windowed = windowed.evictor(given_evictor)
-    panes = windowed.process("panes", Show())
+    panes = windowed.process("panes", ShowPanes())
     panes.sink_to("panes")
     panes.side_output("late").sink_to("late")
     return job

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from threads_at_once import call_at_once
 
 from penstock.errors import CheckpointMissingError
 from penstock.server.lifecycle.decisions import Driver, DriverState, EndKind
@@ -66,11 +67,7 @@ def test_two_at_once_get_different_numbers(checkpoint: Path) -> None:
     def ask(job: str) -> None:
         given.extend(offer(checkpoint, lease(run, job)) for run in range(10))
 
-    threads = [threading.Thread(target=ask, args=(job,)) for job in ("one", "two", "three")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_at_once([partial(ask, job) for job in ("one", "two", "three")])
     assert len(set(given)) == 30
 
 

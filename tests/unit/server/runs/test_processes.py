@@ -7,13 +7,13 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from threads_at_once import call_at_once
 
 from penstock.base.durable import write_atomically
 from penstock.server.lifecycle.decisions import DriverState, EndKind
@@ -130,13 +130,7 @@ def test_a_run_is_launched_once(processes: Processes, folder: Path) -> None:
     """By however many at once, and never again when its process has begun."""
     outcomes: list[bool] = []
     several = [Processes() for _ in range(5)]
-    threads = [
-        threading.Thread(target=lambda p=p: outcomes.append(p.launch(folder, SLEEPS, b"{}"))) for p in several
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    call_at_once([lambda p=p: outcomes.append(p.launch(folder, SLEEPS, b"{}")) for p in several])
     assert sorted(outcomes) == [False] * 4 + [True]
     starter = next(p for p in several if p._started)
     kill_all(begun(starter, folder))
