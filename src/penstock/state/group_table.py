@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.records.types import empty_like
 from penstock.state.key_index import ABSENT, KeyIndex, Places
 from penstock.state.timeline import Domain, Timeline, TimerColumn
 
@@ -39,7 +40,7 @@ class GroupTable:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema: Final = schema
-        self._base = _no_rows(schema)
+        self._base = empty_like(schema)
         self._tail: list[pa.RecordBatch] = []
         self._tail_rows = 0
         self._on_disk = False
@@ -198,7 +199,3 @@ def sorted_by_key(rows: pa.RecordBatch) -> pa.RecordBatch:
     else:
         order = pc.sort_indices(keys)
     return rows.take(order)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
