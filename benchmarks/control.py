@@ -30,7 +30,7 @@ from benchmarks.running import RunningJob
 from benchmarks.topics import broker_or_own, producer
 from benchmarks.workload import Rooms
 from penstock.commands.job_receipts import read_receipts
-from penstock.commands.receipt_segments import NewLines
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["Sizes", "measure"]
@@ -74,7 +74,7 @@ class _Job(RunningJob):
         # All receipts of a storm, which are counted after it.
         kept_mb = 1 + sizes.commands_per_s * sizes.seconds * _RECEIPTS_BYTES // 2**20
         super().__init__(folder, bindings, ["--cores", str(sizes.cores), "--receipts-mb", str(kept_mb)])
-        self._new = NewLines(self.checkpoint, from_start=True)
+        self._new = NewReceipts(self.checkpoint, from_start=True)
         self._finals = 0
 
     def finals(self) -> int:

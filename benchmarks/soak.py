@@ -36,7 +36,8 @@ from benchmarks.running import RunningJob
 from benchmarks.workload import Rooms
 from penstock.bindings.parse import parse_binding
 from penstock.commands.command_sender import send_command
-from penstock.commands.receipt_history import NewReceipts, await_end
+from penstock.commands.receipt_history import await_end
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.control.commands import Command, Target
 from penstock.metrics.batch_metrics import BatchMetricsTail
 from penstock.streams.graph import COMMANDS

@@ -32,7 +32,6 @@ from penstock.state.key_groups import key_groups
 from penstock.state.shared import Setting, SharedStates
 from penstock.state.slot_tables import SlotTables
 from penstock.state.state_spec import StateSpec
-from penstock.state.values import BoundValueState
 from penstock.testing.memory_entries import MemoryEntries, Stored
 
 __all__ = [
@@ -189,7 +188,7 @@ def _changes(core: StepCore, tables: SlotTables, group: int, rows: dict[Any, Any
     state = GroupState(core.specs, tables.table(group), Cursor(None, []))
     bound = {}
     for name, declared in core.states.items():
-        made: Any = declared.bound(BoundValueState)(state.columns[name], state.cursor)
+        made: Any = declared.run_time[0](state.columns[name], state.cursor)
         made.describe(declared)
         bound[name] = made
     for key, row in rows.items():

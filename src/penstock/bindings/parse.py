@@ -45,6 +45,8 @@ from penstock.errors import BindingError
 
 __all__ = ["allowed_forms", "missing_binding", "parse_binding", "schemes", "split_definition"]
 
+_ROLES: Final[dict[Role, str]] = {"data": "data stream", "control": "control stream", "sink": "sink"}
+
 _OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
 _MAX_UNACKNOWLEDGED: Final = 65_535
 
@@ -82,15 +84,15 @@ def parse_binding(stream: str, uri: str, role: Role) -> Binding:
 
 def missing_binding(stream: str, role: Role) -> BindingError:
     """Return the error for a stream without a binding."""
-    kind = {"data": "Data stream", "control": "Control stream", "sink": "Sink"}[role]
-    return BindingError(f"{kind} {stream!r} has no binding. Add -D {stream}=URI. {allowed_forms(role)}")
+    return BindingError(
+        f"{_ROLES[role].capitalize()} {stream!r} has no binding. Add -D {stream}=URI. {allowed_forms(role)}"
+    )
 
 
 def allowed_forms(role: Role) -> str:
     """List every form of URI that a role allows, one per line."""
     forms = [s.form + _query_form(name, role) for name, s in _SCHEMES.items() if role in s.roles]
-    kind = {"data": "a data stream", "control": "a control stream", "sink": "a sink"}[role]
-    return "\n  ".join([f"Allowed for {kind}:", *forms])
+    return "\n  ".join([f"Allowed for a {_ROLES[role]}:", *forms])
 
 
 def _query_form(scheme: str, role: Role) -> str:
@@ -142,16 +144,12 @@ class _Uri:
 
     def _unknown(self, name: str, parameters: Mapping[str, Parameter]) -> str:
         if any(p.name == name and self.scheme in p.schemes for p in PARAMETERS):
-            return f"{name} has no meaning for a {_role_name(self.role)}"
+            return f"{name} has no meaning for a {_ROLES[self.role]}"
         near = difflib.get_close_matches(name, parameters, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         if self.scheme == "kafka":
             return f"unknown parameter {name!r}{hint}; use one of those below, or {CLIENT_SETTING}"
         return f"unknown parameter {name!r}{hint}"
-
-
-def _role_name(role: Role) -> str:
-    return {"data": "data stream", "control": "control stream", "sink": "sink"}[role]
 
 
 def _parse(stream: str, uri: str, role: Role) -> Binding:
@@ -165,8 +163,8 @@ def _parse(stream: str, uri: str, role: Role) -> Binding:
         raise ValueError(f"the scheme {scheme!r} is unknown{hint}")
     known = _SCHEMES[scheme]
     if role not in known.roles:
-        only = " and ".join(f"{_role_name(r)}s" for r in known.roles)
-        raise ValueError(f"{scheme}: is only for {only}, and this is a {_role_name(role)}")
+        only = " and ".join(f"{_ROLES[r]}s" for r in known.roles)
+        raise ValueError(f"{scheme}: is only for {only}, and this is a {_ROLES[role]}")
     place, _, query = rest.partition("?")
     if scheme in RABBIT_SCHEMES:
         _check_login(place, query)

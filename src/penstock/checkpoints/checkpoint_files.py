@@ -15,7 +15,7 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.spark_checkpoint import Expected, inspect
 from penstock.checkpoints.spark_state_files import damage
 from penstock.errors import CheckpointError
-from penstock.runtime.cuts import batch_numbers, read_offsets, runs_in_real_time
+from penstock.runtime.cuts import batch_numbers, newest_batch, read_offsets, runs_in_real_time
 from penstock.sources.found_files import files_found
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
@@ -61,19 +61,17 @@ def check_checkpoint(checkpoint: Checkpoint, retained: int, *, thorough: bool = 
         try:
             _check(checkpoint, lineage, retained, thorough=thorough)
         except CheckpointError:
-            before, seen = seen, _newest(checkpoint)
+            # The newest planned and committed micro-batches show whether a run is at work.
+            before, seen = (
+                seen,
+                [newest_batch(checkpoint.spark_folder / log) for log in ("offsets", "commits")],
+            )
             at_rest = at_rest + 1 if seen == before else 1
             if at_rest == _LOOKS_AT_REST or look == _MAX_LOOKS - 1:
                 raise
             time.sleep(_BETWEEN_LOOKS_S)
         else:
             return
-
-
-def _newest(checkpoint: Checkpoint) -> tuple[int, int]:
-    """Return the newest planned and committed micro-batches, which show whether a run is at work."""
-    planned, committed = (batch_numbers(checkpoint.spark_folder / log) for log in ("offsets", "commits"))
-    return max(planned, default=-1), max(committed, default=-1)
 
 
 def check_before_commit(checkpoint: Checkpoint, lineage: Lineage, retained: int, number: int) -> None:

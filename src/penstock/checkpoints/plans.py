@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.recovery import remove_state_of_nothing
-from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.cuts import batch_numbers, newest_batch
 
 __all__ = ["Plans", "pending_plan"]
 
@@ -54,7 +54,7 @@ class Plans:
     @property
     def newest(self) -> int:
         """The newest planned micro-batch; the one before the first if none is planned."""
-        return self._first + max(batch_numbers(self._offsets), default=-1)
+        return self._first + newest_batch(self._offsets)
 
     def begin(self, batch_id: int) -> None:
         """Record that a micro-batch has begun: sinks may hold a part of it from now on."""

@@ -23,7 +23,7 @@ from penstock.checkpoints.checkpoint_files import (
     newest_begun,
 )
 from penstock.errors import CheckpointError, CheckpointMovedError
-from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.cuts import batch_numbers, newest_batch
 
 __all__ = ["TornEnd", "recover", "remove_state_of_nothing", "torn_end"]
 
@@ -147,8 +147,8 @@ def remove_state_of_nothing(folder: Path) -> None:
 
 def _remove_torn_checksums(folder: Path) -> None:
     """Remove torn checksums of the newest files; Spark continues without them."""
-    committed = max(batch_numbers(folder / "commits"), default=-1)
-    planned = max(batch_numbers(folder / "offsets"), default=-1)
+    committed = newest_batch(folder / "commits")
+    planned = newest_batch(folder / "offsets")
     newest = [folder / "commits" / str(committed), folder / "offsets" / str(planned)]
     newest += (folder / "sources").glob("[0-9]*/0")
     newest += (folder / "state").glob(f"*/*/{committed + 1}_*")

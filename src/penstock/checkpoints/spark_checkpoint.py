@@ -135,8 +135,7 @@ def _check_complete(folder: Path, offsets: Sequence[int], commits: Sequence[int]
 
 def _read_offsets(path: Path, streams: int) -> tuple[dict[str, Any] | None, ...]:
     """Read the end of each stream in a micro-batch."""
-    lines = _log_lines(path, RESTORE)
-    _json_object(lines[1].encode() if len(lines) > 1 else b"", path, RESTORE)
+    lines, _ = _read_log(path, RESTORE)
     ends = tuple(None if line == "-" else _json_object(line.encode(), path, RESTORE) for line in lines[2:])
     if lines[0] == "v1" and len(ends) != streams:
         raise damage(path, f"has the offsets of {len(ends)} streams instead of {streams}")
@@ -151,16 +150,15 @@ def _read_commit(path: Path, *, is_newest: bool) -> dict[str, Any]:
             f"Restore the file from a copy of the checkpoint, or delete it: micro-batch {path.name} is then repeated, "
             "and written only where it was not."
         )
-    lines = _log_lines(path, remedy)
-    content = _json_object(lines[1].encode() if len(lines) > 1 else b"", path, remedy)
+    _, content = _read_log(path, remedy)
     found = content.get("stateUniqueIds") or {}
     if not isinstance(found, dict):
         raise damage(path, "cannot be read (stateUniqueIds)", remedy)
     return found
 
 
-def _log_lines(path: Path, remedy: str) -> list[str]:
-    """Read the lines of a file of Spark's logs; the first is the version of the format."""
+def _read_log(path: Path, remedy: str) -> tuple[list[str], dict[str, Any]]:
+    """Read the lines of a file of Spark's logs, and decode the second; the first is the version of the format."""
     try:
         data = path.read_bytes()
         lines = data.decode().splitlines()
@@ -170,7 +168,7 @@ def _log_lines(path: Path, remedy: str) -> list[str]:
         raise damage(path, "is empty", remedy)
     if not (lines[0].startswith("v") and lines[0][1:].isdecimal()):
         raise damage(path, f"begins with {lines[0][:20]!r} instead of a version", remedy)
-    return lines
+    return lines, _json_object(lines[1].encode() if len(lines) > 1 else b"", path, remedy)
 
 
 def _json_object(data: bytes, path: Path, remedy: str) -> dict[str, Any]:
@@ -206,8 +204,7 @@ def _check_description(folder: Path) -> None:
     if not numbers:
         raise damage(described, "has no file that describes the state", RESTORE_FOLDER)
     path = described / str(numbers[-1])
-    lines = _log_lines(path, RESTORE)
-    content = _json_object(lines[1].encode() if len(lines) > 1 else b"", path, RESTORE)
+    _, content = _read_log(path, RESTORE)
     for store in content.get("stateStoreInfo") or []:
         for uri in store.get("stateSchemaFilePaths") or []:
             _check_schema(folder, uri)

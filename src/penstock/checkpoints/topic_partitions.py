@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.spark_state_files import damage
-from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.cuts import newest_batch
 
 __all__ = ["Known", "keep_partitions", "known_from"]
 
@@ -43,9 +43,7 @@ def keep_partitions(
         return None
     path = checkpoint.folder / _FILE
     before = _stored(path)
-    planned, committed = (
-        max(batch_numbers(checkpoint.spark_folder / log), default=-1) for log in ("offsets", "commits")
-    )
+    planned, committed = (newest_batch(checkpoint.spark_folder / log) for log in ("offsets", "commits"))
     kept, replayed = known_from(before, lineage.first_batch + planned, planned > committed, found)
     if kept != before:
         checkpoint.save(_FILE, kept)

@@ -20,11 +20,11 @@ from penstock.commands.command_target import check_known, parse_target
 from penstock.commands.receipt_history import (
     CommandFilter,
     CommandHistory,
-    NewReceipts,
     await_end,
     find_history,
     find_newest_histories,
 )
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.control.commands import Command
 from penstock.control.receipts import Receipt
 from penstock.errors import CheckpointError, CommandRefusedError

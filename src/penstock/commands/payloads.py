@@ -49,7 +49,7 @@ def payload_key(kind: str, scope: str) -> str:
 
 def payloads_of(step: AcceptedStep) -> dict[str, Payload]:
     """Describe the payloads of all commands that a step takes, by the names of `payload_key`."""
-    known = {kind: payload_of_type(handler.payload_type) for kind, handler in _by_kind(step).items()}
+    known = {handler.kind: payload_of_type(handler.payload_type) for handler in step.handlers.values()}
     found: dict[str, Payload] = {}
     for kind in step.kinds:
         if kind in known:
@@ -90,10 +90,6 @@ def payload_of_type(payload_type: Any) -> Payload:
         # A type may need more than its schema says, as datetimes do.
         example = b""
     return Payload(words.type_of(schema), example.decode())
-
-
-def _by_kind(step: AcceptedStep) -> dict[str, Any]:
-    return {handler.kind: handler for handler in step.handlers.values()}
 
 
 def _of_set(step: AcceptedStep) -> dict[str, Payload]:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from penstock.commands.command_catalog import CommandCatalog
-from penstock.commands.receipt_segments import NewLines, receipts_backwards, receipts_in, segment_names
+from penstock.commands.receipt_segments import NewReceipts, receipts_backwards, receipts_in, segment_names
 from penstock.control.receipts import FINAL, Receipt
 
 __all__ = [
     "CommandFilter",
     "CommandHistory",
-    "NewReceipts",
     "await_end",
     "find_history",
     "find_newest_histories",
@@ -98,24 +97,6 @@ def _split(receipts: list[Receipt]) -> list[CommandHistory]:
             begun.append([])
         begun[-1].append(receipt)
     return [CommandHistory(tuple(history)) for history in begun]
-
-
-class NewReceipts:
-    """Receipts that come after its creation. Each line is read once, and earlier ones only by `older`."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        self._checkpoint: Final = checkpoint
-        self._new: Final = NewLines(checkpoint)
-        self._before: Final = segment_names(checkpoint)
-
-    def read(self, command_id: str) -> list[Receipt]:
-        """Return the receipts of a command that came since the last call."""
-        return self._new.read(command_id)
-
-    def older(self, command_id: str) -> Iterator[list[Receipt]]:
-        """Yield the receipts of a command in each older segment, newest segment first; most have none."""
-        for name in reversed(self._before):
-            yield receipts_in(self._checkpoint, name, command_id)
 
 
 def await_end(

@@ -27,7 +27,7 @@ from penstock.streams.graph import RECEIPTS
 
 __all__ = [
     "DEFAULT_RECEIPTS_BYTES",
-    "NewLines",
+    "NewReceipts",
     "SegmentWriter",
     "kept_receipts",
     "newest_mark",
@@ -194,14 +194,15 @@ class SegmentWriter:
                 path.unlink(missing_ok=True)
 
 
-class NewLines:
-    """Receipts that come after its creation, of a job that another process may run."""
+class NewReceipts:
+    """Receipts that come after its creation, of a job that another process may run. Each line is read once."""
 
     def __init__(self, checkpoint: Path, *, from_start: bool = False) -> None:
+        self._checkpoint: Final = checkpoint
         self._folder: Final = kept_receipts(checkpoint)
-        self._number, self._offset = 0, 0
-        if not from_start:
-            self._number, self._offset = newest_mark(checkpoint)
+        self._number, self._offset = (0, 0) if from_start else newest_mark(checkpoint)
+        # After the mark, so that no receipt is in neither.
+        self._before: Final = segment_names(checkpoint)
 
     def read(self, command_id: str | None = None) -> list[Receipt]:
         """Return what came since the last call, oldest first; with an id only receipts of that command.
@@ -222,6 +223,11 @@ class NewLines:
             self._offset += len(data)
             if data:
                 yield _name(number), _decode(self._folder, number, data, command_id)
+
+    def older(self, command_id: str) -> Iterator[list[Receipt]]:
+        """Yield the receipts of a command in each segment from before, newest segment first; most have none."""
+        for name in reversed(self._before):
+            yield receipts_in(self._checkpoint, name, command_id)
 
 
 def newest_mark(checkpoint: Path) -> tuple[int, int]:

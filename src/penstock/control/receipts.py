@@ -60,11 +60,11 @@ class StepTime(msgspec.Struct, frozen=True, array_like=True):
 
 def slowest_time(times: Iterable[StepTime]) -> StepTime | None:
     """Return the time of the slowest slot, or None if there are no slots."""
-    return min(times, key=_slowest_first, default=None)
-
-
-def _slowest_first(time: StepTime) -> tuple[Any, ...]:
-    return time.watermark_ms is not None, time.watermark_ms or 0, time.held_by or ""
+    return min(
+        times,
+        key=lambda time: (time.watermark_ms is not None, time.watermark_ms or 0, time.held_by or ""),
+        default=None,
+    )
 
 
 class Trace(msgspec.Struct, frozen=True, array_like=True):

@@ -17,7 +17,6 @@ from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec
 from penstock.state.timeline import TIMERS
 from penstock.state.unions import BoundUnionListState, Unions
-from penstock.state.values import BoundState, BoundValueState
 
 __all__ = ["Clock", "FunctionInstance", "SlotContext"]
 
@@ -59,9 +58,9 @@ class FunctionInstance:
     whole step. If `checks_values`, the states check immediately whether a new value can be stored.
     """
 
-    def __init__(self, core: StepCore, around: SlotContext, kind: type[BoundValueState]) -> None:
+    def __init__(self, core: StepCore, around: SlotContext, *, checks_values: bool) -> None:
         self.core: Final = core
-        self.checks_values: Final = kind is not BoundValueState
+        self.checks_values: Final = checks_values
         self.shared: Final = around.shared
         self.clock: Final = around.clock
         clock = self.clock
@@ -75,7 +74,7 @@ class FunctionInstance:
             for name, spec in zip(core.states, core.specs, strict=True)
         }
         for name, declared in core.states.items():
-            state: BoundState = declared.bound(kind)(self._no_columns[name], self.cursor)
+            state = declared.run_time[checks_values](self._no_columns[name], self.cursor)
             state.describe(declared)
             if isinstance(state, BoundUnionListState):
                 state.restore(around.unions[name])

@@ -50,7 +50,6 @@ from penstock.state.slot_parts import PartChange
 from penstock.state.slot_tables import SlotTables
 from penstock.state.timeline import Domain
 from penstock.state.unions import Unions
-from penstock.state.values import BoundValueState, CheckedValueState
 
 __all__ = ["BatchTime", "SlotRun"]
 
@@ -162,10 +161,10 @@ class SlotRun:
         self._shared.begin()
         with no_cyclic_collection():
             try:
-                execution = self._execute(commands, ordered, BoundValueState)
+                execution = self._execute(commands, ordered, checks_values=False)
             except UnstorableValueError:
                 self._take_back_shared()
-                execution = self._execute(commands, ordered, CheckedValueState)
+                execution = self._execute(commands, ordered, checks_values=True)
         for group, changes in execution.changes.items():
             self._tables.put(group, changes)
         self._take_over(execution)
@@ -191,14 +190,18 @@ class SlotRun:
         self,
         commands: Sequence[SlotCommand],
         blocks: Sequence[Block],
-        kind: type[BoundValueState],
+        *,
+        checks_values: bool,
     ) -> CommandExecution:
         register = self._tables.parts.load(REGISTER, register_of)
         register.take_back()
         kept = KeptOnce(SlotHeader.of(self._tables.header), register, self._standing.copy())
         context = self._slot_context(self._shared)
         execution = CommandExecution(
-            FunctionInstance(self._core, context, kind), kept, self._slot, self._tables.table
+            FunctionInstance(self._core, context, checks_values=checks_values),
+            kept,
+            self._slot,
+            self._tables.table,
         )
         execution.expect(commands)
         for admitted in commands:
@@ -311,14 +314,14 @@ class SlotRun:
         with no_cyclic_collection():
             try:
                 if self._plain is None:
-                    self._plain = self._bind(BoundValueState)
+                    self._plain = self._bind(checks_values=False)
                 result = self._process_group(self._plain, key_group, ordered, due)
             except UnstorableValueError:
                 # An error when storing the states does not reveal the record at fault. So run once more and check each
                 # value when it is set, which would be too slow to do always. (Without these checks, a value that is
                 # replaced within the same micro-batch is never stored, and so never checked.)
                 self._plain = None
-                result = self._process_group(self._bind(CheckedValueState), key_group, ordered, due)
+                result = self._process_group(self._bind(checks_values=True), key_group, ordered, due)
         self.counts += result.counts
         if result.newest_ms is not None:
             self._tables.advance_clock(result.newest_ms)
@@ -329,9 +332,9 @@ class SlotRun:
                 self._tables.merged(self._groups_of).put(result.changes)
         return result
 
-    def _bind(self, kind: type[BoundValueState]) -> FunctionInstance:
+    def _bind(self, *, checks_values: bool) -> FunctionInstance:
         """Return an instance of the function for data, for all key groups."""
-        binding = FunctionInstance(self._core, self._slot_context(self._shared), kind)
+        binding = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=checks_values)
         if self._core.windows is not None:
             self._core.windows.begin(binding.shared_states, binding.states)
         return binding

@@ -16,7 +16,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.operators.functions import ProcessFunction, declared_states, is_vectorised
+from penstock.base.declarations import declared_in
+from penstock.operators.functions import ProcessFunction, is_vectorised
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
 from penstock.operators.record_blocks import DeadLetter
@@ -119,7 +120,7 @@ class StepCore:
         assert data.key is not None
         self.key_type: Final = data.key.key_type
         self.has_key: Final = not data.key.by_place
-        self.states: Final[dict[str, KeyedState]] = declared_states(function)
+        self.states: Final[dict[str, KeyedState]] = declared_in(type(function), KeyedState)
         self.shared: Final = declared_shared(type(function))
         if stamped:
             # The version is a hidden state of each key and of the step, so it is stored like others.

@@ -33,9 +33,10 @@ from penstock.state.merged_table import StateTable
 from penstock.windows.contexts import Clock
 from penstock.windows.emissions import Emission as Pane
 from penstock.windows.emissions import SideRecord
+from penstock.windows.panes import TimerKind
 from penstock.windows.window import MIN_TIME, Window
 from penstock.windows.window_state import WINDOWS, BoundWindowState
-from penstock.windows.window_timers import NextTimer, in_time_order, next_event_timer, next_processing_timer
+from penstock.windows.window_timers import in_time_order
 
 __all__ = ["WindowRun"]
 
@@ -116,12 +117,7 @@ class WindowRun(GroupRun):
     # -- timers --
 
     def _fire(self, keys: pa.Array) -> None:
-        self._fire_all(
-            key_values(keys),
-            next_processing_timer,
-            self._operator.fire_processing_timer,
-            self._clock.processing_ms - 1,
-        )
+        self._fire_all("processing_timers", key_values(keys), self._clock.processing_ms - 1)
 
     def _fire_by_event(self, due: pa.Array) -> None:
         clock = self._binding.clock
@@ -131,19 +127,19 @@ class WindowRun(GroupRun):
             return
         self._clock.watermark_ms = clock.after_ms
         keys = [*key_values(due), *self._open.changed]
-        self._fire_all(keys, next_event_timer, self._operator.fire_event_timer, clock.after_ms)
+        self._fire_all("event_timers", keys, clock.after_ms)
         if clock.ends and self._step.is_by_clock:
             # Processing-time windows have no timers after their ends, so this loop ends.
-            self._fire_all(keys, next_processing_timer, self._operator.fire_processing_timer, END_MS)
+            self._fire_all("processing_timers", keys, END_MS)
 
-    def _fire_all(self, keys: Sequence[Any], next_timer: NextTimer, fire: Any, until_ms: int) -> None:
+    def _fire_all(self, kind: TimerKind, keys: Sequence[Any], until_ms: int) -> None:
         """Fire due timers, in the order of time and key. A timer that raises is used up, and leaves a dead letter."""
         cursor = self._binding.cursor
         found = [(key, self._open.of(key)) for key in sorted(dict.fromkeys(keys))]
-        for key, windows in in_time_order(found, next_timer, until_ms):
+        for key, windows in in_time_order(kind, found, until_ms):
             cursor.key = key
             try:
-                fire(windows, key, self._clock)
+                self._operator.fire_timer(kind, windows, key, self._clock)
             except Exception as e:  # user code may raise anything
                 cursor.take_back()
                 self._window_letter(key, None, reason_of(e))

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.runtime.bound_source import BoundSource
-from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.cuts import newest_batch
 from penstock.savepoints.snapshot_capture import positions_of
 from penstock.sources.base import topic_offsets
 from penstock.sources.file_source import FileLog
@@ -39,7 +39,7 @@ class ControlHistory:
         """Return whether committed micro-batches have not read all of it yet."""
         if not self.ends:
             return False
-        committed = max(batch_numbers(self.checkpoint.spark_folder / "commits"), default=-1)
+        committed = newest_batch(self.checkpoint.spark_folder / "commits")
         positions = positions_of(self.checkpoint, self.lineage, self.lineage.first_batch + committed)
         if all(_reaches(positions.get(stream), end) for stream, end in self.ends.items()):
             self.finish()
@@ -82,7 +82,7 @@ def control_history(
     """
     if in_real_time:
         return ControlHistory(checkpoint, lineage, {})
-    planned = max(batch_numbers(checkpoint.spark_folder / "offsets"), default=-1)
+    planned = newest_batch(checkpoint.spark_folder / "offsets")
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
     ends: dict[str, _End] = {}
     for source in sources:

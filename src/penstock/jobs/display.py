@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -44,16 +43,14 @@ class RunDisplay:
             logging.getLogger(name).addHandler(self._warnings)
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=5, transient=True)
-            self._live.__enter__()
+            self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for name in _LOGGERS:
             logging.getLogger(name).removeHandler(self._warnings)
         if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+            self._live.stop()
             self._live = None
 
     def update(self, progress: Progress) -> None:
@@ -126,13 +123,11 @@ def _batch_time(progress: Progress) -> str:
 
 
 def _lag(progress: Progress) -> str:
-    return (
-        ", ".join(f"{name} {_amount(lag)}" for name, lag in progress.lag.items() if any(lag.values())) or "-"
-    )
-
-
-def _amount(lag: dict[str, Any]) -> str:
-    return " ".join(counted(count, unit) for unit, count in lag.items())
+    behind = {name: lag for name, lag in progress.lag.items() if any(lag.values())}
+    amounts = [
+        f"{name} {' '.join(counted(n, unit) for unit, n in lag.items())}" for name, lag in behind.items()
+    ]
+    return ", ".join(amounts) or "-"
 
 
 def _watermark(found: EventTime) -> str:
@@ -187,15 +182,12 @@ def _line(progress: Progress) -> str:
     times = (
         _time_in_line(step, found, progress.late.get(step, 0)) for step, found in progress.event_time.items()
     )
+    unit = "interval" if progress.mode == "real time" else "batch"
     return (
-        f"{_unit(progress)} {progress.batch_id}: {counts} commands={progress.commands:,} "
+        f"{unit} {progress.batch_id}: {counts} commands={progress.commands:,} "
         f"dead-letters={progress.dead_letters:,} {progress.rows_per_s:,.0f} rows/s, {_speed(progress)}, "
         f"lag: {_lag(progress)}{''.join(times)}"
     )
-
-
-def _unit(progress: Progress) -> str:
-    return "interval" if progress.mode == "real time" else "batch"
 
 
 def _speed(progress: Progress) -> str:

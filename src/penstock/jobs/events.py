@@ -29,7 +29,7 @@ from penstock.base.version import __version__
 from penstock.bindings.secrets import redacted, without_secrets
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.job_receipts import by_batch
-from penstock.commands.receipt_segments import NewLines, receipts_backwards
+from penstock.commands.receipt_segments import NewReceipts, receipts_backwards
 from penstock.control.receipts import Receipt
 from penstock.errors import CheckpointError, fault_of
 from penstock.jobs.job_log import job_log
@@ -254,7 +254,7 @@ class NewEvents:
         self._with_commands: Final = with_commands
         self._inode: int | None = None
         self._offset = 0
-        self._receipts: Final = NewLines(checkpoint, from_start=from_start)
+        self._receipts: Final = NewReceipts(checkpoint, from_start=from_start)
         if not from_start:
             self._lines()
 

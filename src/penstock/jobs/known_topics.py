@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.bindings.types import Binding, KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.runtime.cuts import batch_numbers
+from penstock.runtime.cuts import newest_batch
 from penstock.savepoints.snapshot_capture import positions_of
 from penstock.sources.base import topic_offsets
 from penstock.sources.topic_identity import TopicIdentity
@@ -28,7 +28,7 @@ def known_topics(
     if not of_kafka:
         return topics, notes
     # Up to the end of a planned micro-batch, since that is done before any other.
-    planned = max(batch_numbers(checkpoint.spark_folder / "offsets"), default=-1)
+    planned = newest_batch(checkpoint.spark_folder / "offsets")
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
     for binding in of_kafka:
         # The position names one topic, which may differ from the topic of the binding.

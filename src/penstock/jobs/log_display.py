@@ -7,7 +7,6 @@ import logging
 import sys
 import time
 import traceback
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 import msgspec
@@ -107,9 +106,7 @@ class LogDisplay:
         job_log.setLevel(logging.INFO)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         logging.getLogger().removeHandler(self._handler)
         job_log.setLevel(logging.NOTSET)
 

@@ -21,6 +21,15 @@ __all__ = ["RunSettings"]
 
 # An interval ends with some tenths of a second of Spark's.
 _MIN_CHECKPOINT_INTERVAL_MS: Final = 500
+_LEAST: Final = {
+    "max_command_bytes": 1,
+    "receipts_mb": 1,
+    "metrics_mb": 1,
+    "log_mb": 1,
+    "retained_batches": 2,
+    "max_held_bytes": 0,
+    "state_memory_mb": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -131,10 +140,11 @@ class RunSettings:
             raise JobDefinitionError(
                 "A job has a batch interval in micro-batches, or a checkpoint interval in real time. Give only one."
             )
-        if self.max_command_bytes < 1:
-            raise JobDefinitionError(f"max_command_bytes is {self.max_command_bytes}; it must be at least 1.")
-        if self.max_held_bytes < 0:
-            raise JobDefinitionError(f"max_held_bytes is {self.max_held_bytes}; it must not be negative.")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                rule = f"be at least {least}" if least else "not be negative"
+                raise JobDefinitionError(f"{name} is {value}; it must {rule}.")
         if self.from_savepoint is not None and self.from_dump is not None:
             raise JobDefinitionError("A job starts from a savepoint or from a dump. Give only one of them.")
         if self.must_continue and (self.checkpoint is None or self.fresh):
@@ -142,8 +152,6 @@ class RunSettings:
             raise JobDefinitionError(
                 f"must_continue cannot be used {other}: the job would start without state."
             )
-        if self.state_memory_mb < 0:
-            raise JobDefinitionError(f"state_memory_mb is {self.state_memory_mb}; it must not be negative.")
         if self.memory_mb is not None and self.state_memory_mb != RunSettings.state_memory_mb:
             raise JobDefinitionError(
                 "memory_mb divides the memory of the job, including that for state. Leave out state_memory_mb."
@@ -153,20 +161,10 @@ class RunSettings:
                 f"memory_mb limits a job on this machine, and the master is {self.master!r}. On a cluster, set "
                 "spark.driver.memory and spark.executor.memory."
             )
-        if self.receipts_mb < 1:
-            raise JobDefinitionError(f"receipts_mb is {self.receipts_mb}; it must be at least 1.")
-        if self.metrics_mb < 1:
-            raise JobDefinitionError(f"metrics_mb is {self.metrics_mb}; it must be at least 1.")
-        if self.new_outputs_from is not None and self.new_outputs_from < 0:
-            raise JobDefinitionError(
-                f"new_outputs_from is {self.new_outputs_from}; it must be the number of a micro-batch."
-            )
-        if self.replan is not None and self.replan < 0:
-            raise JobDefinitionError(f"replan is {self.replan}; it must be the number of a micro-batch.")
-        if self.log_mb < 1:
-            raise JobDefinitionError(f"log_mb is {self.log_mb}; it must be at least 1.")
-        if self.retained_batches < 2:
-            raise JobDefinitionError(f"retained_batches is {self.retained_batches}; it must be at least 2.")
+        for name in ("new_outputs_from", "replan"):
+            number = getattr(self, name)
+            if number is not None and number < 0:
+                raise JobDefinitionError(f"{name} is {number}; it must be the number of a micro-batch.")
         if not 0 <= self.lock_timeout_s < math.inf:
             raise JobDefinitionError(f"lock_timeout_s is {self.lock_timeout_s}; it must be 0 or more.")
         if self.metrics_bind is not None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from penstock.jobs.job_log import job_log
@@ -43,9 +42,7 @@ class WorkerOutput:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ends.set()
         self._thread.join()
 

@@ -19,7 +19,8 @@ from penstock.checkpoints.unread_files import list_unread_files
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, send_command
 from penstock.commands.command_target import check_known, parse_target
-from penstock.commands.receipt_history import NewReceipts, await_end, find_history, find_newest_histories
+from penstock.commands.receipt_history import await_end, find_history, find_newest_histories
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.control.commands import AT_ONCE, Apply, Command
 from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, JobFailedError

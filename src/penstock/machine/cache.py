@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 
-__all__ = ["CacheFolderError", "cache_folder", "cache_place"]
+__all__ = ["CacheFolderError", "cache_folder", "cache_place", "write_whole"]
 
 
 class CacheFolderError(PenstockError):
@@ -35,3 +35,13 @@ def cache_folder() -> Path:
             f"The cache folder {folder} cannot be created: {e.strerror}. Set PENSTOCK_CACHE to a writable folder."
         ) from e
     return folder
+
+
+def write_whole(path: Path, content: bytes, *, executable: bool = False) -> None:
+    """Write a file so that other processes see none of it, or all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    if executable:
+        temporary.chmod(0o755)
+    temporary.replace(path)

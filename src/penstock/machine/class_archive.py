@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.machine.cache import cache_folder
+from penstock.machine.cache import cache_folder, write_whole
 from penstock.machine.jars import jars_folder, pinned_jars
 from penstock.machine.java import JavaHome
 
@@ -84,9 +84,7 @@ def make_class_archive(java: JavaHome) -> Path | None:
             return None
         _remove_unused(archive.parent)
         # The cache may be on another disk than the temporary folder.
-        temporary = archive.with_name(f".{archive.name}.{os.getpid()}")
-        temporary.write_bytes(made.read_bytes())
-        temporary.replace(archive)
+        write_whole(archive, made.read_bytes())
         archive.with_suffix(_OWNER).write_text(str(_pyspark()))
     return archive
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.machine.cache import cache_folder
+from penstock.machine.cache import cache_folder, write_whole
 from penstock.machine.trust import system_trust_store
 
 __all__ = ["JavaHome", "JavaNotFoundError", "find_java"]
@@ -157,9 +157,5 @@ def shim_home(real: Path, version: int, trust: Path | None) -> Path:
     home = cache_folder() / f"java-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     shim = home / "bin" / "java"
     if not shim.is_file():
-        shim.parent.mkdir(parents=True, exist_ok=True)
-        temporary = shim.with_name(f".java.{os.getpid()}")
-        temporary.write_text(text)
-        temporary.chmod(0o755)
-        temporary.replace(shim)
+        write_whole(shim, text.encode(), executable=True)
     return home

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.machine.cache import cache_folder
+from penstock.machine.cache import cache_folder, write_whole
 
 __all__ = ["interpreter_without"]
 
@@ -32,11 +31,7 @@ def interpreter_without(paths: Sequence[Path], forked: tuple[str, Path] | None =
     )
     place = cache_folder() / "python" / hashlib.sha256(text.encode()).hexdigest()[:16]
     if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        new = place.with_name(f"{place.name}-{os.getpid()}")
-        new.write_text(text)
-        new.chmod(0o755)
-        new.rename(place)
+        write_whole(place, text.encode(), executable=True)
     return place
 
 

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from penstock.machine.cache import cache_folder
+from penstock.machine.cache import cache_folder, write_whole
 
 __all__ = ["system_trust_store"]
 
@@ -60,9 +60,7 @@ def _convert(bundle: Path) -> Path | None:
     certificates = pem_certificates(text)
     if not certificates:
         return None
-    temporary = store.with_name(f".{store.name}.{os.getpid()}")
-    temporary.write_bytes(java_key_store(certificates))
-    temporary.replace(store)
+    write_whole(store, java_key_store(certificates))
     return store
 
 

@@ -35,7 +35,7 @@ def reason_of(error: Exception) -> str:
             lookup_line=False,
         )
         for frame, line_number in traceback.walk_tb(error.__traceback__)
-        if not _is_own(frame)
+        if _module_of(frame).partition(".")[0] != "penstock"
     ]
     lines = traceback.StackSummary.from_list(frames).format() + traceback.format_exception_only(error)
     return _strip_run("".join(lines).strip())
@@ -59,10 +59,6 @@ def misfit_reason(
     return _strip_run(f"{what} {shown} does not fit {kind!r}: {error}")
 
 
-def _is_own(frame: FrameType) -> bool:
-    return _module_of(frame).partition(".")[0] == "penstock"
-
-
 def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
@@ -80,10 +76,7 @@ def _file_of(frame: FrameType) -> str:
 def _strip_run(text: str) -> str:
     """Return the text without anything specific to this run, in characters that can be encoded anywhere."""
     # Import errors contain the path of the archive with the job's code.
-    for folder in sorted(filter(_is_archive, sys.path), key=len, reverse=True):
+    archives = [folder for folder in sys.path if folder.endswith((".zip", ".egg", ".whl"))]
+    for folder in sorted(archives, key=len, reverse=True):
         text = text.replace(folder + os.sep, "")
     return _MEMORY_ADDRESS.sub(">", text).encode("utf-8", "backslashreplace").decode()
-
-
-def _is_archive(folder: str) -> bool:
-    return folder.endswith((".zip", ".egg", ".whl"))

@@ -21,7 +21,6 @@ from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
 from penstock.state.cursor import Cursor
 from penstock.state.timer import Timer, Timers
-from penstock.state.values import KeyedState
 
 __all__ = ["BatchContext", "CommandContext", "ConnectedProcessFunction", "Context", "ProcessFunction"]
 
@@ -307,14 +306,6 @@ class ConnectedProcessFunction(ProcessFunction):
 def is_vectorised(function: ProcessFunction) -> bool:
     """Return whether the function overrides `process_batch`."""
     return type(function).process_batch is not ProcessFunction.process_batch
-
-
-def declared_states(function: ProcessFunction) -> dict[str, KeyedState]:
-    """Return the states that the function's class declares, base classes first."""
-    found: dict[str, KeyedState] = {}
-    for cls in reversed(type(function).__mro__):
-        found.update({name: value for name, value in vars(cls).items() if isinstance(value, KeyedState)})
-    return found
 
 
 def check_function(function: Any, step: str, *, connected: bool) -> ProcessFunction:

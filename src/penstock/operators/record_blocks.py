@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.operators.event_times import EVENT_TIME
-from penstock.records.json_lines import python_values
-from penstock.records.types import BadRecord, RecordType
+from penstock.records.types import BadRecord, RecordType, python_values
 
 __all__ = [
     "KEY",

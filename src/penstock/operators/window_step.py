@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.base.declarations import declared_in
 from penstock.base.instants import FIRST_MS, LAST_MS
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.functions import ProcessFunction, result_record_type
@@ -22,7 +23,7 @@ from penstock.records.schemas import without_none
 from penstock.records.types import Field, RecordType, type_of_fields
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.state_spec import value_spec
-from penstock.state.transient import declared_transient
+from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
 from penstock.windows.assigners import GlobalWindows
 from penstock.windows.emissions import Emission
@@ -314,7 +315,7 @@ def _inside(trigger: Trigger) -> Trigger:
 
 def _check_declared(function: type) -> None:
     """Raise JobDefinitionError when a window function declares something that only process functions may."""
-    for name, found in [*declared_shared(function).items(), *declared_transient(function).items()]:
+    for name, found in [*declared_shared(function).items(), *declared_in(function, TransientField).items()]:
         raise JobDefinitionError(
             f"{function.__name__} declares {name!r}, a {type(found).__name__}, but a window function can only have "
             "keyed states. Declare it in a process function after the windows."
@@ -344,8 +345,7 @@ def window_step(spec: WindowSpec, record_type: RecordType, output: WindowOutput)
     names: dict[str, Any] = {}
     if function is not None:
         _check_declared(type(function))
-        for cls in reversed(type(function).__mro__):
-            names.update({name: state for name, state in vars(cls).items() if isinstance(state, KeyedState)})
+        names.update(declared_in(type(function), KeyedState))
     for name, parameter in parameters_of(spec, WindowOperator(spec)).items():
         if name in names:
             raise JobDefinitionError(

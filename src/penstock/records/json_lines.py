@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.records.types import RecordType
+from penstock.records.types import RecordType, python_values
 
-__all__ = ["JsonLines", "python_values"]
+__all__ = ["JsonLines"]
 
 
 class JsonLines:
@@ -31,16 +31,3 @@ class JsonLines:
         r"""Return all records as lines, each ending in `\n`."""
         columns = [python_values(batch.column(name)) for name in self._names]
         return self._encoder.encode_lines(list(map(self._row, *columns)))
-
-
-def python_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column as plain Python values, maps as dicts."""
-    values: list[Any]
-    if pa.types.is_nested(column.type):
-        values = column.to_pylist(maps_as_pydicts="strict")
-    elif column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        # NumPy's tolist is several times faster than Arrow's.
-        values = column.to_numpy(zero_copy_only=False).tolist()
-    else:
-        values = column.to_pylist()
-    return values

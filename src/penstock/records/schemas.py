@@ -121,11 +121,10 @@ def arrow_type_of(python_type: Any, inside: tuple[type, ...] = ()) -> pa.DataTyp
         dataclasses.is_dataclass(python_type) or issubclass(python_type, msgspec.Struct)
     ):
         return pa.struct(list(_of_class(python_type, inside).schema))
-    raise SchemaError(f"the type {python_type!r} cannot be stored. Use {_allowed_types()}.")
-
-
-def _allowed_types() -> str:
-    return "bool, int, float, str, bytes, datetime, date, Decimal, Enum, list, dict or a dataclass of these"
+    raise SchemaError(
+        f"the type {python_type!r} cannot be stored. Use bool, int, float, str, bytes, datetime, date, Decimal, Enum, "
+        "list, dict or a dataclass of these."
+    )
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:

@@ -32,6 +32,7 @@ __all__ = [
     "RecordType",
     "concat_batches",
     "empty_like",
+    "python_values",
     "rows_where",
     "struct_class",
     "type_of_fields",
@@ -98,6 +99,16 @@ class CustomColumnCodec:
         raise NotImplementedError
 
 
+def python_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column as plain Python values, maps as dicts."""
+    if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        # NumPy's tolist is several times faster than Arrow's, and exact for these types.
+        return typing.cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
+    # By default Arrow returns maps as lists of pairs. Without maps that default is much faster.
+    as_dicts: Any = {"maps_as_pydicts": "strict"} if pa.types.is_nested(column.type) else {}
+    return typing.cast("list[Any]", column.to_pylist(**as_dicts))
+
+
 @dataclasses.dataclass(frozen=True)
 class Field:
     """One field of a record.
@@ -136,15 +147,9 @@ class Field:
         """Return the values of a column as user code sees them."""
         if isinstance(self.python_type, CustomColumnCodec):
             return self.python_type.to_python(column)
+        values = python_values(column)
         if self.plain:
-            if column.null_count == 0 and (
-                pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-            ):
-                # NumPy's tolist is several times faster than Arrow's, and exact for these types.
-                return typing.cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
-            return typing.cast("list[Any]", column.to_pylist())
-        # By default Arrow returns maps as lists of pairs.
-        values = column.to_pylist(maps_as_pydicts="strict")
+            return values
         if self.enum is not None:
             members = {value: None if value is None else self.enum(value) for value in set(values)}
             return [members[value] for value in values]
@@ -332,7 +337,7 @@ def _note(reasons: npt.NDArray[Any] | None, bad: npt.NDArray[Any], reason: str) 
 
 def empty_like(schema: pa.Schema) -> pa.RecordBatch:
     """Return a record batch without rows."""
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def concat_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -17,6 +17,7 @@ __all__ = [
     "INTERVALS",
     "Cut",
     "batch_numbers",
+    "newest_batch",
     "newest_cut",
     "oldest_ends",
     "read_cut",
@@ -58,6 +59,11 @@ def batch_numbers(log: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted(int(name) for name in names if name.isdecimal())
+
+
+def newest_batch(log: Path) -> int:
+    """Return the newest micro-batch number in one of Spark's logs, -1 without one."""
+    return max(batch_numbers(log), default=-1)
 
 
 def read_offsets(path: Path, streams: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -44,8 +44,9 @@ from penstock.runtime.router import dead_letter_rows
 from penstock.runtime.seed import seed_folder, take_over
 from penstock.state.kept_slots import SlotCache, kept_slots
 from penstock.state.key_groups import key_groups
-from penstock.state.slot_log import HEAD, Entries
+from penstock.state.slot_log import HEAD
 from penstock.state.slot_tables import SlotTables
+from penstock.state.stored_blocks import Entries
 from penstock.streams.graph import Port, ProcessNode
 
 __all__ = ["Level", "StoredStates"]

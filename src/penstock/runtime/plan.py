@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.base.declarations import declared_in
 from penstock.engine.command_validation import AcceptedStep, Accepting
 from penstock.engine.slot import Slot
 from penstock.engine.step import StepCore, StepInput
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.functions import ProcessFunction, declared_states
+from penstock.operators.functions import ProcessFunction
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, block_schema
 from penstock.operators.watermarks import INGESTION_TIME, InputWatermarkRule
@@ -31,7 +32,8 @@ from penstock.operators.window_step import WindowStep
 from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
-from penstock.state.transient import declared_transient
+from penstock.state.transient import TransientField
+from penstock.state.values import KeyedState
 from penstock.streams.graph import (
     Graph,
     Port,
@@ -274,9 +276,9 @@ def _accepted(node: ProcessNode) -> AcceptedStep:
         step=node.step,
         key_type=node.key.key_type if has_key else pa.null(),
         handlers=declared_handlers(function),
-        states=declared_states(node.function) if has_key else {},
+        states=declared_in(type(node.function), KeyedState) if has_key else {},
         settings=settings,
         timed=node.edges[-1].time is not None,
         has_cache=function.clear_cache is not ProcessFunction.clear_cache
-        or bool(declared_transient(function)),
+        or bool(declared_in(function, TransientField)),
     )

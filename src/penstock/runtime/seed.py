@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from penstock.runtime.packed_rows import WAKE, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
-from penstock.state.slot_log import Entries
-from penstock.state.stored_blocks import Content
+from penstock.state.stored_blocks import Content, Entries
 
 __all__ = ["SeedEntries", "SlotReader", "read_seed", "seed_folder", "take_over", "wake_slots"]
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedState, DescribedStep, JobState
 from penstock.engine.slot import Header, header_of, held_name, merge_headers
+from penstock.records.types import empty_like
 from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.seed import SlotReader
 from penstock.snapshots.manifest import Manifest
@@ -200,7 +201,7 @@ def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatc
     if rows is None and state.renamed_from is not None:
         rows = found.get(state.renamed_from)
     if rows is None:
-        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+        return empty_like(schema)
     return pa.RecordBatch.from_arrays(conform(rows, schema).columns, schema=schema)
 
 

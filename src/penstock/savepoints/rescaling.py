@@ -39,9 +39,7 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
     The checkpoint must be locked, and its job stopped between two micro-batches. Raises CheckpointError when the last
     micro-batch is not finished, and for a parallelism that the key groups do not allow.
     """
-    lineage = checkpoint.stored_lineage()
-    if lineage is None:
-        raise CheckpointError(f"{checkpoint.folder} is not a checkpoint of a job.")
+    lineage = checkpoint.known_lineage()
     if not 1 <= parallelism <= lineage.key_groups:
         raise CheckpointError(
             f"The parallelism is {parallelism}; it must be from 1 to {lineage.key_groups}, the number of key groups."
@@ -68,8 +66,7 @@ def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState, re
     The stored state is read under its old declarations only once: otherwise names and values that the job has dropped
     would come back when it declares them again. Raises CheckpointError when the last micro-batch is not finished.
     """
-    lineage = checkpoint.stored_lineage()
-    assert lineage is not None
+    lineage = checkpoint.known_lineage()
     if not _has_state(checkpoint, lineage):
         return lineage
     _check_between(

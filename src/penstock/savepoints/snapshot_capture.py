@@ -55,7 +55,7 @@ class Capture:
 
 def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> Manifest:
     """Write a snapshot. It exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
-    lineage = _lineage_of(checkpoint)
+    lineage = checkpoint.known_lineage()
     store = open_store(wanted.uri)
     if store.exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {wanted.uri} already. Choose another place.")
@@ -71,7 +71,8 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
         except CheckpointError:
             # Spark's first read takes a while, in which a fast job may go on so far that the micro-batch is no longer
             # kept. The next read is fast.
-            if _is_kept(checkpoint, lineage, number) or wanted.batch is not None or store.list() != there:
+            is_kept = number - lineage.first_batch in batch_numbers(checkpoint.spark_folder / "commits")
+            if is_kept or wanted.batch is not None or store.list() != there:
                 raise
     raise AssertionError
 
@@ -106,14 +107,7 @@ def _capture_batch(
 
 def check_committed(checkpoint: Checkpoint, batch: int | None) -> None:
     """Raise CheckpointError unless the micro-batch, or any with None, can be captured. Needs no Spark."""
-    committed_batch(checkpoint, _lineage_of(checkpoint), batch)
-
-
-def _lineage_of(checkpoint: Checkpoint) -> Lineage:
-    lineage = checkpoint.stored_lineage()
-    if lineage is None:
-        raise CheckpointError(f"{checkpoint.folder} is not a checkpoint of a job.")
-    return lineage
+    committed_batch(checkpoint, checkpoint.known_lineage(), batch)
 
 
 def committed_batch(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
@@ -134,11 +128,6 @@ def committed_batch(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None
             f"{numbers[0]} to {numbers[-1]}."
         )
     return wanted
-
-
-def _is_kept(checkpoint: Checkpoint, lineage: Lineage, number: int) -> bool:
-    """Return whether the checkpoint can still go back to a micro-batch."""
-    return number - lineage.first_batch in batch_numbers(checkpoint.spark_folder / "commits")
 
 
 def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[str, Any]:

@@ -215,7 +215,8 @@ class _PageReader:
         places = sorted(
             (place, number)
             for number, text in enumerate(keys)
-            if self.wanted.contains in text and (place := (group, _digest(text))) > self.after
+            if self.wanted.contains in text
+            and (place := (group, hashlib.sha256(text.encode()).hexdigest()[:_DIGEST])) > self.after
         )[: self.wanted.limit + 1]
         chosen = rows.take(pa.array([number for _, number in places], pa.int64()))
         shown = [name for name in rows.schema.names if name in self.step.states and _is_shown(name)]
@@ -240,10 +241,6 @@ def _reader(step: DescribedStep, groups: int, wanted: KeysWanted) -> _PageReader
 
 def _is_shown(name: str) -> bool:
     return name in _HIDDEN or not name.startswith("__")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
 
 
 def key_of_text(text: str, step: DescribedStep) -> pa.Array:

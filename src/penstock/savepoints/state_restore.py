@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from penstock.base.durable import make_folder, sync_folder
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedStep, JobState
 from penstock.checkpoints.evolution import Change
-from penstock.engine.slot import Header, Slot, held_name, put_header
+from penstock.engine.slot import Header, held_name, put_header
 from penstock.errors import SnapshotError
+from penstock.records.types import empty_like
 from penstock.runtime.packed_rows import PackedRow, split_by_key_group
 from penstock.runtime.seed import SeedEntries, seed_folder
 from penstock.runtime.slots import slots
@@ -96,7 +97,12 @@ class _Seeding:
 
     def write(self, folder: Path, parallelism: int) -> int:
         """Write the entries of all slots, some key groups at a time; return the number of keys."""
-        found = [slot for _, slot in sorted(slots(self.key_groups, parallelism).items(), key=_first)]
+        found = [
+            slot
+            for _, slot in sorted(
+                slots(self.key_groups, parallelism).items(), key=lambda item: item[1].key_groups[0]
+            )
+        ]
         ranges = ranges_of([slot.key_groups for slot in found], self._ranges())
         place = seed_folder(folder, self.step.node, 0).parent
         make_folder(place)
@@ -157,7 +163,7 @@ class _Seeding:
                 keys = rows.column(KEY_COLUMN)
                 found |= {name: (keys, rows.column(name)) for name in rows.schema.names[1:]}
         if not found:
-            return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+            return empty_like(schema)
         keys, places = _unite({name: keys for name, (keys, _) in found.items()}, key_type)
         columns = [keys]
         for field in list(schema)[1:]:
@@ -218,10 +224,6 @@ class _Seeding:
                 "data waits in it by key group. Start with the same number of key groups, or take one after a resume."
             )
         return [row for content in contents for row in msgspec.msgpack.decode(content, type=list[PackedRow])]
-
-
-def _first(found: tuple[int, Slot]) -> int:
-    return found[1].key_groups[0]
 
 
 class _SlotWriter:

@@ -10,8 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.csv
 
-from penstock.records.json_lines import python_values
-from penstock.records.types import RecordType
+from penstock.records.types import RecordType, python_values
 
 __all__ = ["CsvRows"]
 

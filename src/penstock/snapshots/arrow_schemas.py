@@ -87,7 +87,7 @@ def columns_of(schema: pa.Schema) -> Columns:
 
 
 def _column(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": _type_json(field.type), "nullable": field.nullable}
+    return {"name": field.name, **_item(field)}
 
 
 def _item(field: pa.Field) -> dict[str, Any]:
@@ -117,17 +117,13 @@ def _type_json(kind: pa.DataType) -> Any:
 def schema_of(columns: Columns) -> pa.Schema:
     """Return the schema from the result of `columns_of`. Raises SnapshotError for anything else."""
     try:
-        return pa.schema([_field(column) for column in columns])
+        return pa.schema([_field(column["name"], column) for column in columns])
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as e:
         shown = msgspec.json.encode(columns).decode()
         raise SnapshotError(f"{shown[:200]} is not a schema of this version of penstock ({e}).") from e
 
 
-def _field(column: dict[str, Any]) -> pa.Field:
-    return pa.field(column["name"], _type_of(column["type"]), nullable=column["nullable"])
-
-
-def _item_field(name: str, column: dict[str, Any]) -> pa.Field:
+def _field(name: str, column: dict[str, Any]) -> pa.Field:
     return pa.field(name, _type_of(column["type"]), nullable=column["nullable"])
 
 
@@ -140,13 +136,13 @@ def _type_of(kind: Any) -> pa.DataType:
                 return make(*found.groups())
         raise ValueError(f"the type {kind!r} is unknown")
     if "struct" in kind:
-        return pa.struct([_field(column) for column in kind["struct"]])
+        return pa.struct([_field(column["name"], column) for column in kind["struct"]])
     if "list" in kind:
-        return pa.list_(_item_field("item", kind["list"]))
+        return pa.list_(_field("item", kind["list"]))
     if "large_list" in kind:
-        return pa.large_list(_item_field("item", kind["large_list"]))
+        return pa.large_list(_field("item", kind["large_list"]))
     keys, values = kind["map"]["keys"], kind["map"]["values"]
-    return pa.map_(_type_of(keys), _item_field("value", values), keys_sorted=kind["sorted"])
+    return pa.map_(_type_of(keys), _field("value", values), keys_sorted=kind["sorted"])
 
 
 def key_columns(schema: pa.Schema) -> tuple[str, ...]:
@@ -163,17 +159,14 @@ def missing_row(column: pa.Array, field: pa.Field) -> int | None:
         # Nothing is missing inside a null value.
         rows, inner = column.is_valid(), column.drop_null() if column.null_count else column
         children = [(inner.field(place), field.type.field(place)) for place in range(field.type.num_fields)]
-        found = _first(missing_row(child, child_field) for child, child_field in children)
+        rows_found = [missing_row(child, child_field) for child, child_field in children]
+        found = min((row for row in rows_found if row is not None), default=None)
         if found is not None and column.null_count:
             found = int(rows.to_numpy(zero_copy_only=False).nonzero()[0][found])
     elif pa.types.is_nested(field.type) and not all(inner.nullable for inner in _below(field)):
         # Rare enough to check row by row.
         found = next((row for row in range(len(column)) if _missing_below(column[row], field)), None)
     return found
-
-
-def _first(rows: Iterator[int | None]) -> int | None:
-    return min((row for row in rows if row is not None), default=None)
 
 
 def _below(field: pa.Field) -> list[pa.Field]:

@@ -26,6 +26,7 @@ from penstock.snapshots.text_rows import (
     reason_of,
     row_bounds,
     row_parts,
+    row_text,
 )
 
 __all__ = ["CsvFormat"]
@@ -196,12 +197,8 @@ class _Part:
             cells = self._read(self.rows, pa.large_binary())
         except NOT_FITTING:
             row, error = first_unfit(lambda count: self._read(count, pa.large_binary()), self.rows)
-            line = (
-                self.data[self.bounds[row] : self.bounds[row + 1]]
-                .tobytes()
-                .decode("utf-8", "backslashreplace")
-            )
-            raise self._unfit(row, "", line.rstrip("\r\n"), reason_of(error)[0]) from None
+            line = row_text(self.data, self.bounds, row)
+            raise self._unfit(row, "", line, reason_of(error)[0]) from None
         raise self._first_unfit_cell(cells)
 
     def _read(self, count: int, kind: pa.DataType) -> dict[str, pa.Array]:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from penstock.snapshots.row_sizes import element_spans
+
 __all__ = ["Digest", "Hashes", "row_hashes"]
 
 Hashes: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
@@ -143,19 +145,17 @@ def _text_hashes(column: pa.Array) -> Hashes:
 
 def _list_hashes(column: pa.Array) -> Hashes:
     """Return the hashes of lists or maps, from their elements by position and their lengths."""
-    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    low, high = int(offsets[0]), int(offsets[-1])
-    offsets = offsets - low
+    offsets, low, count = element_spans(column)
     lengths = np.diff(offsets)
-    places = (np.arange(high - low) - np.repeat(offsets[:-1], lengths)).astype(np.uint64)
+    places = (np.arange(count) - np.repeat(offsets[:-1], lengths)).astype(np.uint64)
     if pa.types.is_map(column.type):
-        parts = [column.keys.slice(low, high - low), column.items.slice(low, high - low)]
+        parts = [column.keys.slice(low, count), column.items.slice(low, count)]
     else:
-        parts = [column.values.slice(low, high - low)]
-    elements = _combine([_hashes(part) for part in parts] + [_integer_hashes(places)], high - low)
+        parts = [column.values.slice(low, count)]
+    elements = _combine([_hashes(part) for part in parts] + [_integer_hashes(places)], count)
     found = []
     for lane in elements:
-        sums = np.zeros(high - low + 1, np.uint64)
+        sums = np.zeros(count + 1, np.uint64)
         np.cumsum(lane, out=sums[1:])
         total = sums[offsets[1:]] - sums[offsets[:-1]]
         found.append(_mix(total * _STEP + (lengths.astype(np.uint64) ^ _LIST)))

@@ -20,6 +20,7 @@ from penstock.snapshots.text_rows import (
     reason_of,
     row_bounds,
     row_parts,
+    row_text,
 )
 
 __all__ = ["JsonLinesFormat"]
@@ -58,8 +59,6 @@ class JsonLinesFormat:
 
     def _unfit(self, data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], first: int) -> UnfitRowError:
         row, error = first_unfit(lambda count: self._decode(data, bounds, count), len(bounds) - 1)
-        line = (
-            data[bounds[row] : bounds[row + 1]].tobytes().decode("utf-8", "backslashreplace").rstrip("\r\n")
-        )
         reason, place = reason_of(error)
-        return UnfitRowError(first + row, place, line, reason, line=line_of(data, int(bounds[row])))
+        text, line = row_text(data, bounds, row), line_of(data, int(bounds[row]))
+        return UnfitRowError(first + row, place, text, reason, line=line)

@@ -14,9 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Bound", "row_sizes", "runs_within"]
+__all__ = ["Bound", "element_spans", "row_sizes", "runs_within"]
 
 _Sizes = npt.NDArray[np.int64]
+_VARIABLE_LENGTH = (
+    *(pa.types.is_binary, pa.types.is_large_binary),
+    *(pa.types.is_string, pa.types.is_large_string),
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def _sizes(column: pa.Array) -> _Sizes:
         return together
     if pa.types.is_nested(kind):
         return _list_sizes(column)
-    if pa.types.is_binary(kind) or pa.types.is_string(kind) or _is_large(kind):
+    if any(has_type(kind) for has_type in _VARIABLE_LENGTH):
         lengths: _Sizes = (
             pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         )
@@ -77,16 +81,18 @@ def _sizes(column: pa.Array) -> _Sizes:
     return np.full(count, -(-kind.bit_width // 8), np.int64)
 
 
-def _is_large(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
+def element_spans(column: pa.Array) -> tuple[_Sizes, int, int]:
+    """Return the offsets of the elements of lists or maps, counted from 0, and the start and length of their range."""
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    low, high = int(offsets[0]), int(offsets[-1])
+    return offsets - low, low, high - low
 
 
 def _list_sizes(column: pa.Array) -> _Sizes:
-    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    low, high = int(offsets[0]), int(offsets[-1])
+    offsets, low, count = element_spans(column)
     inner = [column.keys, column.items] if pa.types.is_map(column.type) else [column.values]
-    ends = np.zeros(high - low + 1, np.int64)
+    ends = np.zeros(count + 1, np.int64)
     for values in inner:
-        ends[1:] += np.cumsum(_sizes(values.slice(low, high - low)))
-    sizes: _Sizes = np.diff(ends[offsets - low]) + 4
+        ends[1:] += np.cumsum(_sizes(values.slice(low, count)))
+    sizes: _Sizes = np.diff(ends[offsets]) + 4
     return sizes

@@ -28,7 +28,7 @@ from penstock.snapshots.manifest import (
 )
 from penstock.snapshots.row_sizes import Bound, runs_within
 from penstock.snapshots.stores import Data, Store
-from penstock.snapshots.table_formats import FORMATS, SnapshotFormat, encode
+from penstock.snapshots.table_formats import SnapshotFormat, encode
 
 __all__ = [
     "PART_BYTES",
@@ -154,8 +154,6 @@ def write_part(
     other bytes, SnapshotError if rows do not fit the table.
     """
     kept = list(batches)
-    if format not in FORMATS:
-        raise SnapshotError(f"{format!r} is not a format of snapshots. Use one of {', '.join(FORMATS)}.")
     name = f"part-{number:05}-{piece:04}" if piece else f"part-{number:05}"
     path = f"{table_path(table.name)}/{name}.{format}"
     data = encode(kept, table.schema, format)

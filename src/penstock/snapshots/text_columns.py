@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.snapshots.row_sizes import element_spans
+
 __all__ = ["TEXT", "cell_texts", "is_plain", "json_texts", "parse_cells", "text_bytes"]
 
 TEXT: Final = pa.large_string()
@@ -82,7 +84,8 @@ def cell_texts(column: pa.Array) -> pa.Array:
     if pa.types.is_temporal(kind):
         return _calendar_texts(column)
     if _is_bytes(kind):
-        return _base64_texts(column)
+        quoted = _encode_lines(column.to_pylist())
+        return pc.if_else(column.is_valid(), pc.utf8_trim(quoted, characters='"'), _NULL)
     if pa.types.is_nested(kind):
         return pc.if_else(column.is_valid(), json_texts(column), _NULL)
     return column.cast(TEXT)
@@ -174,14 +177,6 @@ def _outside(integers: pa.Array, kind: pa.DataType) -> _Mask:
     return outside
 
 
-def _base64_texts(column: pa.Array) -> pa.Array:
-    return pc.if_else(column.is_valid(), _unquote(_encode_lines(column.to_pylist())), _NULL)
-
-
-def _unquote(texts: pa.Array) -> pa.Array:
-    return pc.utf8_trim(texts, characters='"')
-
-
 def _encode_lines(values: Sequence[Any]) -> pa.Array:
     """Encode values as JSON, one text each, in one call."""
     lines = np.frombuffer(msgspec.json.Encoder().encode_lines(values), np.uint8)
@@ -235,26 +230,19 @@ def _struct_texts(column: pa.Array) -> pa.Array:
     return _join(*pieces, _literal("}"))
 
 
-def _spans(column: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
-    """Return the offsets of each row's elements, counted from 0, and the start and length of their range."""
-    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    low, high = int(offsets[0]), int(offsets[-1])
-    return offsets - low, low, high - low
-
-
 def _group(offsets: npt.NDArray[np.int64], texts: pa.Array, brackets: str) -> pa.Array:
     groups = pa.LargeListArray.from_arrays(pa.array(offsets), texts)
     return _join(_literal(brackets[0]), pc.binary_join(groups, _literal(",")), _literal(brackets[1]))
 
 
 def _list_texts(column: pa.Array) -> pa.Array:
-    offsets, low, count = _spans(column)
+    offsets, low, count = element_spans(column)
     return _group(offsets, json_texts(column.values.slice(low, count)), "[]")
 
 
 def _map_texts(column: pa.Array) -> pa.Array:
     """Encode maps as objects if keys are texts without duplicates, otherwise as lists of pairs."""
-    offsets, low, count = _spans(column)
+    offsets, low, count = element_spans(column)
     keys, items = column.keys.slice(low, count), column.items.slice(low, count)
     key_texts, item_texts = json_texts(keys), json_texts(items)
     pairs = _join(_literal("["), key_texts, _literal(","), item_texts, _literal("]"))

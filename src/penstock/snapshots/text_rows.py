@@ -13,7 +13,16 @@ import pyarrow as pa
 
 from penstock.errors import SnapshotError
 
-__all__ = ["NOT_FITTING", "UnfitRowError", "first_unfit", "line_of", "reason_of", "row_bounds", "row_parts"]
+__all__ = [
+    "NOT_FITTING",
+    "UnfitRowError",
+    "first_unfit",
+    "line_of",
+    "reason_of",
+    "row_bounds",
+    "row_parts",
+    "row_text",
+]
 
 NOT_FITTING: Final = (pa.ArrowException, ValueError, OverflowError, TypeError)
 """The errors that decoders raise for values that do not fit."""
@@ -87,6 +96,11 @@ def row_parts(bounds: npt.NDArray[np.int64], first: int, most: int) -> Iterator[
 def line_of(data: npt.NDArray[np.uint8], position: int) -> int:
     """Return the line of a byte, counted from 1."""
     return int(np.count_nonzero(data[:position] == _NEWLINE)) + 1
+
+
+def row_text(data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], row: int) -> str:
+    """Return a row for messages, without its line end."""
+    return data[bounds[row] : bounds[row + 1]].tobytes().decode("utf-8", "backslashreplace").rstrip("\r\n")
 
 
 def first_unfit(convert: Callable[[int], Any], count: int) -> tuple[int, Exception]:

@@ -135,15 +135,12 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _yaml(content: bytes) -> Any:
-    return yaml.load(content, _Loader)  # noqa: S506 - it is the safe loader, and accepts even less
-
-
 def _as_json(uri: str, content: bytes) -> bytes:
     """Return the content of a file as JSON. Errors quote none of it: their reader may lack access to the file."""
     is_yaml = uri.endswith((".yaml", ".yml"))
     try:
-        found = _yaml(content) if is_yaml else msgspec.json.decode(content)
+        # The loader is the safe one, and accepts even less.
+        found = yaml.load(content, _Loader) if is_yaml else msgspec.json.decode(content)  # noqa: S506
         encoded = msgspec.json.encode(found)
     except MemoryError:
         raise

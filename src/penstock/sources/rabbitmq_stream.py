@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from rstream import AMQPMessage, schema
@@ -162,9 +161,7 @@ class _StreamConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def end(self) -> int:

@@ -7,7 +7,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from penstock.errors import BindingError, ExternalSystemError, JobFailedError, PenstockError
@@ -79,9 +78,7 @@ class Receiver(ABC, Generic[_Connection]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopping.set()
         self._thread.join()
         self._journal.close()

@@ -31,7 +31,9 @@ class JournaledMessages:
         self._remembered = remembered
         newest_first: list[bytes] = []
         for note in notes:
-            newest_first += reversed(_split(note))
+            newest_first += reversed(
+                [note[at : at + _DIGEST_BYTES] for at in range(0, len(note), _DIGEST_BYTES)]
+            )
             if len(newest_first) >= remembered:
                 break
         # A dict keeps the order of insertion, which here is the order of the journal.
@@ -48,7 +50,3 @@ class JournaledMessages:
             self._digests[digest] = None
         while len(self._digests) > self._remembered:
             del self._digests[next(iter(self._digests))]
-
-
-def _split(note: bytes) -> list[bytes]:
-    return [note[at : at + _DIGEST_BYTES] for at in range(0, len(note), _DIGEST_BYTES)]

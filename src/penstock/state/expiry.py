@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base.instants import EPOCH
+from penstock.base.instants import milliseconds_of
 from penstock.records.types import CustomColumnCodec
 from penstock.state.cursor import Cursor
 from penstock.state.state_column import KeyRows, StateColumn
@@ -25,8 +24,6 @@ __all__ = ["NEVER", "ExpiringColumn", "expired_rows", "expires_name", "without_e
 
 NEVER: Final = 2**63 - 1
 """The in-memory expiry time of a value that never expires; it is stored as null."""
-
-_MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 Times = npt.NDArray[np.int64]
 
@@ -71,7 +68,7 @@ class ExpiringColumn(StateColumn):
         at_ms = self._clock_ms
         time = self._cursor.time
         if self._by_event and time is not None:
-            at_ms = (time - EPOCH) // _MILLISECOND
+            at_ms = milliseconds_of(time)
         return NEVER if at_ms is None else expires_at_ms(self._ttl, at_ms)
 
     def _hide_gone(self, start: int) -> None:

@@ -17,7 +17,7 @@ from penstock.errors import SchemaError
 from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, json_decoder, value_spec
 from penstock.state.ttl import Ttl
 from penstock.state.value_copies import Copier, copier_of
-from penstock.state.values import BoundState, BoundValueState, CheckedValueState, KeyedState, ValueState
+from penstock.state.values import BoundValueState, CheckedValueState, KeyedState, ValueState
 
 __all__ = [
     "AggregateFunction",
@@ -93,10 +93,6 @@ class ReducingState(ValueState[T]):
                 f"The reduce function {self.reduce_function!r} is not a function of two values."
             )
         return super().spec()
-
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class that implements the state at run time."""
-        return CheckedReducingState if issubclass(kind, CheckedValueState) else BoundReducingState
 
     def add(self, value: T) -> None:  # noqa: ARG002  # bound states override
         """Fold a value into the value of the current key.
@@ -227,10 +223,6 @@ class AggregatingState(KeyedState, Generic[V, A, R]):
                 f"the state {self.name!r} is aggregating, so it is set to an accumulator ({kind}), not to a value: {e}"
             ) from None
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class that implements the state at run time."""
-        return CheckedAggregatingState if issubclass(kind, CheckedValueState) else BoundAggregatingState
-
     def add(self, value: V) -> None:  # noqa: ARG002  # bound states override
         """Fold a value into the accumulator of the current key.
 
@@ -281,6 +273,9 @@ class CheckedReducingState(BoundReducingState, CheckedValueState):
     __slots__ = ()
 
 
+ReducingState.run_time = (BoundReducingState, CheckedReducingState)
+
+
 class BoundAggregatingState(BoundValueState):
     """An aggregating state at run time. The function may change its accumulator, so it gets a copy."""
 
@@ -316,6 +311,9 @@ class CheckedAggregatingState(BoundAggregatingState, CheckedValueState):
     """An aggregating state that checks at once whether its accumulator can be stored."""
 
     __slots__ = ()
+
+
+AggregatingState.run_time = (BoundAggregatingState, CheckedAggregatingState)
 
 
 def _hints(method: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.records.types import empty_like
 from penstock.state.key_index import ABSENT, KeyIndex, Places
 from penstock.state.timeline import Domain, Timeline, TimerColumn
 
@@ -43,7 +44,7 @@ class GroupTable:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema: Final = schema
-        self._base = _no_rows(schema)
+        self._base = empty_like(schema)
         self._tail: list[pa.RecordBatch] = []
         # Arrow adds up the sizes of all buffers each time it is asked.
         self._tail_sizes: list[int] = []
@@ -218,10 +219,6 @@ def sorted_by_key(rows: pa.RecordBatch) -> pa.RecordBatch:
     else:
         order = pc.sort_indices(keys)
     return rows.take(order)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 @functools.cache

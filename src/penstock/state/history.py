@@ -105,10 +105,6 @@ class TemporalState(ValueState[T]):
         kind = list[version]  # type: ignore[valid-type]
         return StateSpec(self.name, kind, arrow_type_of(kind), None)
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundValueState]:
-        """Return the class that implements the state at run time."""
-        return CheckedTemporalState if kind is CheckedValueState else BoundTemporalState
-
 
 @functools.cache
 def _version_type(value_type: Any) -> type:
@@ -155,15 +151,19 @@ class BoundTemporalState(BoundValueState):
     def as_of(self, slots: npt.NDArray[np.int64], times: Sequence[dt.datetime]) -> list[Any]:
         """In `process_batch`: return for each slot the value that holds at the time, or None."""
         stored = self._column.columns().values
-        known = {int(slot): self._versions_of(stored[slot]) for slot in np.unique(slots)}
+        kind = list[self._version]  # type: ignore[name-defined]
+        known = {
+            int(slot): msgspec.convert(stored[slot] or [], kind, from_attributes=True)
+            for slot in np.unique(slots)
+        }
         found = [as_of(known[slot], time) for slot, time in zip(slots.tolist(), times, strict=True)]
         return [None if version is None else version.value for version in found]
-
-    def _versions_of(self, stored: Any) -> list[Any]:
-        return msgspec.convert(stored or [], list[self._version], from_attributes=True)  # type: ignore[name-defined]
 
 
 class CheckedTemporalState(BoundTemporalState, CheckedValueState):
     """A temporal state that checks at once whether its value can be stored."""
 
     __slots__ = ()
+
+
+TemporalState.run_time = (BoundTemporalState, CheckedTemporalState)

@@ -18,7 +18,7 @@ from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, value_spec
 from penstock.state.ttl import Ttl
 from penstock.state.undo import LONGER
-from penstock.state.values import BoundState, BoundValueState, CheckedState, CheckedValueState, KeyedState
+from penstock.state.values import BoundState, CheckedState, KeyedState
 
 __all__ = [
     "BoundListState",
@@ -86,10 +86,6 @@ class ListState(KeyedState, Generic[T]):
         item: Any = value_spec("", self._item_type).python_type
         return fill_defaults(msgspec.json.decode(data, type=list[item] | None))
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class that implements the state at run time."""
-        return CheckedListState if issubclass(kind, CheckedValueState) else BoundListState
-
     def get(self) -> list[T]:
         """Return a copy of the list of the current key; an empty list if the key has none."""
         raise self._outside()
@@ -154,14 +150,6 @@ class BoundListState(BoundState, ListState[Any]):
     def __len__(self) -> int:
         return len(self._held() or ())
 
-    def _held(self) -> list[Any] | None:
-        key = self._cursor.key
-        try:
-            held: list[Any] | None = self._values[key]
-        except KeyError:
-            held = self._column.load(key)
-        return held
-
     def _extend(self, items: list[Any]) -> None:
         held = self._held()
         if held is None:
@@ -191,6 +179,9 @@ class CheckedListState(CheckedState, BoundListState):
         # Only the new items: the others were checked when they were added.
         self._column.check_value(found)
         return found
+
+
+ListState.run_time = (BoundListState, CheckedListState)
 
 
 @dataclass(frozen=True)

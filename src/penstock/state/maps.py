@@ -22,7 +22,7 @@ from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec, fill_defaults, fit_value, value_spec
 from penstock.state.ttl import Ttl
 from penstock.state.undo import ABSENT, Undo
-from penstock.state.values import BoundState, BoundValueState, CheckedState, CheckedValueState, KeyedState
+from penstock.state.values import BoundState, CheckedState, KeyedState
 
 __all__ = ["BoundMapState", "CheckedMapState", "MapState"]
 
@@ -102,10 +102,6 @@ class MapState(KeyedState, Generic[K, V]):
         """Decode a mapping from a JSON object or an array of pairs. Raises msgspec.DecodeError when it does not fit."""
         found = fill_defaults(_decoder(self._key_type, self._value_type).decode(data))
         return dict(found) if isinstance(found, list) else found
-
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class that implements the state at run time."""
-        return CheckedMapState if issubclass(kind, CheckedValueState) else BoundMapState
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -229,14 +225,6 @@ class BoundMapState(BoundState, MapState[Any, Any]):
     def __len__(self) -> int:
         return len(self._held() or ())
 
-    def _held(self) -> dict[Any, Any] | None:
-        key = self._cursor.key
-        try:
-            held: dict[Any, Any] | None = self._values[key]
-        except KeyError:
-            held = self._column.load(key)
-        return held
-
     def _own(self, held: dict[Any, Any]) -> dict[Any, Any]:
         """Return the mapping of the current key as a copy that only the current record has changed."""
         undo = self._cursor.undo
@@ -276,6 +264,9 @@ class CheckedMapState(CheckedState, BoundMapState):
         # Only the new entries: the others were checked when they were put.
         self._column.check_value(found)
         return found
+
+
+MapState.run_time = (BoundMapState, CheckedMapState)
 
 
 @dataclass(frozen=True)

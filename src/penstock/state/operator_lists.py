@@ -9,14 +9,27 @@ import numpy.typing as npt
 
 from penstock.errors import StateError
 from penstock.state.lists import BoundListState, CheckedListState, ListState
-from penstock.state.values import BoundState, BoundValueState, CheckedValueState
+from penstock.state.values import BoundState
 
-__all__ = ["OperatorListState"]
+__all__ = ["OperatorListState", "PartListState"]
 
 T = TypeVar("T")
 
 
-class OperatorListState(ListState[T], Generic[T]):
+class PartListState(ListState[T], Generic[T]):
+    """The base of operator states: their lists belong to parts, not to keys, and never expire."""
+
+    by_key: ClassVar[bool] = False
+
+    @overload
+    def __init__(self, item_type: type[T]) -> None: ...
+    @overload
+    def __init__(self: PartListState[Any], item_type: Any) -> None: ...
+    def __init__(self, item_type: Any) -> None:
+        super().__init__(item_type)
+
+
+class OperatorListState(PartListState[T], Generic[T]):
     """A list for each part of a step without a key.
 
     All records of a source partition belong to the same part; several source partitions may share a part. When a job
@@ -35,19 +48,6 @@ class OperatorListState(ListState[T], Generic[T]):
         item_type: the type of the items, as for `ValueState`.
 
     """
-
-    by_key: ClassVar[bool] = False
-
-    @overload
-    def __init__(self, item_type: type[T]) -> None: ...
-    @overload
-    def __init__(self: OperatorListState[Any], item_type: Any) -> None: ...
-    def __init__(self, item_type: Any) -> None:
-        super().__init__(item_type)
-
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class that implements the state at run time."""
-        return _CheckedOperatorListState if issubclass(kind, CheckedValueState) else _BoundOperatorListState
 
 
 class OneList(BoundState):
@@ -78,3 +78,6 @@ class _CheckedOperatorListState(OneList, CheckedListState):
     """The list of a part that checks at once whether new items can be stored."""
 
     __slots__ = ()
+
+
+OperatorListState.run_time = (_BoundOperatorListState, _CheckedOperatorListState)

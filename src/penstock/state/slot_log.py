@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -12,12 +12,11 @@ import pyarrow as pa
 from penstock.errors import StateError
 from penstock.state.group_table import held_rows
 from penstock.state.slot_parts import StoredPart
-from penstock.state.stored_blocks import Content, as_bytes, conform
+from penstock.state.stored_blocks import Content, Entries, as_bytes, conform
 
 __all__ = [
     "HEAD",
     "LOG_FORMAT",
-    "Entries",
     "Head",
     "LogGroup",
     "LogVersion",
@@ -37,19 +36,6 @@ HEAD: Final = "head"
 """The name of the head's entry. Without it, nothing is stored."""
 # A version is stored in pieces of at most this size.
 _PIECE_BYTES: Final = 8 << 20
-
-
-class Entries(Protocol):
-    """The storage of a step's state in one slot: bytes by name."""
-
-    def get(self, name: str) -> Content | None:
-        """Return the bytes of a name, or None."""
-
-    def put(self, name: str, content: bytes) -> None:
-        """Set the bytes of a name."""
-
-    def remove(self, name: str) -> None:
-        """Remove a name."""
 
 
 class LogVersion(msgspec.Struct, array_like=True):
@@ -191,10 +177,6 @@ def needed_bytes(head: Head, entries: Entries) -> dict[str, dict[int, int]]:
     return found
 
 
-def _layout(schema: pa.Schema) -> list[tuple[int, bool, int]]:
-    return msgspec.msgpack.decode(schema.metadata[b"penstock.groups"], type=list[tuple[int, bool, int]])
-
-
 @contextmanager
 def _raise_state_errors() -> Iterator[None]:
     try:
@@ -220,7 +202,9 @@ def _parts(stored: Content) -> Iterator[_Part]:
     with _raise_state_errors():
         reader = pa.ipc.open_stream(stored)
         batch = reader.read_next_batch()
-        layout = _layout(reader.schema)
+        layout = msgspec.msgpack.decode(
+            reader.schema.metadata[b"penstock.groups"], type=list[tuple[int, bool, int]]
+        )
     start = 0
     for group, whole, count in layout:
         yield _Part(group, whole, batch.slice(start, count))

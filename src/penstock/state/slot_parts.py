@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from penstock.errors import StateError
-from penstock.state.stored_blocks import Content
+from penstock.state.stored_blocks import Entries
 
 __all__ = ["PartChange", "SlotParts", "StoredPart"]
 
@@ -24,14 +24,6 @@ T = TypeVar("T")
 
 # About how many times its stored size the object built from a part takes in memory.
 _IN_MEMORY: Final = 6
-
-
-class _Entries(Protocol):
-    """The storage of the parts: bytes by name."""
-
-    def get(self, name: str) -> Content | None: ...
-    def put(self, name: str, content: bytes) -> None: ...
-    def remove(self, name: str) -> None: ...
 
 
 class _Digest(Protocol):
@@ -61,7 +53,7 @@ class SlotParts:
     """
 
     def __init__(
-        self, entries: _Entries, stored: dict[str, StoredPart], kept: Mapping[str, Any], since: int
+        self, entries: Entries, stored: dict[str, StoredPart], kept: Mapping[str, Any], since: int
     ) -> None:
         self._entries: Final = entries
         self._stored: Final = stored

@@ -25,7 +25,6 @@ from penstock.state.merged_table import GroupsOf, MergedTable, merge_changes
 from penstock.state.slot_log import (
     HEAD,
     LOG_FORMAT,
-    Entries,
     Head,
     LogGroup,
     LogVersion,
@@ -38,6 +37,7 @@ from penstock.state.slot_log import (
     unpack,
 )
 from penstock.state.slot_parts import SlotParts
+from penstock.state.stored_blocks import Entries
 
 __all__ = ["CachedSlot", "Memory", "Only", "SlotTables"]
 

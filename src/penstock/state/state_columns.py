@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.records.json_lines import python_values
-from penstock.records.types import CustomColumnCodec, Field
+from penstock.records.types import CustomColumnCodec, Field, python_values
 from penstock.state.exchanges import Exchange
 from penstock.state.state_spec import StateSpec
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.state.widening import widen
 
-__all__ = ["EXPIRES", "RENAMED_FROM", "Content", "as_bytes", "conform"]
+__all__ = ["EXPIRES", "RENAMED_FROM", "Content", "Entries", "as_bytes", "conform"]
 
 EXPIRES: Final = "@expires"
 """The suffix of the name of the column with a state's expiry times."""
@@ -18,6 +18,19 @@ RENAMED_FROM: Final = b"renamed_from"
 
 Content: TypeAlias = bytes | memoryview
 """The stored content of a name. On disk it is a view, so that only the parts that are used are read."""
+
+
+class Entries(Protocol):
+    """The storage of a step's state in one slot: bytes by name."""
+
+    def get(self, name: str) -> Content | None:
+        """Return the bytes of a name, or None."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Set the bytes of a name."""
+
+    def remove(self, name: str) -> None:
+        """Remove a name."""
 
 
 def as_bytes(batch: pa.RecordBatch) -> bytes:

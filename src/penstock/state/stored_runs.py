@@ -9,8 +9,9 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.state.group_table import GroupTable
-from penstock.state.slot_log import HEAD, Entries, Head, head_of, needed_bytes
+from penstock.state.slot_log import HEAD, Head, head_of, needed_bytes
 from penstock.state.slot_tables import Only, SlotTables
+from penstock.state.stored_blocks import Entries
 
 __all__ = ["RUN_BYTES", "stored_runs", "stored_table"]
 

@@ -10,7 +10,6 @@ from penstock.errors import StateError
 from penstock.state.lists import BoundListState, ListState
 from penstock.state.timeline import TIMERS, Domain
 from penstock.state.timer import KeyTimers, StoredTimer
-from penstock.state.values import BoundState, BoundValueState
 
 __all__ = ["BoundTimers", "TimerState"]
 
@@ -26,10 +25,6 @@ class TimerState(ListState[StoredTimer]):
     def __init__(self) -> None:
         super().__init__(StoredTimer)
         self.name = TIMERS
-
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:  # noqa: ARG002  # names are checked at once anyway
-        """Return the class that implements the state at run time."""
-        return BoundTimers
 
 
 class BoundTimers(BoundListState, KeyTimers):
@@ -64,6 +59,10 @@ class BoundTimers(BoundListState, KeyTimers):
     @property
     def changed_keys(self) -> list[Any]:  # noqa: D102  # as declared
         return list(self._dirty)
+
+
+# Names are checked at once anyway.
+TimerState.run_time = (BoundTimers, BoundTimers)
 
 
 def _stored(at: dt.datetime, name: str, domain: str) -> StoredTimer:

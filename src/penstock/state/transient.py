@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from penstock.errors import StateError
 
-__all__ = ["Kept", "TransientField", "declared_transient"]
+__all__ = ["Kept", "TransientField"]
 
 T = TypeVar("T")
 _KEPT: Final = "__penstock_kept__"
@@ -84,11 +84,3 @@ class Kept:
             found = fields[_KEPT] = cls()
         assert isinstance(found, Kept)
         return found
-
-
-def declared_transient(owner: type) -> dict[str, TransientField[Any]]:
-    """Return the transient fields that a class declares, base classes first."""
-    found: dict[str, TransientField[Any]] = {}
-    for base in reversed(owner.__mro__):
-        found |= {name: value for name, value in vars(base).items() if isinstance(value, TransientField)}
-    return found

@@ -7,11 +7,11 @@ import typing
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from penstock.base.instants import MILLISECOND
 from penstock.errors import SchemaError
 
 __all__ = ["Ttl", "expires_at_ms"]
 
-_MILLISECOND: Final = dt.timedelta(milliseconds=1)
 _LAST_MS: Final = 2**63 - 1
 
 Touch = Literal["write", "read_and_write"]
@@ -43,7 +43,7 @@ class Ttl:
     def __post_init__(self) -> None:
         if not isinstance(self.after, dt.timedelta):
             raise SchemaError(f"A time to live is a timedelta, not {self.after!r}.")
-        if self.after < _MILLISECOND or self.after % _MILLISECOND:
+        if self.after < MILLISECOND or self.after % MILLISECOND:
             raise SchemaError(
                 f"A time to live of {self.after} cannot be kept; give whole milliseconds, at least one."
             )
@@ -57,7 +57,7 @@ class Ttl:
     @property
     def after_ms(self) -> int:
         """The time to live in milliseconds."""
-        return self.after // _MILLISECOND
+        return self.after // MILLISECOND
 
 
 def expires_at_ms(ttl: Ttl, now_ms: int) -> int:

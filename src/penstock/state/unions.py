@@ -10,7 +10,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,19 +24,17 @@ from penstock.state.group_table import KEY_COLUMN
 from penstock.state.lists import (
     BoundListState,
     CheckedListState,
-    ListState,
     column_of_parts,
     elements,
     offsets_of,
     parts_of_column,
     split_elements,
 )
-from penstock.state.operator_lists import OneList
+from penstock.state.operator_lists import OneList, PartListState
 from penstock.state.parts import PART_KEY_TYPE
 from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec, value_spec
 from penstock.state.stored_blocks import as_bytes, conform
-from penstock.state.values import BoundState, BoundValueState, CheckedValueState
 
 __all__ = ["BoundUnionListState", "UnionListState", "Unions", "unions"]
 
@@ -45,7 +43,7 @@ T = TypeVar("T")
 _FORMAT: Final = 1
 
 
-class UnionListState(ListState[T], Generic[T]):
+class UnionListState(PartListState[T], Generic[T]):
     """A list for each part of a step without a key, which has the items of all parts after a restore.
 
     A restore is a start with another number of tasks, from a savepoint or from a dump. `get` returns the items that all
@@ -65,23 +63,10 @@ class UnionListState(ListState[T], Generic[T]):
 
     """
 
-    by_key: ClassVar[bool] = False
-
-    @overload
-    def __init__(self, item_type: type[T]) -> None: ...
-    @overload
-    def __init__(self: UnionListState[Any], item_type: Any) -> None: ...
-    def __init__(self, item_type: Any) -> None:
-        super().__init__(item_type)
-
     def spec(self) -> StateSpec:
         """Return how the state is stored: the part's own items, and the number of the union that they replace."""
         item = value_spec(self._checked_name(), self._item_type)
         return StateSpec(self.name, _UnionForm(item), _UnionForm.arrow_type(item), None)
-
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class that implements the state at run time."""
-        return _CheckedUnionListState if issubclass(kind, CheckedValueState) else BoundUnionListState
 
 
 class _Own(list[Any]):
@@ -172,6 +157,9 @@ class _CheckedUnionListState(BoundUnionListState, CheckedListState):
     __slots__ = ()
 
 
+UnionListState.run_time = (BoundUnionListState, _CheckedUnionListState)
+
+
 class _Stored(msgspec.Struct):
     """The stored unions of a step: for each state the number of the union, and the items of the parts that had any."""
 
@@ -218,8 +206,8 @@ class Unions:
             raise StateError(
                 f"The stored unions have the format {known.format}; this penstock reads {_FORMAT}."
             )
-        for spec in _union_specs(specs):
-            if spec.name in known.unions:
+        for spec in specs:
+            if isinstance(spec.python_type, _UnionForm) and spec.name in known.unions:
                 number, rows = known.unions[spec.name]
                 batch = conform(
                     pa.ipc.open_stream(rows).read_next_batch(), _schema(spec.name, spec.arrow_type)
@@ -253,10 +241,6 @@ def unions(tables: Mapping[int, pa.RecordBatch], states: Mapping[str, pa.DataTyp
         batch = pa.RecordBatch.from_arrays(columns, schema=_schema(name, kind))
         found[name] = (last + 1, as_bytes(batch))
     return msgspec.msgpack.encode(_Stored(_FORMAT, found)) if found else None
-
-
-def _union_specs(specs: Sequence[StateSpec]) -> list[StateSpec]:
-    return [spec for spec in specs if isinstance(spec.python_type, _UnionForm)]
 
 
 def _schema(name: str, kind: pa.DataType) -> pa.Schema:

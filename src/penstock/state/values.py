@@ -58,9 +58,8 @@ class KeyedState:
         """Return how the state is stored. Raises SchemaError if it cannot be stored."""
         raise NotImplementedError
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the run-time class of the state that corresponds to that of a plain value state."""
-        raise NotImplementedError
+    run_time: ClassVar[tuple[type[BoundState], type[BoundState]]]
+    """The classes that implement the state at run time: the usual one, and one that checks values at once."""
 
     def clear(self) -> None:
         """Remove the value of the current key."""
@@ -131,10 +130,6 @@ class ValueState(KeyedState, Generic[T]):
         """Return how the state is stored. Raises SchemaError if its type cannot be stored."""
         return value_spec(self._checked_name(), self._value_type, self.ttl)
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class that implements the state at run time."""
-        return kind
-
     def get(self) -> T | None:
         """Return the value of the current key, or None."""
         raise self._outside()
@@ -202,6 +197,14 @@ class BoundState(KeyedState):
     def put(self, slots: npt.NDArray[np.int64], values: Any) -> None:
         """Set values, like `ValueState.put`."""
         self._put_columns(slots, values)
+
+    def _held(self) -> Any:
+        """Return the value of the current key in the form in which the column holds it, or None."""
+        key = self._cursor.key
+        try:
+            return self._values[key]
+        except KeyError:
+            return self._column.load(key)
 
     def _replace(self, held: Any) -> None:
         """Replace the value of the current key."""
@@ -272,3 +275,6 @@ class CheckedValueState(CheckedState, BoundValueState):
         fit = value if type(value) is self._exact else self._fit(value)
         self._column.check_value(fit)
         super().set(fit)
+
+
+ValueState.run_time = (BoundValueState, CheckedValueState)

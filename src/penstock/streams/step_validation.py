@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from penstock.base.declarations import declared_in
 from penstock.errors import JobDefinitionError, SchemaError
-from penstock.operators.functions import ProcessFunction, declared_states
+from penstock.operators.functions import ProcessFunction
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
 from penstock.records.types import RecordType
@@ -59,7 +60,7 @@ def check_states(function: ProcessFunction, step: str) -> None:
 
     Raises SchemaError for a type that cannot be stored, else JobDefinitionError.
     """
-    for name, state in declared_states(function).items():
+    for name, state in declared_in(type(function), KeyedState).items():
         if state.name != name:
             raise JobDefinitionError(
                 f"Step {step!r} uses one {type(state).__name__} under two names, {name!r} and {state.name!r}; declare "
@@ -91,7 +92,7 @@ def check_owners(
     Likewise for operator states in a step with a key.
     """
     has_key = key is not None and not key.by_place
-    for name, state in declared_states(function).items():
+    for name, state in declared_in(type(function), KeyedState).items():
         kind = type(state).__name__
         if state.by_key and not has_key:
             raise JobDefinitionError(
@@ -113,7 +114,7 @@ def check_owners(
 
 def check_clock(function: ProcessFunction, step: str, data: DescribedStream) -> None:
     """Raise JobDefinitionError when values expire by event time but the records have no event time."""
-    for name, state in declared_states(function).items():
+    for name, state in declared_in(type(function), KeyedState).items():
         if state.ttl is not None and state.ttl.time == "event" and data.origin.time is None:
             raise JobDefinitionError(
                 f"State {name!r} of step {step!r} expires by event time, but the records of {data.name!r} have none. "

@@ -111,8 +111,11 @@ class GridWindows(WindowAssigner):
         raise NotImplementedError
 
     def fit(self, starts: Ints, ends: Ints) -> Mask:
-        """Return which of many windows fit; see `fits`."""
+        """Return which of many windows fit; see `fits`. It must also work for the bounds of one window."""
         raise NotImplementedError
+
+    def fits(self, window: Window) -> bool:
+        return bool(self.fit(*window))  # type: ignore[arg-type]  # the same operators apply to plain integers
 
     def _remember(self, key: Any, windows: tuple[Window, ...]) -> tuple[Window, ...]:
         if len(self._cache) >= _CACHED:
@@ -153,10 +156,6 @@ class TumblingWindows(GridWindows):
     @property
     def version(self) -> int:
         return self._size.version
-
-    def fits(self, window: Window) -> bool:
-        size: int = self._size.value
-        return window.end - window.start == size and (window.start - self._offset_ms) % size == 0
 
     def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
         size = self._size.value
@@ -227,11 +226,6 @@ class SlidingWindows(GridWindows):
     def version(self) -> int:
         return self._size.version + self._slide.version
 
-    def fits(self, window: Window) -> bool:
-        size: int = self._size.value
-        slide: int = self._slide.value
-        return window.end - window.start == size and (window.start - self._offset_ms) % slide == 0
-
     def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
         size, slide = self._size.value, self._slide.value
         latest = (times_ms - (times_ms - self._offset_ms) % slide).reshape(-1, 1)
@@ -293,13 +287,6 @@ class CumulativeWindows(GridWindows):
     @property
     def version(self) -> int:
         return self._step.version + self._size.version
-
-    def fits(self, window: Window) -> bool:
-        length = window.end - window.start
-        size: int = self._size.value
-        if (window.start - self._offset_ms) % size:
-            return False
-        return length == size or (length < size and length % self._step.value == 0)
 
     def columns(self, times_ms: Ints) -> tuple[Ints, Ints]:
         step, size = self._step.value, self._size.value

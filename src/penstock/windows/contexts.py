@@ -101,23 +101,23 @@ class TriggerContext(EvictorContext):
         """
         pane = self._pane
         if time_ms not in pane.event_timers:
-            self._windows.add_event_timer(_checked(time_ms), self.window, pane)
+            self._windows.add_timer("event_timers", _checked(time_ms), self.window, pane)
 
     def register_processing_timer(self, time_ms: int) -> None:
         """Register a timer that calls `on_processing_time` when the clock reaches a time, given in ms since 1970."""
         pane = self._pane
         if time_ms not in pane.processing_timers:
-            self._windows.add_processing_timer(_checked(time_ms), self.window, pane)
+            self._windows.add_timer("processing_timers", _checked(time_ms), self.window, pane)
 
     def delete_event_timer(self, time_ms: int) -> None:
         """Delete an event-time timer, if it exists. The timer that cleans up the window cannot be deleted."""
         if time_ms != self._pane.cleanup_ms:
-            self._windows.remove_event_timer(time_ms, self.window, self._pane)
+            self._windows.remove_timer("event_timers", time_ms, self.window, self._pane)
 
     def delete_processing_timer(self, time_ms: int) -> None:
         """Delete a processing-time timer, if it exists. The timer that cleans up the window cannot be deleted."""
         if time_ms != self._pane.cleanup_ms:
-            self._windows.remove_processing_timer(time_ms, self.window, self._pane)
+            self._windows.remove_timer("processing_timers", time_ms, self.window, self._pane)
 
 
 class WindowContext(EvictorContext):

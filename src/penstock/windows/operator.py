@@ -13,7 +13,7 @@ from penstock.windows.assigners import WindowAssigner
 from penstock.windows.contexts import Clock, TriggerContext, WindowContext
 from penstock.windows.emissions import Emission, Emitted, LateRecord, SideRecord
 from penstock.windows.evictors import Evictor
-from penstock.windows.panes import OpenWindows, Pane
+from penstock.windows.panes import OpenWindows, Pane, TimerKind
 from penstock.windows.triggers import Trigger, TriggerResult
 from penstock.windows.window import MAX_TIME, MIN_TIME, Window
 from penstock.windows.window_functions import WindowContents
@@ -93,6 +93,7 @@ class WindowOperator:
         self._contents = spec.contents
         self.folds = spec.contents.folds and self.evictor is None
         self._event_time = spec.assigner.is_event_time
+        self._clock_of_end: TimerKind = "event_timers" if self._event_time else "processing_timers"
         self._merges = spec.assigner.merges
         # Processing-time windows have no lateness: their clock does not wait for records.
         self.lateness = Parameter.duration(
@@ -141,26 +142,22 @@ class WindowOperator:
         else:
             self.emitted.dropped_late += 1
 
-    def fire_event_timer(self, windows: OpenWindows, key: Any, clock: Clock) -> None:
-        """Fire the first event-time timer of a key. It must be due: not later than the watermark."""
-        time_ms, window = windows.spend_event_timer()
+    def fire_timer(self, kind: TimerKind, windows: OpenWindows, key: Any, clock: Clock) -> None:
+        """Fire the first timer of a key by one clock. It must be due: not later than the watermark, or the clock.
+
+        Only fire processing-time timers that are earlier than the clock: a window that ends at that time is closed when
+        its timer fires, and a record of the same millisecond would open it again.
+        """
+        time_ms, window = windows.spend_timer(kind)
         pane = windows.panes.get(window)
-        if pane is not None:
+        if pane is None:
+            return
+        if kind == "event_timers":
             at_ms = None if time_ms == MAX_TIME else time_ms
             due = _Due(time_ms, window, pane, self.trigger.on_event_time, self._event_time, at_ms)
-            self._on_timer(windows, key, due, clock)
-
-    def fire_processing_timer(self, windows: OpenWindows, key: Any, clock: Clock) -> None:
-        """Fire the first processing-time timer of a key. It must be due.
-
-        Only fire timers that are earlier than the clock: a window that ends at that time is closed when its timer
-        fires, and a record of the same millisecond would open it again.
-        """
-        time_ms, window = windows.spend_processing_timer()
-        pane = windows.panes.get(window)
-        if pane is not None:
+        else:
             due = _Due(time_ms, window, pane, self.trigger.on_processing_time, not self._event_time)
-            self._on_timer(windows, key, due, clock)
+        self._on_timer(windows, key, due, clock)
 
     # --- a record ---
 
@@ -378,10 +375,7 @@ class WindowOperator:
         pane.cleanup_ms = cleanup_ms
         if cleanup_ms == MAX_TIME:
             return
-        if self._event_time:
-            windows.add_event_timer(cleanup_ms, window, pane)
-        else:
-            windows.add_processing_timer(cleanup_ms, window, pane)
+        windows.add_timer(self._clock_of_end, cleanup_ms, window, pane)
 
     def _clean_up(self, windows: OpenWindows, window: Window) -> None:
         try:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from penstock.windows.window import MIN_TIME, Window
 
-__all__ = ["OpenWindows", "Pane", "WindowTimer"]
+__all__ = ["TIMER_KINDS", "OpenWindows", "Pane", "TimerKind", "WindowTimer"]
 
 WindowTimer = tuple[int, Window]
 """The time of a timer, and its window."""
+
+TimerKind: TypeAlias = Literal["event_timers", "processing_timers"]
+"""The clock of a timer, by the name of the attribute of `Pane` and `OpenWindows` that holds the timer."""
+
+TIMER_KINDS: Final[tuple[TimerKind, ...]] = get_args(TimerKind)
 
 
 class Pane:
@@ -104,11 +109,11 @@ class OpenWindows:
         """Return the windows of stored panes, with the panes' timers."""
         windows = cls()
         windows.panes = dict(panes)
-        for window, pane in windows.panes.items():
-            windows.event_timers.extend((time_ms, window) for time_ms in pane.event_timers)
-            windows.processing_timers.extend((time_ms, window) for time_ms in pane.processing_timers)
-        windows.event_timers.sort()
-        windows.processing_timers.sort()
+        for kind in TIMER_KINDS:
+            timers = getattr(windows, kind)
+            for window, pane in windows.panes.items():
+                timers.extend((time_ms, window) for time_ms in getattr(pane, kind))
+            timers.sort()
         return windows
 
     def commit(self) -> None:
@@ -135,10 +140,9 @@ class OpenWindows:
         """Remove a window and its timers."""
         pane = self.panes.pop(window)
         self.journal.append((self.panes.__setitem__, window, pane))
-        for time_ms in pane.event_timers:
-            self._remove(self.event_timers, (time_ms, window))
-        for time_ms in pane.processing_timers:
-            self._remove(self.processing_timers, (time_ms, window))
+        for kind in TIMER_KINDS:
+            for time_ms in getattr(pane, kind):
+                self._remove(getattr(self, kind), (time_ms, window))
         if self.in_order is not None:
             index = bisect_left(self.in_order, window)
             self._replace_in_order(index, index + 1, [])
@@ -153,53 +157,36 @@ class OpenWindows:
             last += 1
         return in_order[first:last]
 
-    def add_event_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """Register an event-time timer of a window, unless it exists."""
-        if time_ms not in pane.event_timers:
-            self.journal.append((setattr, pane, "event_timers", pane.event_timers))
-            pane.event_timers = (*pane.event_timers, time_ms)
-            self._insert(self.event_timers, (time_ms, window))
+    def add_timer(self, kind: TimerKind, time_ms: int, window: Window, pane: Pane) -> None:
+        """Register a timer of a window, unless it exists."""
+        times = getattr(pane, kind)
+        if time_ms not in times:
+            self.journal.append((setattr, pane, kind, times))
+            setattr(pane, kind, (*times, time_ms))
+            timers, timer = getattr(self, kind), (time_ms, window)
+            insort(timers, timer)
+            self.journal.append((_take_out, timers, timer))
 
-    def remove_event_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """Remove an event-time timer of a window, if it exists."""
-        if time_ms in pane.event_timers:
-            self.journal.append((setattr, pane, "event_timers", pane.event_timers))
-            pane.event_timers = tuple(one for one in pane.event_timers if one != time_ms)
-            self._remove(self.event_timers, (time_ms, window))
+    def remove_timer(self, kind: TimerKind, time_ms: int, window: Window, pane: Pane) -> None:
+        """Remove a timer of a window, if it exists."""
+        if time_ms in getattr(pane, kind):
+            self._drop_time(kind, time_ms, pane)
+            self._remove(getattr(self, kind), (time_ms, window))
 
-    def spend_event_timer(self) -> WindowTimer:
-        """Remove the first event-time timer, which is about to fire, and return it."""
-        timer = self.event_timers.pop(0)
-        self.journal.append((self.event_timers.insert, 0, timer))
+    def spend_timer(self, kind: TimerKind) -> WindowTimer:
+        """Remove the first timer by one clock, which is about to fire, and return it."""
+        timers: list[WindowTimer] = getattr(self, kind)
+        timer = timers.pop(0)
+        self.journal.append((timers.insert, 0, timer))
         time_ms, window = timer
         if (pane := self.panes.get(window)) is not None:
-            self.journal.append((setattr, pane, "event_timers", pane.event_timers))
-            pane.event_timers = tuple(one for one in pane.event_timers if one != time_ms)
+            self._drop_time(kind, time_ms, pane)
         return timer
 
-    def spend_processing_timer(self) -> WindowTimer:
-        """Remove the first processing-time timer, which is about to fire, and return it."""
-        timer = self.processing_timers.pop(0)
-        self.journal.append((self.processing_timers.insert, 0, timer))
-        time_ms, window = timer
-        if (pane := self.panes.get(window)) is not None:
-            self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
-            pane.processing_timers = tuple(one for one in pane.processing_timers if one != time_ms)
-        return timer
-
-    def add_processing_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """Register a processing-time timer of a window, unless it exists."""
-        if time_ms not in pane.processing_timers:
-            self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
-            pane.processing_timers = (*pane.processing_timers, time_ms)
-            self._insert(self.processing_timers, (time_ms, window))
-
-    def remove_processing_timer(self, time_ms: int, window: Window, pane: Pane) -> None:
-        """Remove a processing-time timer of a window, if it exists."""
-        if time_ms in pane.processing_timers:
-            self.journal.append((setattr, pane, "processing_timers", pane.processing_timers))
-            pane.processing_timers = tuple(one for one in pane.processing_timers if one != time_ms)
-            self._remove(self.processing_timers, (time_ms, window))
+    def _drop_time(self, kind: TimerKind, time_ms: int, pane: Pane) -> None:
+        times = getattr(pane, kind)
+        self.journal.append((setattr, pane, kind, times))
+        setattr(pane, kind, tuple([one for one in times if one != time_ms]))
 
     def _windows_in_order(self) -> list[Window]:
         if self.in_order is None:
@@ -211,10 +198,6 @@ class OpenWindows:
         before = in_order[first:last]
         in_order[first:last] = windows
         self.journal.append((in_order.__setitem__, slice(first, first + len(windows)), before))
-
-    def _insert(self, timers: list[WindowTimer], timer: WindowTimer) -> None:
-        insort(timers, timer)
-        self.journal.append((_take_out, timers, timer))
 
     def _remove(self, timers: list[WindowTimer], timer: WindowTimer) -> None:
         _take_out(timers, timer)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from penstock.base.instants import EPOCH
 from penstock.state.key_groups import key_hashes
 
 __all__ = ["BITS", "can_be_hashed", "column_hashes", "value_hash"]
@@ -26,8 +27,7 @@ __all__ = ["BITS", "can_be_hashed", "column_hashes", "value_hash"]
 BITS: Final = 63
 """The number of bits of a hash: it is at least 0 and less than 2 to the power of this."""
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_FIRST_DAY: Final = _EPOCH.toordinal()
+_FIRST_DAY: Final = EPOCH.toordinal()
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _MASK: Final = (1 << 64) - 1
 
@@ -61,7 +61,7 @@ def _canonical(value: Any) -> bytes:
     if isinstance(value, float):
         return struct.pack("<d", math.nan if math.isnan(value) else value + 0.0)
     if isinstance(value, dt.datetime):
-        value = (value - _EPOCH) // _MICROSECOND
+        value = (value - EPOCH) // _MICROSECOND
     elif isinstance(value, dt.date):
         value = value.toordinal() - _FIRST_DAY
     found: bytes = (value & _MASK).to_bytes(8, "little")

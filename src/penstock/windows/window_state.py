@@ -15,7 +15,7 @@ from penstock.errors import UnstorableValueError
 from penstock.records.types import CustomColumnCodec, RecordType
 from penstock.state.lists import offsets_of, offsets_of_lengths, split_elements
 from penstock.state.state_spec import StateSpec, value_spec
-from penstock.state.values import BoundState, BoundValueState, CheckedValueState, KeyedState
+from penstock.state.values import BoundState, KeyedState
 from penstock.windows.column_aggregates import HeldColumns
 from penstock.windows.panes import OpenWindows, Pane
 from penstock.windows.triggers import RECORD
@@ -65,10 +65,6 @@ class WindowState(KeyedState):
         """Return the stored form of the state: an Arrow list of windows."""
         return StateSpec(self.name, self._form, self._form.arrow_type, None)
 
-    def bound(self, kind: type[BoundValueState]) -> type[BoundState]:
-        """Return the class of the bound state."""
-        return CheckedWindowState if issubclass(kind, CheckedValueState) else BoundWindowState
-
 
 class BoundWindowState(BoundState, KeyedState):
     """The open windows of a key group, bound to its stored values."""
@@ -103,6 +99,9 @@ class CheckedWindowState(BoundWindowState):
             self._column.spec.python_type.to_arrow([windows])
         except Exception as e:  # users' values may raise anything when read
             raise UnstorableValueError(f"the state of the key's windows cannot be stored: {e}") from e
+
+
+WindowState.run_time = (BoundWindowState, CheckedWindowState)
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from penstock.windows.panes import OpenWindows
+from penstock.windows.panes import OpenWindows, TimerKind, WindowTimer
 
-__all__ = ["in_time_order", "next_event_timer", "next_processing_timer"]
+__all__ = ["in_time_order", "next_timer_ms"]
 
 K = TypeVar("K")
 
-NextTimer = Callable[[OpenWindows], int | None]
 
-
-def next_event_timer(windows: OpenWindows) -> int | None:
-    """Return when the first event-time timer of a key is due, in milliseconds; None if there is none."""
-    return windows.event_timers[0][0] if windows.event_timers else None
-
-
-def next_processing_timer(windows: OpenWindows) -> int | None:
-    """Return when the first processing-time timer of a key is due, in milliseconds; None if there is none."""
-    return windows.processing_timers[0][0] if windows.processing_timers else None
+def next_timer_ms(kind: TimerKind, windows: OpenWindows) -> int | None:
+    """Return when the first timer of a key by one clock is due, in milliseconds; None if there is none."""
+    timers: list[WindowTimer] = getattr(windows, kind)
+    return timers[0][0] if timers else None
 
 
 def in_time_order(
-    keys: Sequence[tuple[K, OpenWindows]], next_timer: NextTimer, until_ms: int
+    kind: TimerKind, keys: Sequence[tuple[K, OpenWindows]], until_ms: int
 ) -> Iterator[tuple[K, OpenWindows]]:
     """Yield the key whose timer is next, while any timer is due at or before `until_ms`.
 
@@ -36,13 +30,13 @@ def in_time_order(
     heap = [
         (time_ms, index)
         for index, (_, windows) in enumerate(keys)
-        if (time_ms := next_timer(windows)) is not None and time_ms <= until_ms
+        if (time_ms := next_timer_ms(kind, windows)) is not None and time_ms <= until_ms
     ]
     heapq.heapify(heap)
     while heap:
         _, index = heap[0]
         yield keys[index]
-        time_ms = next_timer(keys[index][1])
+        time_ms = next_timer_ms(kind, keys[index][1])
         if time_ms is not None and time_ms <= until_ms:
             heapq.heapreplace(heap, (time_ms, index))
         else:

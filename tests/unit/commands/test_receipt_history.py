@@ -14,12 +14,11 @@ import penstock.commands.receipt_segments
 from penstock.commands.job_receipts import plain
 from penstock.commands.receipt_history import (
     CommandFilter,
-    NewReceipts,
     await_end,
     find_history,
     find_newest_histories,
 )
-from penstock.commands.receipt_segments import SegmentWriter, kept_receipts
+from penstock.commands.receipt_segments import NewReceipts, SegmentWriter, kept_receipts
 from penstock.errors import CheckpointError
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.commands.job_receipts import read_receipts
 from penstock.commands.receipt_history import find_history
-from penstock.commands.receipt_segments import NewLines, SegmentWriter, kept_receipts, segment_names
+from penstock.commands.receipt_segments import NewReceipts, SegmentWriter, kept_receipts, segment_names
 from penstock.errors import CheckpointError
 
 
@@ -62,7 +62,7 @@ def test_a_kill_at_any_byte_loses_and_doubles_nothing(
     append_lines(writer, 1, lines(1, "b", "c", "d"))
     whole = path.read_bytes()
     os.truncate(path, durable + cut % (len(whole) - durable + 1))
-    reader = NewLines(checkpoint, from_start=True)
+    reader = NewReceipts(checkpoint, from_start=True)
     before = reader.read()
     append_lines(SegmentWriter(checkpoint), 1, lines(1, "b", "c", "d"))
     assert path.read_bytes() == whole

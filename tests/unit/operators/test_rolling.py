@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.base.declarations import declared_in
 from penstock.errors import JobDefinitionError, SchemaError
-from penstock.operators.functions import declared_states
+from penstock.state.values import KeyedState
 from penstock.testing.batch_runner import BatchRunner
 
 FOLDS: dict[str, Callable[[list[int]], float | None]] = {
@@ -160,7 +161,7 @@ def test_states_have_names_that_say_what_they_hold() -> None:
     """As a dump shows them."""
     job = ps.Job("j")
     describe_all(job.data_stream("sales", schema=Sale).key_by("shop"))
-    states = {node.step: set(declared_states(node.function)) for node in job.graph.steps()}
+    states = {node.step: set(declared_in(type(node.function), KeyedState)) for node in job.graph.steps()}
     assert states == {
         "count": {"count"},
         "largest": {"reduced"},

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.state.group_state import GroupState, state_schema
 from penstock.state.slot_tables import SlotTables
-from penstock.state.values import BoundValueState, KeyedState
+from penstock.state.values import KeyedState
 from penstock.testing.memory_entries import MemoryEntries
 
 __all__ = ["AtWork"]
@@ -17,10 +17,10 @@ __all__ = ["AtWork"]
 class AtWork:
     """A state at work; `at` moves it to a key, where a record begins."""
 
-    def __init__(self, declared: KeyedState, kind: type[BoundValueState] = BoundValueState) -> None:
+    def __init__(self, declared: KeyedState, *, checks: bool = False) -> None:
         declared.name = declared.name or "kept"
         self._declared = declared
-        self._kind = kind
+        self._checks = checks
         self._entries = MemoryEntries({})
         self._bind()
 
@@ -29,7 +29,7 @@ class AtWork:
         self._tables = SlotTables(state_schema(pa.int64(), specs), self._entries)
         self.group = GroupState(specs, self._tables.table(0))
         self.column = self.group.columns[self._declared.name]
-        self.state: Any = self._declared.bound(self._kind)(self.column, self.group.cursor)
+        self.state: Any = self._declared.run_time[self._checks](self.column, self.group.cursor)
         self.state.describe(self._declared)
 
     def at(self, key: int) -> Any:

@@ -12,7 +12,6 @@ from careless_mean import Mean, MeanOf
 
 import penstock as ps
 from penstock.errors import SchemaError, StateError, UnstorableValueError
-from penstock.state.values import CheckedValueState
 
 
 class Unannotated(ps.AggregateFunction[Any, Any, Any]):
@@ -115,12 +114,12 @@ def test_what_is_of_another_type_is_refused() -> None:
 
 def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
     """Also when it is what the function makes of it."""
-    reducing = AtWork(ps.ReducingState(int, lambda a, b: a * b), CheckedValueState).at(1)
+    reducing = AtWork(ps.ReducingState(int, lambda a, b: a * b), checks=True).at(1)
     reducing.add(2**40)
     with pytest.raises(UnstorableValueError):
         reducing.add(2**40)
     assert reducing.get() == 2**40
-    free = AtWork(ps.AggregatingState(Unannotated(), accumulator=int), CheckedValueState).at(1)
+    free = AtWork(ps.AggregatingState(Unannotated(), accumulator=int), checks=True).at(1)
     free.set(2**63 - 1)
     with pytest.raises(UnstorableValueError):
         free.add("a")

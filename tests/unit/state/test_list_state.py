@@ -15,7 +15,6 @@ from domains import Colour
 
 import penstock as ps
 from penstock.errors import SchemaError, StateError, UnstorableValueError
-from penstock.state.values import CheckedValueState
 
 
 @dataclass
@@ -121,10 +120,10 @@ def test_adding_notes_only_the_length() -> None:
     assert length == 1000
 
 
-@pytest.mark.parametrize("kind", [None, CheckedValueState])
-def test_an_item_of_another_type_is_refused(kind: Any) -> None:
+@pytest.mark.parametrize("checks", [False, True])
+def test_an_item_of_another_type_is_refused(checks: bool) -> None:
     """With nothing changed; alike records and whole numbers for floats are made to fit."""
-    work = AtWork(ps.ListState(float), *([kind] if kind else []))
+    work = AtWork(ps.ListState(float), checks=checks)
     state = work.at(1)
     state.add(1)
     for call in (lambda: state.add("a"), lambda: state.add_all([2.0, None]), lambda: state.set(["a"])):
@@ -141,7 +140,7 @@ def test_an_item_of_another_type_is_refused(kind: Any) -> None:
 
 def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
     """By all ways in, with nothing changed; else when the state is written back."""
-    work = AtWork(ps.ListState(int), CheckedValueState)
+    work = AtWork(ps.ListState(int), checks=True)
     state = work.at(1)
     state.add(1)
     for call in (

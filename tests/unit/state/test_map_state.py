@@ -15,7 +15,6 @@ from domains import Colour
 
 import penstock as ps
 from penstock.errors import SchemaError, StateError, UnstorableValueError
-from penstock.state.values import CheckedValueState
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,10 @@ def test_a_mapping_of_ones_own_may_be_changed() -> None:
     assert state.keys() == ["aa", "bb"]
 
 
-@pytest.mark.parametrize("kind", [None, CheckedValueState])
-def test_what_is_of_another_type_is_refused(kind: Any) -> None:
+@pytest.mark.parametrize("checks", [False, True])
+def test_what_is_of_another_type_is_refused(checks: bool) -> None:
     """With nothing changed, and nothing done of several."""
-    state = AtWork(ps.MapState(str, float), *([kind] if kind else [])).at(1)
+    state = AtWork(ps.MapState(str, float), checks=checks).at(1)
     state.put("a", 1)
     for call in (
         lambda: state.put(1, 1.0),
@@ -155,7 +154,7 @@ def test_what_is_of_another_type_is_refused(kind: Any) -> None:
 
 def test_what_cannot_be_stored_is_found_at_once_when_checked() -> None:
     """By all ways in, with nothing changed; else when the state is written back."""
-    work = AtWork(ps.MapState(str, int), CheckedValueState)
+    work = AtWork(ps.MapState(str, int), checks=True)
     state = work.at(1)
     state.put("a", 1)
     for call in (

@@ -6,7 +6,7 @@ from window_driver import picture
 
 from penstock.windows.panes import OpenWindows
 from penstock.windows.window import Window
-from penstock.windows.window_timers import in_time_order, next_event_timer, next_processing_timer
+from penstock.windows.window_timers import in_time_order, next_timer_ms
 
 EARLY, LATE = Window(0, 10), Window(20, 30)
 
@@ -15,9 +15,9 @@ def opened() -> OpenWindows:
     windows = OpenWindows()
     for window in (LATE, EARLY):
         pane = windows.open(window)
-        windows.add_event_timer(5, window, pane)
-        windows.add_event_timer(window.end, window, pane)
-        windows.add_processing_timer(7, window, pane)
+        windows.add_timer("event_timers", 5, window, pane)
+        windows.add_timer("event_timers", window.end, window, pane)
+        windows.add_timer("processing_timers", 7, window, pane)
     windows.commit()
     return windows
 
@@ -25,11 +25,15 @@ def opened() -> OpenWindows:
 def test_timers_are_in_order_and_each_is_there_once() -> None:
     """By time, then by window."""
     windows = opened()
-    windows.add_event_timer(5, LATE, windows.panes[LATE])
+    windows.add_timer("event_timers", 5, LATE, windows.panes[LATE])
     assert windows.event_timers == [(5, EARLY), (5, LATE), (10, EARLY), (30, LATE)]
     assert windows.processing_timers == [(7, EARLY), (7, LATE)]
-    assert (next_event_timer(windows), next_processing_timer(windows)) == (5, 7)
-    assert next_event_timer(OpenWindows()) is next_processing_timer(OpenWindows()) is None
+    assert (next_timer_ms("event_timers", windows), next_timer_ms("processing_timers", windows)) == (5, 7)
+    assert (
+        next_timer_ms("event_timers", OpenWindows())
+        is next_timer_ms("processing_timers", OpenWindows())
+        is None
+    )
 
 
 def test_a_window_goes_with_its_timers() -> None:
@@ -47,13 +51,13 @@ def test_all_changes_can_be_taken_back() -> None:
     windows.close(EARLY)
     middle, mark = picture(windows), len(windows.journal)
     windows.open(Window(40, 50))
-    windows.remove_event_timer(30, LATE, windows.panes[LATE])
-    windows.remove_event_timer(31, LATE, windows.panes[LATE])
-    windows.spend_event_timer()
-    windows.spend_processing_timer()
+    windows.remove_timer("event_timers", 30, LATE, windows.panes[LATE])
+    windows.remove_timer("event_timers", 31, LATE, windows.panes[LATE])
+    windows.spend_timer("event_timers")
+    windows.spend_timer("processing_timers")
     windows.roll_back(mark)
     assert picture(windows) == middle
-    windows.remove_processing_timer(7, LATE, windows.panes[LATE])
+    windows.remove_timer("processing_timers", 7, LATE, windows.panes[LATE])
     windows.roll_back()
     assert picture(windows) == before
     windows.close(LATE)
@@ -86,9 +90,11 @@ def test_timers_of_many_keys_come_in_the_order_of_time() -> None:
     """With those that firing registers, and not beyond the time."""
     first, second = opened(), opened()
     fired: list[tuple[str, int]] = []
-    for key, windows in in_time_order([("a", first), ("b", second)], next_event_timer, 12):
-        time_ms, window = windows.spend_event_timer()
+    for key, windows in in_time_order("event_timers", [("a", first), ("b", second)], 12):
+        time_ms, window = windows.spend_timer("event_timers")
         fired.append((key, time_ms))
         if time_ms == 10:
-            windows.add_event_timer(time_ms + (1 if key == "b" else 9), window, windows.panes[window])
+            windows.add_timer(
+                "event_timers", time_ms + (1 if key == "b" else 9), window, windows.panes[window]
+            )
     assert fired == [("a", 5), ("a", 5), ("b", 5), ("b", 5), ("a", 10), ("b", 10), ("b", 11)]

@@ -67,7 +67,7 @@ class Windows:
         """What is emitted when the watermark has come to a time."""
         self.clock.watermark_ms = watermark_ms
         while self.windows.event_timers and self.windows.event_timers[0][0] <= watermark_ms:
-            self.operator.fire_event_timer(self.windows, "a", self.clock)
+            self.operator.fire_timer("event_timers", self.windows, "a", self.clock)
             self.windows.commit()
         return [result for pane in self.operator.emitted.panes for result in pane.results]
 

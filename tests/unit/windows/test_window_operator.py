@@ -31,7 +31,7 @@ from penstock.windows.triggers import (
 from penstock.windows.window import GLOBAL, Window
 from penstock.windows.window_functions import AllRecords, Reduced, WindowFunction
 from penstock.windows.window_parameters import Parameter
-from penstock.windows.window_timers import next_event_timer
+from penstock.windows.window_timers import next_timer_ms
 
 
 def driven(assigner: WindowAssigner, **parts: Any) -> Driver:
@@ -110,7 +110,7 @@ def test_a_timer_that_raises_is_spent() -> None:
     operator.process(windows, "a", 5, -1, clock)
     clock.watermark_ms = 999
     with pytest.raises(ArithmeticError):
-        operator.fire_event_timer(windows, "a", clock)
+        operator.fire_timer("event_timers", windows, "a", clock)
     windows.commit()
     assert picture(windows) == picture(OpenWindows())
     assert operator.emitted.panes == operator.emitted.side_outputs == []
@@ -125,10 +125,10 @@ def test_a_window_goes_on_firing_after_a_timer_that_raised() -> None:
     operator.process(windows, "a", 5, -1, clock)
     clock.watermark_ms = 700
     with pytest.raises(ArithmeticError):
-        operator.fire_event_timer(windows, "a", clock)
+        operator.fire_timer("event_timers", windows, "a", clock)
     windows.commit()
     assert windows.panes[Window(0, 1_000)].window_state is None
-    assert next_event_timer(windows) == 600
+    assert next_timer_ms("event_timers", windows) == 600
 
 
 def test_a_trigger_that_raises_at_a_timer_changes_nothing() -> None:
@@ -149,7 +149,7 @@ def test_a_trigger_that_raises_at_a_timer_changes_nothing() -> None:
     operator.process(windows, "a", 5, {}, clock)
     clock.watermark_ms = 999
     with pytest.raises(ArithmeticError):
-        operator.fire_event_timer(windows, "a", clock)
+        operator.fire_timer("event_timers", windows, "a", clock)
     windows.commit()
     assert windows.panes[Window(0, 1_000)].trigger_state is None
     assert windows.event_timers == [(1_999, Window(0, 1_000))]
@@ -167,7 +167,7 @@ def test_a_window_is_cleaned_up_when_clearing_raises() -> None:
     operator.process(windows, "a", 5, {}, clock)
     clock.watermark_ms = 999
     with pytest.raises(ArithmeticError):
-        operator.fire_event_timer(windows, "a", clock)
+        operator.fire_timer("event_timers", windows, "a", clock)
     windows.commit()
     assert picture(windows) == picture(OpenWindows())
 
@@ -177,8 +177,8 @@ def test_a_timer_of_a_window_that_has_vanished_does_nothing() -> None:
     operator, windows, clock = driven(TumblingWindows("1s")).operator, OpenWindows(), Clock()
     windows.event_timers.append((5, Window(0, 1_000)))
     windows.processing_timers.append((5, Window(0, 1_000)))
-    operator.fire_event_timer(windows, "a", clock)
-    operator.fire_processing_timer(windows, "a", clock)
+    operator.fire_timer("event_timers", windows, "a", clock)
+    operator.fire_timer("processing_timers", windows, "a", clock)
     assert picture(windows) == picture(OpenWindows())
 
 
@@ -334,8 +334,8 @@ def test_windows_are_kept_by_key() -> None:
         operator.process(driver.keys.setdefault(key, OpenWindows()), key, time_ms, time_ms, driver.clock)
     driver.clock.watermark_ms = 5_000
     for key, time_ms in (("b", 1_999), ("b", 2_999), ("a", 2_999)):
-        assert next_event_timer(driver.keys[key]) == time_ms
-        operator.fire_event_timer(driver.keys[key], key, driver.clock)
+        assert next_timer_ms("event_timers", driver.keys[key]) == time_ms
+        operator.fire_timer("event_timers", driver.keys[key], key, driver.clock)
     assert [(pane.key, pane.results, pane.timestamp_ms) for pane in operator.emitted.panes] == [
         ("b", [1_500], 1_999),
         ("b", [2_400], 2_999),

@@ -9,10 +9,10 @@ from typing import Any
 from penstock.windows import assigners, evictors, triggers
 from penstock.windows.contexts import Clock, TriggerContext, WindowContext
 from penstock.windows.operator import WindowOperator, WindowSpec
-from penstock.windows.panes import OpenWindows
+from penstock.windows.panes import OpenWindows, TimerKind
 from penstock.windows.window import GLOBAL, Window
 from penstock.windows.window_functions import AllRecords, WindowContents, WindowFunction
-from penstock.windows.window_timers import in_time_order, next_event_timer, next_processing_timer
+from penstock.windows.window_timers import in_time_order, next_timer_ms
 
 __all__ = ["Driver", "everything", "made_operator", "picture"]
 
@@ -178,20 +178,19 @@ class Driver:
         if time_ms <= self.clock.watermark_ms:
             return
         self.clock.watermark_ms = time_ms
-        for key, windows in in_time_order(list(self.keys.items()), next_event_timer, time_ms):
-            self._fire(key, windows, self.operator.fire_event_timer)
+        for key, windows in in_time_order("event_timers", list(self.keys.items()), time_ms):
+            self._fire("event_timers", key, windows)
             self._take(at, {"cause": "wm_timer", "time": self._fired})
 
     def processing_time(self, time_ms: int, at: int = 0) -> None:
         self.clock.processing_ms = time_ms
-        for key, windows in in_time_order(list(self.keys.items()), next_processing_timer, time_ms):
-            self._fire(key, windows, self.operator.fire_processing_timer)
+        for key, windows in in_time_order("processing_timers", list(self.keys.items()), time_ms):
+            self._fire("processing_timers", key, windows)
             self._take(at, {"cause": "pt_timer", "time": self._fired})
 
-    def _fire(self, key: Any, windows: OpenWindows, fire: Callable[..., None]) -> None:
-        by_event = fire == self.operator.fire_event_timer
-        self._fired = (next_event_timer if by_event else next_processing_timer)(windows)
-        self._around(windows, lambda: fire(windows, key, self.clock))
+    def _fire(self, kind: TimerKind, key: Any, windows: OpenWindows) -> None:
+        self._fired = next_timer_ms(kind, windows)
+        self._around(windows, lambda: self.operator.fire_timer(kind, windows, key, self.clock))
         windows.commit()
 
     def _take(self, at: int, cause: Element) -> None:

@@ -1,0 +1,17 @@
+"""Declarations: what user code declares in the body of a class, such as states."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+__all__ = ["declared_in"]
+
+T = TypeVar("T")
+
+
+def declared_in(owner: type, kind: type[T]) -> dict[str, T]:
+    """Return the attributes of one kind in the body of a class, by name, those of its base classes first."""
+    found: dict[str, T] = {}
+    for cls in reversed(owner.__mro__):
+        found.update({name: value for name, value in vars(cls).items() if isinstance(value, kind)})
+    return found
