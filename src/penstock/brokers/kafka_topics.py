@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -108,7 +108,7 @@ def check_topic(
 
 
 def count_partitions(
-    client: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float
+    client: AdminClient | Producer, binding: KafkaBinding, errors: LastError, timeout_s: float
 ) -> int | None:
     """Return how many partitions the topic has, or None when it does not exist.
 

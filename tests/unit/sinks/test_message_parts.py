@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from java_hashes import MURMUR2
 
 import penstock as ps
 from penstock.bindings.parse import parse_binding
@@ -12,7 +13,15 @@ from penstock.errors import BindingError
 from penstock.records.schemas import record_type
 from penstock.sinks.base import RecordOrigin, TaskContext
 from penstock.sinks.kafka_producers import producer_settings
-from penstock.sinks.message_parts import ORIGIN_HEADER, check_parts, headers_of, keys_of
+from penstock.sinks.message_partitions import murmur2, partitions_of
+from penstock.sinks.message_parts import (
+    ORIGIN_HEADER,
+    Messages,
+    check_parts,
+    hashes_of,
+    headers_of,
+    keys_of,
+)
 from penstock.sinks.message_sizes import oversized
 
 KIND = record_type("room INT, site STRING, tag BINARY, x DOUBLE")
@@ -59,8 +68,10 @@ def test_fields_are_headers() -> None:
         ("key=rooms", r"key=rooms, but Record has no field 'rooms'; its fields are room, site, tag, x"),
         (
             "headers=room,x:y",
-            r"headers=x, but that field is double; keys and headers are text, bytes or integers",
+            r"headers=x, but that field is double; keys, headers and what chooses a partition are text, bytes or",
         ),
+        ("partition_by=place", r"partition_by=place, but Record has no field 'place'"),
+        ("partition_by=x", r"partition_by=x, but that field is double"),
     ],
 )
 def test_a_field_that_is_none_is_refused(query: str, wrong: str) -> None:
@@ -77,6 +88,8 @@ def test_a_field_that_is_none_is_refused(query: str, wrong: str) -> None:
         ("key=a-b", "must name fields"),
         ("partitioner=java", "must be one of murmur2_random, murmur2, consistent_random"),
         ("kafka.partitioner=murmur2", "write partitioner=... without kafka. before it"),
+        ("partition_by=step-key", "must name fields"),
+        ("partition_by=room&partitioner=murmur2", "partition_by and partitioner exclude each other"),
     ],
 )
 def test_a_wrong_parameter_is_refused(query: str, wrong: str) -> None:
@@ -91,6 +104,45 @@ def test_the_partitioner_is_java_s_by_default() -> None:
     assert (
         producer_settings(bind("partitioner=consistent_random"), None)["partitioner"] == "consistent_random"
     )
+
+
+def test_the_hash_is_that_of_java_s_client() -> None:
+    """For values of all lengths, those with nothing before or behind them in memory too."""
+    known = [value & 0x7FFFFFFF for value in MURMUR2.values()]
+    values = pa.array([b"before", *MURMUR2, None, b"behind"], pa.binary()).slice(1, len(MURMUR2) + 1)
+    assert murmur2(values).to_pylist() == [*known, None]
+    assert [murmur2(pa.array([value], pa.binary()))[0].as_py() for value in MURMUR2] == known
+    assert murmur2(pa.array([], pa.binary())).to_pylist() == []
+    assert murmur2(pa.array([b"", None], pa.binary())).to_pylist() == [275646681, None]
+
+
+def test_a_field_or_the_record_s_key_chooses_the_partition() -> None:
+    """Whatever the key of the message; without a value, that key does."""
+    own = pa.array([b"a", b"b"], pa.binary())
+    by_room = hashes_of(bind("key=site&partition_by=room"), BATCH, own)
+    by_key = hashes_of(bind("key=site&partition_by=record-key"), BATCH, own)
+    assert by_room is not None
+    assert by_key is not None
+    assert by_room.to_pylist() == [murmur2(pa.array([b"7"]))[0].as_py(), None]
+    assert by_key.to_pylist() == murmur2(own).to_pylist()
+    none = hashes_of(bind("partition_by=record-key"), BATCH, None)
+    assert none is not None
+    assert none.null_count == 2
+    assert hashes_of(bind("key=site"), BATCH, own) is None
+    assert partitions_of(pa.array([7, None, 12], pa.int32()), 5) == [2, -1, 2]
+
+
+def test_parts_stay_with_their_messages() -> None:
+    """When some of them are left out, or taken alone."""
+    values, hashes = pa.array([b"a", b"b", b"c"]), pa.array([1, 2, None], pa.int32())
+    all_of_them = Messages(values, values, {"h": values}, hashes)
+    for some in (all_of_them.filter(pa.array([False, True, True])), all_of_them.slice(1, 2)):
+        assert (some.values.to_pylist(), some.headers["h"].to_pylist()) == ([b"b", b"c"], [b"b", b"c"])
+        assert some.keys is not None
+        assert some.hashes is not None
+        assert (some.keys.to_pylist(), some.hashes.to_pylist()) == ([b"b", b"c"], [2, None])
+    bare = Messages(values)
+    assert (bare.slice(0, 1).keys, bare.filter(pa.array([True] * 3)).hashes) == (None, None)
 
 
 def origins(
