@@ -107,20 +107,21 @@ def _as_bytes(column: pa.Array) -> pa.Array:
 
 
 def _origins(context: TaskContext, origin: RecordOrigin) -> pa.Array:
-    """Return `LINEAGE/PLACE/BATCH/OFFSET/NUMBER` for each record.
+    """Return `LINEAGE/PLACE/BATCH/OFFSET/NUMBER` for each record, or `LINEAGE/PLACE/OFFSET/NUMBER/NUMBER`.
 
     In one place the three numbers of a later record are larger.
     """
-    place = [
-        context.lineage,
-        origin.branch,
-        *(quote(name, safe="") for name in (origin.stream, origin.partition)),
-    ]
+    place = [context.lineage, origin.branch, quote(origin.stream, safe="")]
+    offsets = origin.offsets.to_numpy(zero_copy_only=False)
+    numbers = _text(_numbers(offsets))
+    if origin.names is not None:
+        before = "/".join(filter(None, place))
+        return pc.binary_join_element_wise(before, origin.names, numbers, "/").cast(pa.binary())
+    place.append(quote(origin.partition, safe=""))
     # The offsets of a source are its own. Those of a step count within a micro-batch.
     batch = "0" if origin.is_source else str(context.batch_id)
-    offsets = origin.offsets.to_numpy(zero_copy_only=False)
     before = "/".join([*filter(None, place), batch])
-    found = pc.binary_join_element_wise(before, _text(offsets), _text(_numbers(offsets)), "/")
+    found = pc.binary_join_element_wise(before, _text(offsets), numbers, "/")
     return found.cast(pa.binary())
 
 

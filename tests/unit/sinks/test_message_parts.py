@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from java_hashes import MURMUR2
@@ -10,6 +14,7 @@ import penstock as ps
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import BindingError
+from penstock.jobs.job_sinks import check_origin, refuse_origin
 from penstock.records.schemas import record_type
 from penstock.sinks.base import RecordOrigin, TaskContext
 from penstock.sinks.kafka_producers import producer_settings
@@ -23,6 +28,7 @@ from penstock.sinks.message_parts import (
     keys_of,
 )
 from penstock.sinks.message_sizes import oversized
+from penstock.streams.graph import SinkNode
 
 KIND = record_type("room INT, site STRING, tag BINARY, x DOUBLE")
 BATCH = pa.RecordBatch.from_pylist(
@@ -32,6 +38,13 @@ BATCH = pa.RecordBatch.from_pylist(
     ],
     KIND.schema,
 )
+
+
+@dataclass
+class Room:
+    """A room."""
+
+    room: int
 
 
 def bind(query: str) -> KafkaBinding:
@@ -164,6 +177,15 @@ def test_the_origin_tells_messages_apart() -> None:
     ]
     assert origins("a/b", [0], 4, is_source=True, branch="0001") == ["line/0001/a%2Fb/00002/0/0/0"]
     assert origins("readings", [], 4, is_source=True) == []
+    # In real time the output of a step has names of its own; a flat_map behind the step makes more of one.
+    names = pa.array(["7/in/00001/12/0", "7/in/00001/12/0", "7/in/00001/13/0"])
+    origin = RecordOrigin("", "watch", "00002", pa.array([0, 0, 1], pa.int64()), is_source=False, names=names)
+    found = headers_of(bind("origin=true"), BATCH.slice(0, 0), context(4), origin)
+    assert found[ORIGIN_HEADER].to_pylist() == [
+        b"line/watch/7/in/00001/12/0/0",
+        b"line/watch/7/in/00001/12/0/1",
+        b"line/watch/7/in/00001/13/0/0",
+    ]
     assert headers_of(bind("origin=true"), BATCH, context(0), None) == {}
 
 
@@ -177,20 +199,47 @@ def test_headers_count_for_the_size() -> None:
     assert oversized(values, None, 100, headers) == {0: size, 1: without}
 
 
-def test_real_time_and_dead_letters_have_no_origin() -> None:
-    """Both would be refused by a run."""
-    from penstock.jobs.job_sinks import check_origin, refuse_origin
-    from penstock.streams.graph import SinkNode
+class Remind(ps.ProcessFunction):
+    """Emits when a timer fires."""
 
+    def process_record(self, record: Any, ctx: ps.Context) -> None:
+        """Set a timer."""
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Room]:
+        """Emit."""
+        yield Room(1)
+
+
+def test_some_outputs_have_no_origin_in_real_time() -> None:
+    """A run refuses them: those of windows, timers, and steps behind steps; and dead letters in either mode."""
     job = ps.Job("j")
-    readings = job.data_stream("readings", schema="room INT")
-    readings.sink_to("plain")
-    readings.key_by("room").count("counted").sink_to("counts")
-    plain, counts = (job.graph.nodes[f"sink/{name}"] for name in ("plain", "counts"))
-    assert isinstance(plain, SinkNode)
-    assert isinstance(counts, SinkNode)
-    check_origin(job, plain, bind("origin=true"))
-    with pytest.raises(BindingError, match="numbers the output of step 'counted' within a micro-batch"):
-        check_origin(job, counts, bind("origin=true"))
+    rooms = job.data_stream("rooms", schema=Room)
+    rooms.sink_to("plain")
+    counts = rooms.key_by("room").count("counted")
+    counts.map(lambda one: Room(one.room), output=Room).sink_to("counts")
+    counts.key_by("room").count("counted-again").sink_to("again")
+    rooms.key_by("room").window(ps.TumblingWindows("10s", time="processing")).count("in-windows").sink_to(
+        "windows"
+    )
+    rooms.key_by("room").process("remind", Remind(), output=Room).sink_to("reminders")
+
+    def check(sink: str, query: str = "origin=true") -> None:
+        node = job.graph.nodes[f"sink/{sink}"]
+        assert isinstance(node, SinkNode)
+        check_origin(job, node, bind(query))
+
+    check("plain")
+    check("counts")
+    for sink, wrong in [
+        ("again", "step 'counted-again' is behind step 'counted', whose records have no place in a stream"),
+        ("windows", "the windows of step 'in-windows' emit what many records have caused"),
+        (
+            "reminders",
+            "step 'remind' has timers, which emit when their time has come. Use delivery=exactly-once",
+        ),
+    ]:
+        check(sink, "origin=false")
+        with pytest.raises(BindingError, match=wrong):
+            check(sink)
     with pytest.raises(BindingError, match="origin=true has no meaning for alarms"):
         refuse_origin(bind("origin=true"))
