@@ -6,115 +6,24 @@ What a killed interval has written is in the topic, and the interval begins anew
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 import signal
-import threading
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, kill, run_arguments
 from pyspark.sql import SparkSession
 from reliability import noting
+from switch_topics import PARTITIONS, Reader, Sender, fold
 
 from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
-from topics import producer
 
 JOB = Path(__file__).with_name("switch_job.py")
-PARTITIONS = 2
-SENSORS = 30
 INTERVAL_MS = 2000
-
-
-class Sender(threading.Thread):
-    """Sends readings until it is closed, those of a sensor to one partition."""
-
-    def __init__(self, kafka: KafkaBroker, topic: str, seed: int) -> None:
-        super().__init__(daemon=True)
-        self._producer = producer(kafka.bootstrap)
-        self._topic = topic
-        self._random = random.Random(seed)
-        self._closing = threading.Event()
-        self.readings: list[tuple[int, float]] = []
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._closing.set()
-        self.join()
-        assert self._producer.flush(30) == 0
-
-    def run(self) -> None:
-        while not self._closing.wait(0.02):
-            for _ in range(5):
-                sensor, temperature = self._random.randrange(SENSORS), self._random.uniform(5, 35)
-                self.readings.append((sensor, temperature))
-                value = json.dumps({"sensor_id": sensor, "temperature": temperature}).encode()
-                self._producer.produce(self._topic, value, b"%d" % sensor)
-            self._producer.poll(0)
-
-
-class Reader:
-    """Reads the commands, with and without regard to their origins."""
-
-    def __init__(self, kafka: KafkaBroker, topic: str) -> None:
-        settings = {
-            "bootstrap.servers": kafka.bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "fetch.wait.max.ms": 10,
-        }
-        self._consumer = Consumer(settings)
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-        self._newest: dict[tuple[int, str], tuple[int, ...]] = {}
-        self._names: set[bytes] = set()
-        self.count = 0
-        self.by_numbers: dict[int, list[str]] = {}
-        self.by_names: dict[int, list[str]] = {}
-
-    def read(self, timeout_s: float = 0.1) -> bool:
-        """Read what comes in some time; return whether anything has."""
-        found = self._consumer.consume(1000, timeout_s)
-        for message in found:
-            assert message.error() is None, message.error()
-            self._take(message)
-        return bool(found)
-
-    def _take(self, message: Any) -> None:
-        self.count += 1
-        record = json.loads(message.value())
-        origin = dict(message.headers())["penstock-origin"]
-        place, *numbers = origin.decode().rsplit("/", 3)
-        in_partition = message.partition(), place
-        found = tuple(map(int, numbers))
-        said = f"{record['number']} {record['command']}"
-        if found > self._newest.get(in_partition, (-1, -1, -1)):
-            self._newest[in_partition] = found
-            self.by_numbers.setdefault(record["sensor_id"], []).append(said)
-        if origin not in self._names:
-            self._names.add(origin)
-            self.by_names.setdefault(record["sensor_id"], []).append(said)
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def fold(readings: list[tuple[int, float]]) -> dict[int, list[str]]:
-    """The commands of each sensor, by plain Python."""
-    found: dict[int, list[str]] = {}
-    for sensor, temperature in readings:
-        command = "OFF" if temperature > 23 else "ON" if temperature < 17 else None
-        known = found.get(sensor, [])
-        if command is not None and not (known and known[-1].endswith(f" {command}")):
-            found.setdefault(sensor, []).append(f"{len(known) + 1} {command}")
-    return found
 
 
 def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s: float) -> None:
