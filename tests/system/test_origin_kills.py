@@ -36,7 +36,10 @@ def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s
     time.sleep(wait_s)
     assert job.running, f"it ended by itself: {job.out} {job.err}"
     if victim == "worker":
-        kill(min(job.workers()), signal.SIGKILL)
+        # What was read may be from a JVM that has outlived its driver by a moment.
+        found: list[int] = []
+        await_true(lambda: found.extend(job.workers()) or found, lambda: f"no worker: {job.family()}")
+        kill(min(found), signal.SIGKILL)
     else:
         job.signal(signal.SIGKILL)
     job.wait()
