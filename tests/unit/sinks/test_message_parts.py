@@ -8,7 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from java_hashes import MURMUR2
+from java_hashes import murmur2 as murmur2_of_one
 
 import penstock as ps
 from penstock.bindings.parse import parse_binding
@@ -127,6 +130,13 @@ def test_the_hash_is_that_of_java_s_client() -> None:
     assert [murmur2(pa.array([value], pa.binary()))[0].as_py() for value in MURMUR2] == known
     assert murmur2(pa.array([], pa.binary())).to_pylist() == []
     assert murmur2(pa.array([b"", None], pa.binary())).to_pylist() == [275646681, None]
+
+
+@given(values=st.lists(st.none() | st.binary(max_size=12)), begin=st.integers(0, 3))
+def test_hashes_of_many_are_those_of_each(values: list[bytes | None], begin: int) -> None:
+    """Whatever their lengths, and where the column begins in memory."""
+    expected = [None if value is None else murmur2_of_one(value) for value in values[begin:]]
+    assert murmur2(pa.array(values, pa.binary()).slice(begin)).to_pylist() == expected
 
 
 def test_a_field_or_the_record_s_key_chooses_the_partition() -> None:
