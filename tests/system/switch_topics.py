@@ -78,6 +78,11 @@ class Reader:
             self._take(message)
         return bool(found)
 
+    def read_all(self) -> None:
+        """Read what there is; nothing must write any more."""
+        while self.read(1.0):
+            pass
+
     def _take(self, message: Any) -> None:
         self.count += 1
         self.newest_ms = message.timestamp()[1]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, kill, run_arguments
+from job_process import JobProcess, await_true, busiest, kill, run_arguments
 from pyspark.sql import SparkSession
 from reliability import noting
 from switch_topics import PARTITIONS, Reader, Sender, fold
@@ -36,10 +36,7 @@ def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s
     time.sleep(wait_s)
     assert job.running, f"it ended by itself: {job.out} {job.err}"
     if victim == "worker":
-        # What was read may be from a JVM that has outlived its driver by a moment.
-        found: list[int] = []
-        await_true(lambda: found.extend(job.workers()) or found, lambda: f"no worker: {job.family()}")
-        kill(min(found), signal.SIGKILL)
+        kill(busiest(job.workers()), signal.SIGKILL)
     else:
         job.signal(signal.SIGKILL)
     job.wait()
@@ -62,13 +59,14 @@ def survive(kafka: KafkaBroker, spark: SparkSession, folder: Path, seed: int, vi
     reader = Reader(kafka, topics[1])
     with Sender(kafka, topics[0], seed) as sender:
         for victim in victims:
+            reader.read_all()
             with JobProcess(run_arguments(JOB, settings), folder) as job:
                 kill_within_an_interval(job, reader, victim, made.uniform(0, INTERVAL_MS / 1000))
     with JobInSession(spark, JOB, dataclasses.replace(settings, bounded=True)) as last:
         summary = last.wait()
     expected = fold(sender.readings)
     count = sum(map(len, expected.values()))
-    await_true(lambda: not reader.read(1.0), lambda: f"there is no end: {reader.count} of {count}")
+    reader.read_all()
     reader.close()
     assert reader.by_numbers == expected
     assert reader.by_names == expected

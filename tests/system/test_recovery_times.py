@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from job_process import await_true, kill, workers_among
+from job_process import await_true, busiest, kill, workers_among
 from reliability import noting
 from served import Served
 from switch_topics import PARTITIONS, Reader, Sender, fold
@@ -60,7 +60,7 @@ class Recovery:
         """
         run, slowness = self._run, measured_slowness()
         if victim == "worker":
-            pid = min(workers_among(self._served.processes()))
+            pid = busiest(workers_among(self._served.processes()))
         else:
             begun = started_process(ServerDirectory(self._served.home).run(self._job_id, run))
             assert begun is not None
