@@ -24,6 +24,8 @@ from penstock.machine.kafka_broker import KafkaBroker
 
 JOB = Path(__file__).with_name("switch_job.py")
 INTERVAL_MS = 2000
+# More than the readings that wait when a run ends cause.
+MANY = 500
 
 
 def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s: float) -> None:
@@ -37,8 +39,13 @@ def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s
     assert job.running, f"it ended by itself: {job.out} {job.err}"
     if victim == "worker":
         kill(busiest(job.workers()), signal.SIGKILL)
-    else:
-        job.signal(signal.SIGKILL)
+        before = reader.count
+        # Between two intervals no task of Spark fails with it, and the run goes on with new engines.
+        await_true(
+            lambda: (reader.read() and reader.count > before + MANY) or not job.running,
+            lambda: f"neither ended nor went on: {job.out} {job.err}",
+        )
+    job.signal(signal.SIGKILL)
     job.wait()
 
 

@@ -26,6 +26,8 @@ from penstock.server.runs.processes import started_process
 
 KILLS = 10
 MOST_S = 15.0
+# Commands that come in some ten seconds.
+MANY = 1000
 WORK_S = 0.5
 DEFINITION = """
 job: switch_job.py
@@ -58,16 +60,8 @@ class Recovery:
 
         The second number is that time without the other work on the machine.
         """
-        run, slowness = self._run, measured_slowness()
-        if victim == "worker":
-            pid = busiest(workers_among(self._served.processes()))
-        else:
-            begun = started_process(ServerDirectory(self._served.home).run(self._job_id, run))
-            assert begun is not None
-            pid = begun.pid
-        killed_s = time.time()
-        kill(pid, signal.SIGKILL)
-        await_true(lambda: self._reader.read() is not None and self._run > run, self._served.log)
+        slowness = measured_slowness()
+        killed_s = self._kill(victim)
         # What is left of the run before has ended; a moment is long enough for what it has sent to be here.
         begun_ms = time.time() * 1000
         await_true(
@@ -76,6 +70,30 @@ class Recovery:
         )
         took_s = self._reader.newest_ms / 1000 - killed_s
         return took_s, took_s / slowness
+
+    def _kill(self, victim: str) -> float:
+        """Kill until a run ends, and another has begun; return the time of the last kill."""
+        run = self._run
+        while True:
+            killed_s, before = time.time(), self._reader.count
+            kill(self._pid(victim, run), signal.SIGKILL)
+            await_true(
+                lambda before=before: (
+                    self._reader.read() is not None
+                    and (self._run > run or self._reader.count > before + MANY)
+                ),
+                self._served.log,
+            )
+            # Between two intervals no task of Spark fails with a worker, and the run goes on with new engines.
+            if self._run > run:
+                return killed_s
+
+    def _pid(self, victim: str, run: int) -> int:
+        if victim == "worker":
+            return busiest(workers_among(self._served.processes()))
+        begun = started_process(ServerDirectory(self._served.home).run(self._job_id, run))
+        assert begun is not None
+        return begun.pid
 
     @property
     def _run(self) -> int:
