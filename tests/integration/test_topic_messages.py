@@ -26,17 +26,9 @@ from penstock.records.wire_formats import format_of
 from penstock.sinks.base import RecordOrigin, TaskContext
 from penstock.sinks.kafka_producers import PlainProducer
 from penstock.sinks.kafka_sink import KafkaSink
+from penstock.sinks.message_parts import Messages
 
 PARTITIONS = 40
-# What Java's Utils.murmur2 returns, as its own tests have it.
-MURMUR2 = {
-    b"21": -973932308,
-    b"foobar": -790332482,
-    b"a-little-bit-long-string": -985981536,
-    b"a-little-bit-longer-string": -1486304829,
-    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-    b"abc": 479470107,
-}
 
 
 @pytest.fixture
@@ -63,17 +55,6 @@ def sink_of(kafka: KafkaBroker, topic: str, query: str) -> tuple[KafkaSink, Kafk
     binding = parse_binding("alarms", f"kafka://{kafka.bootstrap}/{topic}?{query}", "sink")
     assert isinstance(binding, KafkaBinding)
     return KafkaSink(binding, format_of("json", record_type("site STRING, n INT"))), binding
-
-
-def test_keys_go_where_java_s_client_puts_them(kafka: KafkaBroker, topic: str) -> None:
-    """So records can be joined by key with those of producers in Java."""
-    _, binding = sink_of(kafka, topic, "")
-    producer = PlainProducer.of(binding)
-    keys = pa.array(list(MURMUR2), pa.binary())
-    producer.send(keys, keys)
-    producer.flush()
-    found = {one.key(): one.partition() for one in read(kafka, topic, len(MURMUR2))}
-    assert found == {key: (value & 0x7FFFFFFF) % PARTITIONS for key, value in MURMUR2.items()}
 
 
 @dataclass
@@ -179,5 +160,5 @@ def test_the_size_of_headers_is_the_broker_s(kafka: KafkaBroker) -> None:
 
 
 def write(producer: PlainProducer, values: pa.Array, headers: dict[str, pa.Array]) -> None:
-    producer.send(values, None, headers)
+    producer.send(Messages(values, None, headers))
     producer.flush()

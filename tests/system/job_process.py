@@ -22,6 +22,7 @@ __all__ = [
     "JobProcess",
     "Result",
     "await_true",
+    "busiest",
     "cli",
     "kill",
     "processes_of",
@@ -190,6 +191,11 @@ def workers_among(pids: Iterable[int]) -> list[int]:
     return [pid for pid in tasks if _parent(pid) in tasks]
 
 
+def busiest(pids: Iterable[int]) -> int:
+    """The process that has worked most: of workers one that has a slot, since others only wait for work."""
+    return max(pids, key=_worked)
+
+
 def processes_of(tag: str) -> dict[int, str]:
     """The processes whose environment has a tag, by id, with their command lines."""
     marker = f"{_TAG}={tag}".encode()
@@ -205,6 +211,15 @@ def processes_of(tag: str) -> dict[int, str]:
         except OSError:
             continue
     return found
+
+
+def _worked(pid: int) -> int:
+    """How long a process has worked, in ticks of the kernel."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except OSError:
+        return -1
 
 
 def _name(pid: int) -> str:

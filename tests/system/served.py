@@ -97,9 +97,13 @@ class Served:
         outputs = "".join(path.read_text()[-2000:] for path in self.home.rglob("output.log"))
         return f"{(self.root / 'serve.err').read_text()[-3000:]}\n{outputs}"
 
+    def processes(self) -> dict[int, str]:
+        """The server and all that it has started, by id, with their command lines."""
+        return processes_of(self._tag)
+
     def close(self) -> None:
         """End all."""
         self.client.close()
-        for pid in processes_of(self._tag):
+        for pid in self.processes():
             kill(pid, signal.SIGKILL)
         self.process.wait()

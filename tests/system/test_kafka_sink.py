@@ -23,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     NewTopic,
     ResourceType,
 )
+from java_hashes import murmur2
 from sink_workers import PARTITIONS, TEXT, Plain, Worker, bind, consume, values
 
 from penstock.bindings.parse import parse_binding
@@ -52,21 +53,6 @@ def workers(kafka: KafkaBroker, topic: str) -> list[Worker]:
     lineage = uuid.uuid4().hex[:8]
     sink.prepare(lineage, "")
     return [Worker(sink, lineage) for _ in range(3)]
-
-
-def murmur2(data: bytes) -> int:
-    """The hash of Kafka's Java client, written down again from its description."""
-    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
-    state = (0x9747B28C ^ len(data)) & mask
-    for start in range(0, len(data) - 3, 4):
-        word = int.from_bytes(data[start : start + 4], "little") * multiplier & mask
-        word = (word ^ (word >> 24)) * multiplier & mask
-        state = (state * multiplier & mask) ^ word
-    rest = data[len(data) // 4 * 4 :]
-    if rest:
-        state = (state ^ int.from_bytes(rest, "little")) * multiplier & mask
-    state = (state ^ (state >> 13)) * multiplier & mask
-    return (state ^ (state >> 15)) & 0x7FFFFFFF
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from penstock.bindings.types import BYTES_PER_BATCH, RECORDS_PER_BATCH, UNACKNOWLEDGED, Role
+from penstock.bindings.types import BYTES_PER_BATCH, RECORD_KEY, RECORDS_PER_BATCH, UNACKNOWLEDGED, Role
 
 __all__ = [
     "ALL_ROLES",
@@ -34,14 +34,15 @@ RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 class Parameter:
     """A query parameter of a URI: where it is allowed, its possible values, and what it does.
 
-    `values` is "integer", "field" (the name of a field), "fields" (names, each with another name behind a colon if that
-    differs), or the allowed words. `default` describes what applies when it is left out.
+    `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names,
+    each with another name behind a colon if that differs), or the allowed words. `default` describes what applies when
+    it is left out.
     """
 
     name: str
     schemes: tuple[str, ...]
     roles: tuple[Role, ...]
-    values: tuple[str, ...] | Literal["integer", "field", "fields"]
+    values: tuple[str, ...] | Literal["integer", "field", "field or key", "fields"]
     default: str
     meaning: str
 
@@ -58,7 +59,9 @@ class Parameter:
             if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
                 raise ValueError(f"{self.name}={text!r} must be a whole number of at least 1")
             return int(text)
-        if self.values == "field":
+        if self.values == "field or key" and text == RECORD_KEY:
+            return text
+        if self.values in ("field", "field or key"):
             return _names(self.name, text)[0][0]
         if self.values == "fields":
             return _names(self.name, text)
@@ -67,7 +70,12 @@ class Parameter:
         return text
 
 
-_FORMS: Final = {"integer": "N", "field": "FIELD", "fields": "FIELD[:NAME],..."}
+_FORMS: Final = {
+    "integer": "N",
+    "field": "FIELD",
+    "field or key": f"FIELD|{RECORD_KEY}",
+    "fields": "FIELD[:NAME],...",
+}
 
 
 def _names(parameter: str, text: str) -> tuple[tuple[str, str], ...]:
@@ -179,6 +187,15 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random"),
         "murmur2_random",
         "How the key chooses the partition; the default is that of Kafka's Java client.",
+    ),
+    Parameter(
+        "partition_by",
+        ("kafka",),
+        ("sink",),
+        "field or key",
+        "the key of the message",
+        "What chooses the partition instead of the message's key, as Kafka's Java client would by a key: a field, or "
+        f"the key of the record's step or message ({RECORD_KEY}).",
     ),
     Parameter(
         "create_topic",

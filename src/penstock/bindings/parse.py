@@ -251,6 +251,10 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
     start: Start | None = None
     if uri.role != "sink":
         start = known.get("start", "earliest" if uri.role == "control" else "latest")
+    if "partition_by" in known and "partitioner" in known:
+        raise ValueError(
+            "partition_by and partitioner exclude each other: partition_by chooses partitions with Kafka's murmur2"
+        )
     is_bounded = uri.role == "data" and "max_records_per_batch" not in known
     usual_bytes = BYTES_PER_BATCH if is_bounded else None
     return KafkaBinding(
@@ -271,6 +275,7 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
         key_field=known.get("key"),
         header_fields=known.get("headers", ()),
         partitioner=known.get("partitioner", "murmur2_random"),
+        partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
     )
 

@@ -10,6 +10,7 @@ __all__ = [
     "BYTES_PER_BATCH",
     "LINE_FORMATS",
     "RECORDS_PER_BATCH",
+    "RECORD_KEY",
     "UNACKNOWLEDGED",
     "Binding",
     "ConsoleBinding",
@@ -43,6 +44,8 @@ RECORDS_PER_BATCH: Final = 2_000_000
 BYTES_PER_BATCH: Final = 256 << 20
 """The most bytes that a micro-batch reads from a folder, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
+RECORD_KEY: Final = "record-key"
+"""What stands for the key that a record comes with, where a field could stand. No field can have that name."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ class KafkaBinding:
     size of the records so far. `missing` says what happens when brokers delete records before they are read.
 
     Of a sink, `key_field` is the field with the key of a message, if that is not the record's own, `header_fields` are
-    fields that become headers, each with the header's name, and `origin` says whether a header tells messages apart.
+    fields that become headers, each with the header's name, `partition_by` is the field that chooses the partition
+    instead of the key, or RECORD_KEY, and `origin` says whether a header tells messages apart.
     """
 
     stream: str
@@ -89,6 +93,7 @@ class KafkaBinding:
     key_field: str | None = None
     header_fields: tuple[tuple[str, str], ...] = ()
     partitioner: str = "murmur2_random"
+    partition_by: str | None = None
     origin: bool = False
 
     @property

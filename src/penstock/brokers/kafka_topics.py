@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import KafkaBinding
+from penstock.brokers.connection_diagnosis import connection_problem
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
 __all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "count_partitions", "kafka_log"]
@@ -107,21 +108,18 @@ def check_topic(
 
 
 def count_partitions(
-    admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float
+    client: AdminClient | Producer, binding: KafkaBinding, errors: LastError, timeout_s: float
 ) -> int | None:
     """Return how many partitions the topic has, or None when it does not exist.
 
     Raises ExternalSystemError when no broker answers.
     """
     try:
-        topic = admin.list_topics(binding.topic, timeout=timeout_s).topics[binding.topic]
+        topic = client.list_topics(binding.topic, timeout=timeout_s).topics[binding.topic]
     except KafkaException as e:
         # Errors are only reported while the client is polled.
-        admin.poll(0)
-        raise ExternalSystemError(
-            f"Stream {binding.stream!r}: no Kafka broker answers at {binding.servers} within {timeout_s:g} s "
-            f"({errors.after(e.args[0])}). Start the broker, or correct the address in the URI."
-        ) from e
+        client.poll(0)
+        raise ExternalSystemError(_why_unreachable(binding, errors.after(e.args[0]), timeout_s)) from e
     if topic.error is None:
         return len(topic.partitions)
     if topic.error.code() in _NO_TOPIC:
@@ -129,6 +127,17 @@ def count_partitions(
     raise ExternalSystemError(
         f"Stream {binding.stream!r}: the broker {binding.servers} refuses the topic {binding.topic!r} "
         f"({topic.error.str()})."
+    )
+
+
+def _why_unreachable(binding: KafkaBinding, reason: str, timeout_s: float) -> str:
+    settings = resolved_settings(binding.stream, binding.client)
+    problem = connection_problem(binding.servers, settings, reason)
+    if problem is not None:
+        return f"Stream {binding.stream!r}: the Kafka broker at {binding.servers} cannot be used: {problem}"
+    return (
+        f"Stream {binding.stream!r}: no Kafka broker answers at {binding.servers} within {timeout_s:g} s "
+        f"({reason}). Start the broker, or correct the address in the URI."
     )
 
 

@@ -6,9 +6,11 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from penstock.base.instants import milliseconds_of
+from penstock.engine.emission_causes import Causes, place_name
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.step import MAIN, Emission
 from penstock.errors import SchemaError
@@ -86,7 +88,23 @@ class Emissions:
         if output in core.timed:
             effective = [None if one.time is None else milliseconds_of(one.time) for one in found]
             times = pa.array(effective, pa.int64())
-        return Emission(output, batch, keys, times)
+        causes = _causes(found) if output in core.caused else None
+        return Emission(output, batch, keys, times, causes)
+
+
+def _causes(found: list[Emitted]) -> Causes:
+    """Return what caused records. One control record may cause some at many keys, whose order is not always the same.
+
+    So their places have the key too.
+    """
+    letters = [one.origin("") for one in found]
+    places = [
+        place_name(
+            letter.stream, letter.partition, "" if one.key is None else msgspec.json.encode(one.key).decode()
+        )
+        for letter, one in zip(letters, found, strict=True)
+    ]
+    return Causes(pa.array(places, pa.string()), pa.array([letter.offset for letter in letters], pa.int64()))
 
 
 def _fits(one: Emitted, output_type: RecordType, letters: list[DeadLetter]) -> bool:

@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from penstock.base.instants import EPOCH
 from penstock.engine.function_instance import FunctionInstance
+from penstock.errors import SchemaError
+from penstock.operators.error_reasons import misfit_reason
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import VERSION_FIELD
 from penstock.records.types import RecordType
@@ -30,6 +32,7 @@ __all__ = [
     "Stamps",
     "conform_batch",
     "due_ms",
+    "fitting",
 ]
 
 
@@ -145,6 +148,21 @@ class DueTimers(NamedTuple):
 
     processing: pa.Array
     event: pa.Array | None
+
+
+def fitting(
+    output_type: RecordType, records: Sequence[Any], rows: Sequence[int]
+) -> tuple[list[Any], list[int], list[tuple[int, str]]]:
+    """Return the emitted records that fit the output type, with their rows, and the rows of others with the reason."""
+    kept: list[tuple[Any, int]] = []
+    misfits: list[tuple[int, str]] = []
+    for record, row in zip(records, rows, strict=True):
+        try:
+            output_type.batch([record])
+            kept.append((record, row))
+        except SchemaError as e:
+            misfits.append((row, misfit_reason(record, output_type, e)))
+    return [record for record, _ in kept], [row for _, row in kept], misfits
 
 
 def conform_batch(

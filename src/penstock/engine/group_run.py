@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base.instants import instant_of, nearest_instant
+from penstock.engine.emission_causes import Causes, causes_in
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.group_emissions import (
     DueTimers,
@@ -20,10 +21,11 @@ from penstock.engine.group_emissions import (
     Stamps,
     conform_batch,
     due_ms,
+    fitting,
 )
 from penstock.engine.step import MAIN, Emission, StepResult
 from penstock.errors import SchemaError
-from penstock.operators.error_reasons import misfit_reason, reason_of
+from penstock.operators.error_reasons import reason_of
 from penstock.operators.event_times import (
     BEFORE_ALL,
     EVENT_TIME,
@@ -34,7 +36,6 @@ from penstock.operators.event_times import (
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
 from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter, join_blocks, raw_bytes
 from penstock.operators.watermarks import INGESTION_TIME
-from penstock.records.types import RecordType
 from penstock.state.group_state import GroupState
 from penstock.state.key_index import key_values
 from penstock.state.merged_table import StateTable
@@ -46,8 +47,8 @@ __all__ = ["GroupRun"]
 
 # The times of a record: that by which values are read, the largest event time so far, and that of a separate column.
 _Moment = tuple[dt.datetime | None, int | None, int | None]
-# The keys of some rows, and their event times if a later step uses them.
-_OfRows = tuple[pa.Array, pa.Array | None]
+# The keys of some rows, their event times if a later step uses them, and themselves as causes if a sink wants to know.
+_OfRows = tuple[pa.Array, pa.Array | None, Causes | None]
 
 
 class GroupRun:
@@ -392,14 +393,17 @@ class GroupRun:
         try:
             batch = output_type.batch(records)
         except SchemaError:
-            records, rows = self._keep_fitting(block, output_type, records, rows)
+            records, rows, misfits = fitting(output_type, records, rows)
+            for row, reason in misfits:
+                self._dead_letter(block, row, reason)
             batch = output_type.batch(records)
         if stamps is not None:
             batch = stamps.stamp(batch, rows, self._binding)
         if records:
             picked = pa.array(rows, pa.int64())
             times = self._row_times(block).take(picked) if output in self._core.timed else None
-            self._result.emissions.append(Emission(output, batch, keys.take(picked), times))
+            causes = causes_in(block).take(picked) if output in self._core.caused else None
+            self._result.emissions.append(Emission(output, batch, keys.take(picked), times, causes))
 
     def _row_times(self, block: Block | FiredTimers) -> pa.Array:
         """Return the event times of records emitted for each row of a block, or for each timer."""
@@ -409,19 +413,6 @@ class GroupRun:
         if field is None:
             return pa.nulls(block.batch.num_rows, pa.int64())
         return times_column(block.batch.column(field))
-
-    def _keep_fitting(
-        self, block: Block | FiredTimers, output_type: RecordType, records: list[Any], rows: list[int]
-    ) -> tuple[list[Any], list[int]]:
-        """Return the emitted records that fit the output type, with their rows; the others become dead letters."""
-        kept: list[tuple[Any, int]] = []
-        for record, row in zip(records, rows, strict=True):
-            try:
-                output_type.batch([record])
-                kept.append((record, row))
-            except SchemaError as e:
-                self._dead_letter(block, row, misfit_reason(record, output_type, e))
-        return [record for record, _ in kept], [row for _, row in kept]
 
     def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
         if isinstance(block, FiredTimers):
@@ -443,6 +434,7 @@ class GroupRun:
         names = list(source.record_type.field_names)
         records = block.batch.select(names)
         times = self._row_times(block) if self._core.timed else None
+        causes = causes_in(block) if self._core.caused else None
         cursor = self._binding.cursor
         known = self._state.keys
         if len(records) and not self._core.has_key:
@@ -453,16 +445,21 @@ class GroupRun:
         def visit(low: int, high: int) -> None:
             columns = self._state.columns.values()
             before = [column.snapshot() for column in columns]
-            part = records.slice(low, high - low)
+            count = high - low
+            part = records.slice(low, count)
             context = BatchContext(part, slots[low:high], known, block.stream, self._context.key_group)
             try:
-                of_rows = keys.slice(low, high - low), None if times is None else times.slice(low, high - low)
+                of_rows = (
+                    keys.slice(low, count),
+                    None if times is None else times.slice(low, count),
+                    None if causes is None else causes.slice(low, count),
+                )
                 emissions = self._run_batch(part, context, of_rows)
             except Exception as e:  # user code may raise anything
                 cursor.take_back()
                 for column, snapshot in zip(columns, before, strict=True):
                     column.restore(snapshot)
-                if high - low == 1:
+                if count == 1:
                     self._dead_letter(block, low, reason_of(e))
                     return
                 middle = (low + high) // 2
@@ -486,7 +483,7 @@ class GroupRun:
     def _emission(
         self, output: str, batch: pa.RecordBatch, rows: npt.NDArray[np.int64] | None, of_rows: _OfRows
     ) -> Emission:
-        keys, times = of_rows
+        keys, times, causes = of_rows
         output_type = self._core.outputs.get(output)
         if output_type is None:
             raise ValueError(f"the output {output or 'main'!r} is not declared by step {self._core.step!r}")
@@ -495,6 +492,9 @@ class GroupRun:
         taken = keys if picked is None else keys.take(picked)
         if self._core.stamped and output == MAIN:
             fitted = Stamps(key_values(taken), None).stamp(fitted, range(len(taken)), self._binding)
-        if output not in self._core.timed or times is None:
-            return Emission(output, fitted, taken)
-        return Emission(output, fitted, taken, times if picked is None else times.take(picked))
+        times = times if output in self._core.timed else None
+        causes = causes if output in self._core.caused else None
+        if picked is not None:
+            times = None if times is None else times.take(picked)
+            causes = None if causes is None else causes.take(picked)
+        return Emission(output, fitted, taken, times, causes)

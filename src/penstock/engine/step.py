@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.base.declarations import declared_in
+from penstock.engine.emission_causes import Causes
 from penstock.operators.functions import ProcessFunction, is_vectorised
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
@@ -67,13 +68,15 @@ class StepInput:
 class Emission:
     """Records that a step emitted to one output ("" is the main one), with the keys they were emitted under.
 
-    `times` are their event times in milliseconds since 1970, if a later step uses them.
+    `times` are their event times in milliseconds since 1970, if a later step uses them, and `causes` the records that
+    caused them, if a sink wants to know.
     """
 
     output: str
     batch: pa.RecordBatch
     keys: pa.Array
     times: pa.Array | None = None
+    causes: Causes | None = None
 
 
 @dataclass
@@ -97,7 +100,7 @@ class StepCore:
     In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
-    outputs in `timed` carry the event times of their records.
+    outputs in `timed` carry the event times of their records, those in `caused` what caused them.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class StepCore:
         *,
         stamped: bool = False,
         timed: Collection[str] = (),
+        caused: Collection[str] = (),
     ) -> None:
         self.step = step
         self.function = function
@@ -116,6 +120,7 @@ class StepCore:
         self.outputs: Final = outputs
         self.stamped = stamped
         self.timed: Final = frozenset(timed)
+        self.caused: Final = frozenset(caused)
         data = self.inputs[-1]
         assert data.key is not None
         self.key_type: Final = data.key.key_type

@@ -186,10 +186,17 @@ def _plan(
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=kafka_sources,
         in_real_time=bool(settings.checkpoint_interval_ms),
+        origin_sinks=_origin_sinks(job, bindings) if settings.checkpoint_interval_ms else frozenset(),
         replayed=keep_partitions(
             checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
         ),
     )
+
+
+def _origin_sinks(job: JobDescription, bindings: Mapping[str, Binding]) -> frozenset[str]:
+    """Return the sinks whose messages tell the origin of their records."""
+    found = ((node.name, bindings[node.name]) for node in job.graph.sinks())
+    return frozenset(name for name, binding in found if isinstance(binding, KafkaBinding) and binding.origin)
 
 
 def _sources(

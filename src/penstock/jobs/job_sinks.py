@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from penstock.bindings.types import Binding, ConsoleBinding, DiscardBinding, FilesBinding, KafkaBinding
 from penstock.errors import BindingError
+from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import format_of
 from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
-from penstock.runtime.plan import JobPlan
+from penstock.runtime.plan import JobPlan, has_timers
 from penstock.sinks.base import Sink
 from penstock.sinks.console import ConsoleSink
 from penstock.sinks.discard import DiscardSink
@@ -60,14 +61,29 @@ def refuse_origin(binding: Binding) -> None:
 
 
 def check_origin(job: JobDescription, sink: SinkNode, binding: KafkaBinding) -> None:
-    """Raise BindingError when the origins of records would differ after a crash in real time."""
-    steps = [node for node in job.graph.origins(sink.upstream) if isinstance(node, ProcessNode)]
-    if binding.origin and steps:
-        raise BindingError(
-            f"Sink {sink.name!r}: origin=true numbers the output of step {steps[0].step!r} within a micro-batch, and "
-            "real time has none: what is read again after a crash comes in other rounds. Use delivery=exactly-once, or "
-            "run the job in micro-batches."
-        )
+    """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
+    if not binding.origin:
+        return
+    for node in job.graph.origins(sink.upstream):
+        reason = _why_unknown(job, node) if isinstance(node, ProcessNode) else None
+        if reason is not None:
+            raise BindingError(
+                f"Sink {sink.name!r}: in real time origin=true names an output for the record that caused it, but "
+                f"{reason}. Use delivery=exactly-once without origin, or run the job in micro-batches."
+            )
+
+
+def _why_unknown(job: JobDescription, node: ProcessNode) -> str | None:
+    """Return why not all that a step emits has a record of a stream as its cause; None if it has."""
+    if isinstance(node.function, WindowStep):
+        return f"the windows of step {node.step!r} emit what many records have caused"
+    if has_timers(node):
+        return f"step {node.step!r} has timers, which emit when their time has come"
+    before = [one for edge in node.edges for one in job.graph.origins(edge.port)]
+    steps = [one.step for one in before if isinstance(one, ProcessNode)]
+    if steps:
+        return f"step {node.step!r} is behind step {steps[0]!r}, whose records have no place in a stream"
+    return None
 
 
 def open_sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None) -> Sink:

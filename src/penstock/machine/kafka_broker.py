@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,7 +28,7 @@ from penstock.errors import PenstockError
 from penstock.machine.jars import kafka_broker_jars
 from penstock.machine.java import find_java
 
-__all__ = ["BrokerStartError", "KafkaBroker"]
+__all__ = ["BrokerCertificates", "BrokerStartError", "KafkaBroker"]
 
 _PATIENCE_S: Final = 60.0
 _PORTS: Final = (15_000, 30_000)
@@ -38,6 +39,18 @@ class BrokerStartError(PenstockError):
     """The Kafka broker did not start."""
 
     fault = "external"
+
+
+@dataclass(frozen=True)
+class BrokerCertificates:
+    """The certificates of a broker, as files in PEM.
+
+    `own` has the private key (PKCS#8, not encrypted), the certificate and those of its authorities, and `authorities`
+    the certificates of the authorities that clients must have theirs from.
+    """
+
+    own: Path
+    authorities: Path
 
 
 class KafkaBroker:
@@ -54,29 +67,53 @@ class KafkaBroker:
         heap_mb: the broker's heap, in megabytes.
         users: the passwords of users, by name. With them the broker also listens at `secured`, where clients log in
             (SASL_PLAINTEXT, mechanism PLAIN).
+        certificates: with them the broker also listens at `encrypted`, for clients that show a certificate (SSL), and
+            at `secured_encrypted`, where its users log in (SASL_SSL, mechanism PLAIN).
 
     """
 
     def __init__(
-        self, folder: Path | None = None, heap_mb: int = 512, users: Mapping[str, str] | None = None
+        self,
+        folder: Path | None = None,
+        heap_mb: int = 512,
+        users: Mapping[str, str] | None = None,
+        certificates: BrokerCertificates | None = None,
     ) -> None:
         self._temporary = folder is None
         self._folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         self._heap_mb = heap_mb
         self._process: subprocess.Popen[bytes] | None = None
         self._users = dict(users or {})
-        self._port, self._controller_port, self._secured_port = _free_ports()
+        self._certificates = certificates
+        listeners = ["PLAINTEXT", "CONTROLLER"]
+        listeners += ["SASL_PLAINTEXT"] if self._users else []
+        if certificates is not None:
+            listeners += ["SSL", "SASL_SSL"] if self._users else ["SSL"]
+        self._ports = dict(zip(listeners, _free_ports(len(listeners)), strict=True))
 
     @property
     def bootstrap(self) -> str:
         """The address for clients, `host:port`."""
-        return f"127.0.0.1:{self._port}"
+        return self._at("PLAINTEXT")
 
     @property
     def secured(self) -> str:
         """The address for clients that log in, `host:port`."""
-        assert self._users, "the broker has no users"
-        return f"127.0.0.1:{self._secured_port}"
+        return self._at("SASL_PLAINTEXT")
+
+    @property
+    def encrypted(self) -> str:
+        """The address for clients that show a certificate, `host:port`."""
+        return self._at("SSL")
+
+    @property
+    def secured_encrypted(self) -> str:
+        """The address for clients that log in over TLS, `host:port`."""
+        return self._at("SASL_SSL")
+
+    def _at(self, listener: str) -> str:
+        assert listener in self._ports, f"the broker was started without {listener}"
+        return f"127.0.0.1:{self._ports[listener]}"
 
     @property
     def pid(self) -> int:
@@ -174,9 +211,15 @@ class KafkaBroker:
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "controller.quorum.voters": f"1@{self._at('CONTROLLER')}",
+            "listeners": ",".join(f"{name}://{self._at(name)}" for name in self._ports),
+            "advertised.listeners": ",".join(
+                f"{name}://{self._at(name)}" for name in self._ports if name != "CONTROLLER"
+            ),
+            # Each listener is named for its protocol.
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{'PLAINTEXT' if name == 'CONTROLLER' else name}" for name in self._ports
+            ),
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self._folder / "data"),
             "auto.create.topics.enable": "false",
@@ -194,23 +237,30 @@ class KafkaBroker:
             "group.initial.rebalance.delay.ms": "0",
             "log.retention.hours": "168",
         }
-        if self._users:
-            where = f",SASL_PLAINTEXT://127.0.0.1:{self._secured_port}"
-            users = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
-            login = "org.apache.kafka.common.security.plain.PlainLoginModule"
-            settings["listeners"] += where
-            settings["advertised.listeners"] += where
-            settings["listener.security.protocol.map"] = ",".join(
-                f"{name}:{protocol}"
-                for name, protocol in (
-                    ("PLAINTEXT", "PLAINTEXT"),
-                    ("CONTROLLER", "PLAINTEXT"),
-                    ("SASL_PLAINTEXT", "SASL_PLAINTEXT"),
-                )
-            )
-            settings["sasl.enabled.mechanisms"] = "PLAIN"
-            settings["listener.name.sasl_plaintext.plain.sasl.jaas.config"] = f"{login} required {users};"
+        settings |= self._login_settings() | self._encryption_settings()
         return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+    def _login_settings(self) -> dict[str, str]:
+        if not self._users:
+            return {}
+        users = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
+        login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+        listeners = [name for name in self._ports if name.startswith("SASL_")]
+        return {
+            "sasl.enabled.mechanisms": "PLAIN",
+            **{f"listener.name.{name.lower()}.plain.sasl.jaas.config": login for name in listeners},
+        }
+
+    def _encryption_settings(self) -> dict[str, str]:
+        if self._certificates is None:
+            return {}
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._certificates.own),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._certificates.authorities),
+            "listener.name.ssl.ssl.client.auth": "required",
+        }
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + _PATIENCE_S
@@ -237,13 +287,13 @@ def _ignore(error: Any) -> None:
     """Ignore an error, since the result of the call reports it."""
 
 
-def _free_ports() -> tuple[int, int, int]:
-    """Return three free ports below those that the kernel uses for outgoing connections.
+def _free_ports(count: int) -> list[int]:
+    """Return free ports below those that the kernel uses for outgoing connections.
 
     With a port of that range, a client that retries while the broker is down could connect to itself and hold the port.
     """
-    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
-        return _bind(first), _bind(second), _bind(third)
+    with contextlib.ExitStack() as stack:
+        return [_bind(stack.enter_context(socket.socket())) for _ in range(count)]
 
 
 def _bind(listener: socket.socket) -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "KEY",
     "MESSAGE_KEY",
     "OFFSET",
+    "ORIGIN",
     "RAW",
     "Block",
     "DeadLetter",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 OFFSET: Final = "__offset"
+ORIGIN: Final = "__origin"
 RAW: Final = "__raw"
 KEY: Final = "__key"
 MESSAGE_KEY: Final = "__message_key"
@@ -41,7 +43,8 @@ MESSAGE_KEY: Final = "__message_key"
 class Records:
     """Records from one origin, between stateless operators.
 
-    `times` are their event times, if no field of the records holds them.
+    `times` are their event times, if no field of the records holds them. `origins` are names that stay the same when a
+    step emits the records again, if a sink wants them.
     """
 
     batch: pa.RecordBatch
@@ -51,6 +54,7 @@ class Records:
     raw: pa.Array | None = None
     message_keys: pa.Array | None = None
     times: pa.Array | None = None
+    origins: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -65,6 +69,7 @@ class Records:
             raw=None if self.raw is None else self.raw.take(picked),
             message_keys=None if self.message_keys is None else self.message_keys.take(picked),
             times=None if self.times is None else self.times.take(picked),
+            origins=None if self.origins is None else self.origins.take(picked),
         )
 
     def dead_letter(self, row: int, reason: str, record_type: RecordType, step: str = "") -> DeadLetter:

@@ -30,7 +30,8 @@ _MOST_WAITING: Final = 4096
 class IntervalMeter:
     """The meter of one interval of a slot. All its times are for metrics only.
 
-    `causes` are the source times of what the present round processes, and `waited_s` is how long the slot has waited.
+    `causes` are the source times of what the present round processes, or the time of its timer, and `waited_s` is how
+    long the slot has waited.
 
     Args:
         writer: the writer of the job, which knows its sinks.
@@ -55,7 +56,7 @@ class IntervalMeter:
     def add_output(self, sink: str, records: int, seconds: float) -> None:
         """Add records of the present round that a sink was given, which took it some seconds."""
         self.sinks_s += seconds
-        # What only a timer caused has no source time.
+        # Timers that fell due before the slot ran for the first time have no time.
         if self.causes is None or sink == DEAD_LETTERS or not records:
             return
         points = self.causes.spread(records)

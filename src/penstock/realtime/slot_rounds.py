@@ -240,12 +240,14 @@ class SlotRounds:
         waiting = self._bundles(one)
         taken = [waiting[sender].popleft() for sender, count in one.taken.items() for _ in range(count)]
         rows = [row for delivery in taken for row in delivery.rows or ()]
-        times = self._meter.causes = SourceTimes.merged(delivery.times for delivery in taken)
+        times = SourceTimes.merged(delivery.times for delivery in taken)
         if one.level == 0:
+            self._meter.causes = times
             yield from self._without_counts(rows)
             return
         number = one.level - 1
         level, forwarder = self._levels[number], self._forwarders[number]
+        times = self._meter.causes = times or _due(level, one.now_ms)
         begun_s = time.perf_counter()
         made = level.run_round(rows, instant_of(one.now_ms))
         leaving = list(forwarder.forward(made, self._offsets[number]))
@@ -282,6 +284,12 @@ class SlotRounds:
         timers = [level.next_timer_ms for level in self._levels[max(self._ended - 1, 0) :]]
         due_ms = min((at for at in timers if at is not None), default=None)
         return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)
+
+
+def _due(level: Level, now_ms: int) -> SourceTimes | None:
+    """Return the time of the earliest timer of a level that is due, which causes what a round without records emits."""
+    due_ms = level.next_timer_ms
+    return None if due_ms is None or due_ms > now_ms else SourceTimes.at(due_ms, 1)
 
 
 def _all_of(bundles: _Bundles) -> dict[str, int]:

@@ -21,8 +21,9 @@ from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult
 from penstock.errors import StateError
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.record_blocks import KEY, OFFSET, Block
+from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block
 from penstock.operators.watermarks import WatermarkUpdate
+from penstock.runtime.emission_origins import origin_columns
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
 from penstock.runtime.packed_rows import (
     SLOT_COMMANDS,
@@ -306,24 +307,39 @@ class _StepRunner:
         emitted: dict[str, _Emitted] = {}
         with no_cyclic_collection():
             for key_group, result in results:
-                for emission in result.emissions:
+                for emission, batch in self._batches(result.emissions, key_group):
                     if emission.output in self._split:
-                        yield from self._by_key_group(emission, key_group)
+                        yield from self._by_key_group(emission, batch, key_group)
                     else:
-                        emitted.setdefault(emission.output, _Emitted(key_group)).add(self._batch(emission))
+                        emitted.setdefault(emission.output, _Emitted(key_group)).add(batch)
                 yield from dead_letter_rows(result.dead_letters, self._plan)
                 for output in [name for name, waiting in emitted.items() if waiting.size >= _BLOCK_BYTES]:
                     yield self._row(output, emitted.pop(output))
         for output, waiting in emitted.items():
             yield self._row(output, waiting)
 
-    def _by_key_group(self, emission: Emission, key_group: int) -> Iterator[PackedRow]:
-        """Yield an emission as a row for each key group of its keys; records without a key are in `key_group`."""
+    def _batches(
+        self, emissions: Sequence[Emission], key_group: int
+    ) -> Iterator[tuple[Emission, pa.RecordBatch]]:
+        """Yield the emissions of a key group, each with all columns that come after it."""
+        names: Sequence[pa.Array | None] = [None] * len(emissions)
+        if self._core.caused:
+            names = origin_columns(emissions, lambda emission: self._key_groups(emission, key_group))
+        for emission, origins in zip(emissions, names, strict=True):
+            batch = self._batch(emission)
+            yield emission, batch if origins is None else batch.append_column(ORIGIN, origins)
+
+    def _key_groups(self, emission: Emission, key_group: int) -> npt.NDArray[np.uint16]:
+        """Return the key group of each record of an emission; records without a key are in `key_group`."""
         groups = np.full(len(emission.keys), key_group, np.uint16)
         known = emission.keys.is_valid().to_numpy(zero_copy_only=False)
-        count = self._plan.key_groups
-        groups[known] = key_groups(emission.keys.filter(pa.array(known)), count)
-        for group, batch in split_by_key_group(self._batch(emission), groups, count):
+        groups[known] = self._groups_of(emission.keys.filter(pa.array(known)))
+        return groups
+
+    def _by_key_group(self, emission: Emission, whole: pa.RecordBatch, key_group: int) -> Iterator[PackedRow]:
+        """Yield an emission as a row for each key group of its keys; records without a key are in `key_group`."""
+        groups = self._key_groups(emission, key_group)
+        for group, batch in split_by_key_group(whole, groups, self._plan.key_groups):
             waiting = _Emitted(group)
             waiting.add(batch)
             yield self._row(emission.output, waiting)

@@ -26,7 +26,7 @@ from penstock.engine.step import StepCore, StepInput
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.handlers import declared_handlers
-from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, block_schema
+from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, ORIGIN, block_schema
 from penstock.operators.watermarks import INGESTION_TIME, InputWatermarkRule
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.slots import slots, slots_of_key_groups
@@ -80,7 +80,8 @@ class JobPlan:
     `keyed_sinks` are the sinks that take the key of each record. `parallelism` is the number of tasks of a keyed level,
     `state_memory_bytes` the limit of the state that a worker keeps in memory, and `waiting_bytes`, in real time, the
     limit of the records that a slot has not processed. `seed` is the folder with the initial state. `partitions` has
-    the partitions of each Kafka stream at the start of the job. `replayed` is the micro-batch, in Spark's numbering,
+    the partitions of each Kafka stream at the start of the job. `origin_sinks` are the sinks that take, in real time,
+    the names by which records are known again. `replayed` is the micro-batch, in Spark's numbering,
     that was planned before and is repeated, with the partitions known at that time. With `in_real_time` the records of
     a slot travel together, under its first key group.
     """
@@ -97,6 +98,7 @@ class JobPlan:
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None
     in_real_time: bool = False
+    origin_sinks: frozenset[str] = frozenset()
 
     def of_batch(self, number: int) -> JobPlan:
         """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""
@@ -197,7 +199,10 @@ class JobPlan:
         """Return the core of a step."""
         inputs = [StepInput(e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges]
         timed = [output for output in node.outputs if self.wants_times(Port(node.id, output))]
-        return StepCore(node.step, node.function, inputs, node.emitted, stamped=node.stamped, timed=timed)
+        caused = [output for output in node.outputs if self.wants_origins(Port(node.id, output))]
+        return StepCore(
+            node.step, node.function, inputs, node.emitted, stamped=node.stamped, timed=timed, caused=caused
+        )
 
     @functools.cached_property
     def accepting(self) -> Accepting:
@@ -212,12 +217,14 @@ class JobPlan:
         return block_schema(edge.record_type, key_type=key_type, raw=raw, timed=timed)
 
     def emission_schema(self, node: ProcessNode, output: str) -> pa.Schema:
-        """Return the columns of a step's output: the records, and their keys and event times if they are needed."""
+        """Return the columns of a step's output: the records, and their keys, event times and origins if needed."""
         fields = list(node.outputs[output].schema)
         if self.wants_keys(Port(node.id, output)):
             fields.append(pa.field(KEY, node.key.key_type))
         if self.wants_times(Port(node.id, output)):
             fields.append(pa.field(EVENT_TIME, pa.int64()))
+        if self.wants_origins(Port(node.id, output)):
+            fields.append(pa.field(ORIGIN, pa.string()))
         return pa.schema(fields)
 
     def sink_schema(self, node: SinkNode) -> pa.Schema:
@@ -226,14 +233,24 @@ class JobPlan:
         if node.name in self.keyed_sinks:
             # The offset identifies a record that a broker rejects.
             fields += [pa.field(MESSAGE_KEY, pa.binary()), pa.field(OFFSET, pa.int64())]
+        if node.name in self.origin_sinks:
+            fields.append(pa.field(ORIGIN, pa.string()))
         return pa.schema(fields)
 
     def wants_keys(self, port: Port) -> bool:
         """Return whether a sink after the port takes the keys of its records."""
+        return self._reaches(port, self.keyed_sinks)
+
+    def wants_origins(self, port: Port) -> bool:
+        """Return whether a sink after the port takes the names by which its records are known again."""
+        return self._reaches(port, self.origin_sinks)
+
+    def _reaches(self, port: Port, sinks: frozenset[str]) -> bool:
+        """Return whether one of some sinks is after the port, with no step between."""
         for node, _ in self.graph.consumers(port):
-            if isinstance(node, SinkNode) and node.name in self.keyed_sinks:
+            if isinstance(node, SinkNode) and node.name in sinks:
                 return True
-            if isinstance(node, StatelessNode) and self.wants_keys(Port(node.id)):
+            if isinstance(node, StatelessNode) and self._reaches(Port(node.id), sinks):
                 return True
         return False
 

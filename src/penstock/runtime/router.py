@@ -14,7 +14,7 @@ from penstock.errors import StrictModeError
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.event_times import EVENT_TIME, no_time_reason, times_column
 from penstock.operators.keys import KeySelector
-from penstock.operators.record_blocks import MESSAGE_KEY, OFFSET, RAW, DeadLetter, Records
+from penstock.operators.record_blocks import MESSAGE_KEY, OFFSET, ORIGIN, RAW, DeadLetter, Records
 from penstock.operators.transforms import apply_transform
 from penstock.runtime.packed_rows import (
     DEAD_LETTER_TYPE,
@@ -260,6 +260,10 @@ class _ToSink:
             keys = records.message_keys
             columns.append(keys if keys is not None else pa.nulls(len(records), pa.binary()))
             columns.append(records.offsets)
+        if ORIGIN in self._schema.names:
+            columns.append(
+                pa.nulls(len(records), pa.string()) if records.origins is None else records.origins
+            )
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         first = records.offsets[0].as_py()
         partition = f"{records.stream}/{records.partition}"

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.base.garbage import no_cyclic_collection
 from penstock.control.encoded_receipts import Batch, receipt_columns
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, Records
+from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, ORIGIN, Records
 from penstock.records.types import RecordType
 from penstock.runtime.packed_rows import (
     COUNTS,
@@ -100,9 +100,10 @@ def _emitted(
     names = batch.schema.names
     keys = _message_keys(batch.column(KEY)) if KEY in names else None
     times = batch.column(EVENT_TIME) if EVENT_TIME in names else None
+    origins = batch.column(ORIGIN) if ORIGIN in names else None
     batch = batch.select(list(record_type.field_names))
     offsets = pa.array(np.arange(start, start + batch.num_rows))
-    return Records(batch, stream, partition, offsets, message_keys=keys, times=times)
+    return Records(batch, stream, partition, offsets, message_keys=keys, times=times, origins=origins)
 
 
 def _message_keys(keys: pa.Array) -> pa.Array:
@@ -147,10 +148,14 @@ class Writer:
     sinks: Mapping[str, tuple[Sink, RecordType, pa.Schema]]
     lineage: str
 
-    def origin_of(self, row: PackedRow, offsets: pa.Array) -> RecordOrigin:
+    def origin_of(self, row: PackedRow, batch: pa.RecordBatch) -> RecordOrigin:
         """Return where the records of a row come from."""
         branch, stream, partition = place_of(row.partition)
-        return RecordOrigin(branch, stream, partition, offsets, stream in self._source_names)
+        names = batch.column(ORIGIN) if ORIGIN in batch.schema.names else None
+        # A row has the records of one source or step.
+        names = None if names is None or names.null_count else names
+        is_source = stream in self._source_names
+        return RecordOrigin(branch, stream, partition, batch.column(OFFSET), is_source, names)
 
     @functools.cached_property
     def _source_names(self) -> frozenset[str]:
@@ -247,7 +252,7 @@ class WriterTask:
         keys = batch.column(MESSAGE_KEY) if MESSAGE_KEY in schema.names else None
         task, before = self._tasks[name], self._counts[name]
         if isinstance(task, RejectingTask) and OFFSET in schema.names:
-            task.come_from(self._writer.origin_of(row, batch.column(OFFSET)))
+            task.come_from(self._writer.origin_of(row, batch))
         begun_s = time.perf_counter()
         task.write(batch.select(list(record_type.field_names)), keys)
         seconds = time.perf_counter() - begun_s

@@ -59,7 +59,8 @@ class RecordOrigin:
     """Where records come from: a stream or the output of a step, its partition, and the offset of each record there.
 
     `branch` tells apart the ways to a union. The offsets of a source are the same in each replay of its records; those
-    of a step in each replay of a micro-batch.
+    of a step in each replay of a micro-batch. In real time what a step emits has names of its own, if a sink wants
+    them.
     """
 
     branch: str
@@ -67,6 +68,7 @@ class RecordOrigin:
     partition: str
     offsets: pa.Array
     is_source: bool
+    names: pa.Array | None = None
 
 
 class RejectingTask(SinkTask):

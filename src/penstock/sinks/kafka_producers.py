@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-import pyarrow as pa
 from confluent_kafka import (
     Consumer,
     KafkaError,
@@ -22,7 +21,8 @@ from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError
-from penstock.sinks.message_parts import Headers
+from penstock.sinks.message_partitions import BY_KEY, PartitionCount, partitions_of
+from penstock.sinks.message_parts import Messages
 
 __all__ = [
     "FLUSH_TIMEOUT_S",
@@ -116,6 +116,7 @@ class PlainProducer:
         self._failures: list[KafkaError] = []
         settings = producer_settings(binding, None) | {"on_delivery": self._record_failure}
         self._producer = build_client(Producer, binding, settings, self._errors)
+        self._partitions = PartitionCount(self._producer, binding, self._errors)
 
     @classmethod
     def of(cls, binding: KafkaBinding) -> PlainProducer:
@@ -124,10 +125,10 @@ class PlainProducer:
             ("plain", binding.servers, binding.topic, *_sorted_settings(binding)), lambda: cls(binding)
         )
 
-    def send(self, values: pa.Array, keys: pa.Array | None, headers: Headers | None = None) -> None:
+    def send(self, messages: Messages) -> None:
         """Queue messages. Raises ExternalSystemError when earlier ones could not be delivered."""
         try:
-            _send(self._producer, self._binding.topic, values, keys, headers or {}, self._raise_failures)
+            _send(self._producer, self._binding.topic, messages, self._partitions, self._raise_failures)
         except KafkaException as e:
             raise self._error(e.args[0]) from e
 
@@ -175,6 +176,7 @@ class TransactionalProducer:
         self._open = False
         settings = producer_settings(binding, transactional_id)
         self._producer = build_client(Producer, binding, settings, self._errors)
+        self._partitions = PartitionCount(self._producer, binding, self._errors)
         try:
             # Without a connection, the search for the coordinator waits half a second before it retries.
             self._producer.list_topics(binding.topic, timeout=_ANSWER_TIMEOUT_S)
@@ -190,11 +192,11 @@ class TransactionalProducer:
         key = ("transactional", binding.servers, binding.topic, transactional_id, *_sorted_settings(binding))
         return _keep_client(key, lambda: cls(binding, transactional_id))
 
-    def send(self, values: pa.Array, keys: pa.Array | None, headers: Headers | None = None) -> None:
+    def send(self, messages: Messages) -> None:
         """Queue messages, in a transaction that the first one begins."""
         try:
             self._begin()
-            _send(self._producer, self._binding.topic, values, keys, headers or {}, lambda: None)
+            _send(self._producer, self._binding.topic, messages, self._partitions, lambda: None)
         except KafkaException as e:
             raise self._lost(e) from e
 
@@ -244,24 +246,18 @@ class TransactionalProducer:
 
 
 def _send(
-    producer: Producer,
-    topic: str,
-    values: pa.Array,
-    keys: pa.Array | None,
-    headers: Headers,
-    check: Callable[[], None],
+    producer: Producer, topic: str, messages: Messages, partitions: PartitionCount, check: Callable[[], None]
 ) -> None:
     """Queue messages in order, waiting for room."""
     produce = producer.produce
-    for begin in range(0, len(values), _SLICE_RECORDS):
-        texts = values.slice(begin, _SLICE_RECORDS).to_pylist()
-        some_keys = [None] * len(texts) if keys is None else keys.slice(begin, _SLICE_RECORDS).to_pylist()
-        if headers:
-            some = {name: column.slice(begin, _SLICE_RECORDS) for name, column in headers.items()}
-            _produce_with_headers(producer, topic, texts, some_keys, some, check)
+    for begin in range(0, len(messages), _SLICE_RECORDS):
+        some = messages.slice(begin, _SLICE_RECORDS)
+        if some.headers or some.hashes is not None:
+            _produce_with_parts(producer, topic, some, partitions, check)
         else:
+            texts, keys = _bodies(some)
             # The client's call for many messages takes them as dictionaries, and 1.5 times as long.
-            for text, key in zip(texts, some_keys, strict=True):
+            for text, key in zip(texts, keys, strict=True):
                 try:
                     produce(topic, text, key)
                 except BufferError:
@@ -270,22 +266,26 @@ def _send(
         check()
 
 
-def _produce_with_headers(
-    producer: Producer,
-    topic: str,
-    texts: list[bytes],
-    keys: list[bytes | None],
-    headers: Headers,
-    check: Callable[[], None],
+def _bodies(messages: Messages) -> tuple[list[bytes], list[bytes | None]]:
+    texts = messages.values.to_pylist()
+    return texts, [None] * len(texts) if messages.keys is None else messages.keys.to_pylist()
+
+
+def _produce_with_parts(
+    producer: Producer, topic: str, messages: Messages, partitions: PartitionCount, check: Callable[[], None]
 ) -> None:
+    """Queue messages with headers, or with partitions of their own."""
     produce = producer.produce
-    names, columns = list(headers), [column.to_pylist() for column in headers.values()]
-    for text, key, *found in zip(texts, keys, *columns, strict=True):
+    texts, keys = _bodies(messages)
+    hashes = messages.hashes
+    places = [BY_KEY] * len(texts) if hashes is None else partitions_of(hashes, partitions.get())
+    names, columns = list(messages.headers), [column.to_pylist() for column in messages.headers.values()]
+    for text, key, place, *found in zip(texts, keys, places, *columns, strict=True):
         pairs = [(name, value) for name, value in zip(names, found, strict=True) if value is not None]
         try:
-            produce(topic, text, key, headers=pairs)
+            produce(topic, text, key, place, headers=pairs)
         except BufferError:
-            _produce_patiently(producer, check, topic, text, key, headers=pairs)
+            _produce_patiently(producer, check, topic, text, key, place, headers=pairs)
 
 
 def _produce_patiently(producer: Producer, check: Callable[[], None], *message: Any, **headers: Any) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -25,16 +25,13 @@ from penstock.sinks.kafka_producers import (
     forget,
     transaction_timeout_s,
 )
-from penstock.sinks.message_parts import Headers, headers_of, keys_of
+from penstock.sinks.message_parts import Messages, hashes_of, headers_of, keys_of
 from penstock.sinks.message_sizes import MessageLimit, limit_of, oversized, with_limit
 from penstock.sinks.outgoing_messages import OutgoingMessages
 
 __all__ = ["Encoder", "KafkaSink"]
 
 _ATTEMPTS: Final = 3
-
-_Messages: TypeAlias = tuple[pa.Array, pa.Array | None, Headers]
-"""The values, keys and headers of messages."""
 
 
 class Encoder(Protocol):
@@ -102,23 +99,25 @@ class _Encoded:
 
     def messages(
         self, batch: pa.RecordBatch, keys: pa.Array | None, origin: RecordOrigin | None
-    ) -> tuple[_Messages, list[Rejection]]:
+    ) -> tuple[Messages, list[Rejection]]:
         """Return the messages that are not too large, and the records of the others."""
         values = self.encoder.encode(batch)
-        keys = keys_of(self.binding, batch, keys)
-        headers = headers_of(self.binding, batch, self.context, origin)
+        found = Messages(
+            values,
+            keys_of(self.binding, batch, keys),
+            headers_of(self.binding, batch, self.context, origin),
+            hashes_of(self.binding, batch, keys),
+        )
         max_bytes = self.limit.max_bytes
-        sizes = oversized(values, keys, max_bytes, headers)
+        sizes = oversized(values, found.keys, max_bytes, found.headers)
         if not sizes:
-            return (values, keys, headers), []
+            return found, []
         topic = self.binding.topic
         rejections = [
             Rejection(row, self.limit.reason(size, topic), values[row].as_py(), max_bytes)
             for row, size in sizes.items()
         ]
-        fits = pa.array([row not in sizes for row in range(len(values))])
-        kept = {name: column.filter(fits) for name, column in headers.items()}
-        return (values.filter(fits), None if keys is None else keys.filter(fits), kept), rejections
+        return found.filter(pa.array([row not in sizes for row in range(len(values))])), rejections
 
 
 class _PlainTask(RejectingTask):
@@ -132,7 +131,7 @@ class _PlainTask(RejectingTask):
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         if len(batch):
             messages, self._rejections = self._encoded.messages(batch, keys, self._origin)
-            self._producer.send(*messages)
+            self._producer.send(messages)
 
     def finish(self) -> bytes:
         self._producer.flush()
@@ -170,7 +169,7 @@ class _TransactionTask(RejectingTask):
             self._producer = TransactionalProducer.of(self._binding, self._id)
             self._encoded = replace(self._encoded, limit=self._limit(self._producer))
         messages, self._rejections = self._encoded.messages(batch, keys, self._origin)
-        self._messages.append(*messages)
+        self._messages.append(messages)
 
     def finish(self) -> bytes:
         if self._producer is not None:
@@ -214,7 +213,7 @@ class _TransactionTask(RejectingTask):
         producer.abort()
         if producer.done < self._batch_id:
             for messages in self._messages.blocks():
-                producer.send(*messages)
+                producer.send(messages)
             producer.commit(self._batch_id, msgspec.json.encode(self._encoded.limit).decode())
         elif self._limit(producer) != self._encoded.limit:
             raise ExternalSystemError(

@@ -1,8 +1,9 @@
-"""Message parts: the key and the headers of the messages that a Kafka sink writes."""
+"""Message parts: what the messages of a Kafka sink consist of, and how it comes from records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
@@ -10,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.bindings.types import KafkaBinding
+from penstock.bindings.types import RECORD_KEY, KafkaBinding
 from penstock.errors import BindingError, SchemaError
 from penstock.records.types import RecordType
 from penstock.sinks.base import RecordOrigin, TaskContext
+from penstock.sinks.message_partitions import murmur2
 
-__all__ = ["ORIGIN_HEADER", "Headers", "check_parts", "headers_of", "keys_of"]
+__all__ = ["ORIGIN_HEADER", "Headers", "Messages", "check_parts", "hashes_of", "headers_of", "keys_of"]
 
 Headers: TypeAlias = Mapping[str, pa.Array]
 """The headers of messages, as a binary column for each name; a message whose value is null has no such header."""
@@ -24,9 +26,45 @@ ORIGIN_HEADER: Final = "penstock-origin"
 """The header that tells messages apart, so that a reader can leave out those that are written again."""
 
 
+@dataclass(frozen=True)
+class Messages:
+    """Messages as binary columns.
+
+    `hashes` choose their partitions instead of the keys. A message whose hash is null has the partition of its key.
+    """
+
+    values: pa.Array
+    keys: pa.Array | None = None
+    headers: Headers = field(default_factory=dict)
+    hashes: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def slice(self, begin: int, count: int) -> Messages:
+        """Return some messages that follow each other."""
+        return Messages(
+            self.values.slice(begin, count),
+            None if self.keys is None else self.keys.slice(begin, count),
+            {name: column.slice(begin, count) for name, column in self.headers.items()},
+            None if self.hashes is None else self.hashes.slice(begin, count),
+        )
+
+    def filter(self, mask: pa.Array) -> Messages:
+        """Return the messages for which a mask is true."""
+        return Messages(
+            self.values.filter(mask),
+            None if self.keys is None else self.keys.filter(mask),
+            {name: column.filter(mask) for name, column in self.headers.items()},
+            None if self.hashes is None else self.hashes.filter(mask),
+        )
+
+
 def check_parts(binding: KafkaBinding, kind: RecordType) -> None:
-    """Raise BindingError when a sink names a field that its records lack, or that cannot be a key or a header."""
+    """Raise BindingError when a sink names a field that its records lack, or that cannot be a part of messages."""
     named = [("key", name) for name in filter(None, [binding.key_field])]
+    if binding.partition_by not in (None, RECORD_KEY):
+        named.append(("partition_by", str(binding.partition_by)))
     named += [("headers", name) for name, _ in binding.header_fields]
     for parameter, name in named:
         try:
@@ -35,14 +73,22 @@ def check_parts(binding: KafkaBinding, kind: RecordType) -> None:
             raise BindingError(f"Sink {binding.stream!r}: {parameter}={name}, but {e}") from None
         if not (pa.types.is_string(found) or pa.types.is_binary(found) or pa.types.is_integer(found)):
             raise BindingError(
-                f"Sink {binding.stream!r}: {parameter}={name}, but that field is {found}; keys and headers are text, "
-                "bytes or integers."
+                f"Sink {binding.stream!r}: {parameter}={name}, but that field is {found}; keys, headers and what "
+                "chooses a partition are text, bytes or integers."
             )
 
 
 def keys_of(binding: KafkaBinding, batch: pa.RecordBatch, keys: pa.Array | None) -> pa.Array | None:
     """Return the keys of messages: the field that the URI names, else those that the records come with."""
     return keys if binding.key_field is None else _as_bytes(batch.column(binding.key_field))
+
+
+def hashes_of(binding: KafkaBinding, batch: pa.RecordBatch, keys: pa.Array | None) -> pa.Array | None:
+    """Return what chooses the partitions of messages; None if it is their keys. `keys` come with the records."""
+    if binding.partition_by is None:
+        return None
+    chosen = keys if binding.partition_by == RECORD_KEY else _as_bytes(batch.column(binding.partition_by))
+    return pa.nulls(len(batch), pa.int32()) if chosen is None else murmur2(chosen)
 
 
 def headers_of(
@@ -61,20 +107,21 @@ def _as_bytes(column: pa.Array) -> pa.Array:
 
 
 def _origins(context: TaskContext, origin: RecordOrigin) -> pa.Array:
-    """Return `LINEAGE/PLACE/BATCH/OFFSET/NUMBER` for each record.
+    """Return `LINEAGE/PLACE/BATCH/OFFSET/NUMBER` for each record, or `LINEAGE/PLACE/OFFSET/NUMBER/NUMBER`.
 
     In one place the three numbers of a later record are larger.
     """
-    place = [
-        context.lineage,
-        origin.branch,
-        *(quote(name, safe="") for name in (origin.stream, origin.partition)),
-    ]
+    place = [context.lineage, origin.branch, quote(origin.stream, safe="")]
+    offsets = origin.offsets.to_numpy(zero_copy_only=False)
+    numbers = _text(_numbers(offsets))
+    if origin.names is not None:
+        before = "/".join(filter(None, place))
+        return pc.binary_join_element_wise(before, origin.names, numbers, "/").cast(pa.binary())
+    place.append(quote(origin.partition, safe=""))
     # The offsets of a source are its own. Those of a step count within a micro-batch.
     batch = "0" if origin.is_source else str(context.batch_id)
-    offsets = origin.offsets.to_numpy(zero_copy_only=False)
     before = "/".join([*filter(None, place), batch])
-    found = pc.binary_join_element_wise(before, _text(offsets), _text(_numbers(offsets)), "/")
+    found = pc.binary_join_element_wise(before, _text(offsets), numbers, "/")
     return found.cast(pa.binary())
 
 

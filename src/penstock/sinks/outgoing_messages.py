@@ -10,14 +10,18 @@ from typing import IO, Final
 import pyarrow as pa
 
 from penstock.errors import ExternalSystemError
-from penstock.sinks.message_parts import Headers
+from penstock.sinks.message_parts import Messages
 
 __all__ = ["OutgoingMessages"]
 
 _MEMORY_BYTES: Final = 16 << 20
 # What a block of messages takes in addition to its bytes.
 _BLOCK_BYTES: Final = 1 << 10
-_FIELDS: Final = [pa.field("value", pa.binary()), pa.field("key", pa.binary())]
+_FIELDS: Final = [
+    pa.field("value", pa.binary()),
+    pa.field("key", pa.binary()),
+    pa.field("hash", pa.int32()),
+]
 
 
 class OutgoingMessages:
@@ -39,16 +43,17 @@ class OutgoingMessages:
     def __bool__(self) -> bool:
         return bool(self._waiting) or self._file is not None
 
-    def append(self, values: pa.Array, keys: pa.Array | None, headers: Headers | None = None) -> None:
+    def append(self, messages: Messages) -> None:
         """Append messages, all with the same names of headers.
 
         Raises ExternalSystemError when the disk does not accept them.
         """
-        if keys is None:
-            keys = pa.nulls(len(values), pa.binary())
-        found = headers or {}
-        schema = pa.schema([*_FIELDS, *(pa.field(name, pa.binary()) for name in found)])
-        block = pa.RecordBatch.from_arrays([values, keys, *found.values()], schema=schema)
+        count = len(messages)
+        keys = pa.nulls(count, pa.binary()) if messages.keys is None else messages.keys
+        hashes = pa.nulls(count, pa.int32()) if messages.hashes is None else messages.hashes
+        schema = pa.schema([*_FIELDS, *(pa.field(name, pa.binary()) for name in messages.headers)])
+        columns = [messages.values, keys, hashes, *messages.headers.values()]
+        block = pa.RecordBatch.from_arrays(columns, schema=schema)
         self._waiting.append(block)
         self._waiting_bytes += block.nbytes + _BLOCK_BYTES
         self.nbytes += block.nbytes
@@ -56,8 +61,8 @@ class OutgoingMessages:
             with self._disk_errors():
                 self._spill()
 
-    def blocks(self) -> Iterator[tuple[pa.Array, pa.Array, Headers]]:
-        """Yield the values, keys and headers of all messages, block by block.
+    def blocks(self) -> Iterator[Messages]:
+        """Yield all messages, block by block.
 
         No more can be appended once they are read.
         """
@@ -74,9 +79,9 @@ class OutgoingMessages:
                         block = stored.read_next_batch()
                     except StopIteration:
                         break
-                yield _parts(block)
+                yield _messages(block)
         for block in self._waiting:
-            yield _parts(block)
+            yield _messages(block)
 
     def close(self) -> None:
         """Drop the messages. Never raises."""
@@ -107,6 +112,9 @@ class OutgoingMessages:
             ) from e
 
 
-def _parts(block: pa.RecordBatch) -> tuple[pa.Array, pa.Array, Headers]:
-    values, keys, *headers = block.columns
-    return values, keys, dict(zip(block.schema.names[len(_FIELDS) :], headers, strict=True))
+def _messages(block: pa.RecordBatch) -> Messages:
+    values, keys, hashes, *headers = block.columns
+    names = block.schema.names[len(_FIELDS) :]
+    # Without any, the client need not be asked how many partitions there are.
+    some = None if hashes.null_count == len(hashes) else hashes
+    return Messages(values, keys, dict(zip(names, headers, strict=True)), some)

@@ -211,6 +211,10 @@ class LiveRunner:
         """Wait until the running interval has written a number of records to a sink."""
         self._await(lambda: len(self.emitted(sink)) >= count)
 
+    def await_read(self) -> None:
+        """Wait until the running interval has read all that was sent."""
+        self._await(self._has_read_all)
+
     def emitted(self, sink: str) -> list[Any]:
         """Return what the running interval has written to a sink."""
         found, record_type, _ = self.sinks[sink]

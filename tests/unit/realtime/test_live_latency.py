@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from live_runner import LiveRunner
 from memory_log import MemoryLog
 from test_intervals import sums_job
 
+import penstock as ps
 from penstock.jobs.phases import IntervalEnd, interval_phases
 from penstock.jobs.task_measurements import TaskMeasurements
 from penstock.metrics.source_times import SourceTimes
@@ -24,6 +27,8 @@ from penstock.sources.base import SourceChunk, Split
 from penstock.sources.topic_lag import TopicLag
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.memory_sinks import MemorySink
+
+ECHO = dt.timedelta(seconds=1)
 
 
 class OldRecords(MemoryLog):
@@ -91,7 +96,48 @@ def test_latency_counts_from_the_time_of_the_record(tmp_path: Path) -> None:
         assert 5 <= latency.sum_s / 20 <= latency.longest_s < 35
 
 
-def test_what_only_a_timer_causes_has_no_latency() -> None:
+@dataclass
+class Word:
+    text: str
+    at: dt.datetime
+
+
+class Echo(ps.ProcessFunction):
+    """Says a word again at its time."""
+
+    def process_record(self, word: Word, ctx: ps.Context) -> None:
+        ctx.timers.register(word.at, word.text)
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Word]:
+        yield Word(timer.name, timer.at)
+
+
+def test_what_only_a_timer_causes_counts_from_its_time(tmp_path: Path) -> None:
+    """Not from the record that has set it, also behind a second step; repeated, too."""
+    job = ps.Job("echoes", key_groups=4)
+    echoes = job.data_stream("words", schema=Word).key_by("text").process("echo", Echo(), output=Word)
+    echoes.key_by("text").count("counted").sink_to("counts")
+    live = LiveRunner(job, tmp_path, 2)
+    live.sinks["counts"][0].exactly_once = False
+
+    def speak() -> None:
+        for text in ("one", "two"):
+            live.send("words", {"text": text, "at": (dt.datetime.now(dt.UTC) + ECHO).isoformat()})
+            time.sleep(ECHO.total_seconds() / 2)
+        live.await_written("counts", 2)
+
+    with live:
+        first = live.run(speak, commits=False)
+        live.forget()
+        again = live.run()
+    assert again.data == first.data
+    latency = measured(first.reports).at_once["counts"]
+    assert latency.outputs == 2
+    assert latency.sum_s < ECHO.total_seconds()
+    assert measured(again.reports).at_once["counts"].outputs == 2
+
+
+def test_what_has_no_cause_has_no_latency() -> None:
     """And dead letters have none; the time that sinks took counts for all."""
     sinks: Any = {
         "out": (MemorySink(exactly_once=False), None, None),

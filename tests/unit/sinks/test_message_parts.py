@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from java_hashes import MURMUR2
+from java_hashes import murmur2 as murmur2_of_one
 
 import penstock as ps
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import BindingError
+from penstock.jobs.job_sinks import check_origin, refuse_origin
 from penstock.records.schemas import record_type
 from penstock.sinks.base import RecordOrigin, TaskContext
 from penstock.sinks.kafka_producers import producer_settings
-from penstock.sinks.message_parts import ORIGIN_HEADER, check_parts, headers_of, keys_of
+from penstock.sinks.message_partitions import murmur2, partitions_of
+from penstock.sinks.message_parts import (
+    ORIGIN_HEADER,
+    Messages,
+    check_parts,
+    hashes_of,
+    headers_of,
+    keys_of,
+)
 from penstock.sinks.message_sizes import oversized
+from penstock.streams.graph import SinkNode
 
 KIND = record_type("room INT, site STRING, tag BINARY, x DOUBLE")
 BATCH = pa.RecordBatch.from_pylist(
@@ -23,6 +41,13 @@ BATCH = pa.RecordBatch.from_pylist(
     ],
     KIND.schema,
 )
+
+
+@dataclass
+class Room:
+    """A room."""
+
+    room: int
 
 
 def bind(query: str) -> KafkaBinding:
@@ -59,8 +84,10 @@ def test_fields_are_headers() -> None:
         ("key=rooms", r"key=rooms, but Record has no field 'rooms'; its fields are room, site, tag, x"),
         (
             "headers=room,x:y",
-            r"headers=x, but that field is double; keys and headers are text, bytes or integers",
+            r"headers=x, but that field is double; keys, headers and what chooses a partition are text, bytes or",
         ),
+        ("partition_by=place", r"partition_by=place, but Record has no field 'place'"),
+        ("partition_by=x", r"partition_by=x, but that field is double"),
     ],
 )
 def test_a_field_that_is_none_is_refused(query: str, wrong: str) -> None:
@@ -77,6 +104,8 @@ def test_a_field_that_is_none_is_refused(query: str, wrong: str) -> None:
         ("key=a-b", "must name fields"),
         ("partitioner=java", "must be one of murmur2_random, murmur2, consistent_random"),
         ("kafka.partitioner=murmur2", "write partitioner=... without kafka. before it"),
+        ("partition_by=step-key", "must name fields"),
+        ("partition_by=room&partitioner=murmur2", "partition_by and partitioner exclude each other"),
     ],
 )
 def test_a_wrong_parameter_is_refused(query: str, wrong: str) -> None:
@@ -91,6 +120,52 @@ def test_the_partitioner_is_java_s_by_default() -> None:
     assert (
         producer_settings(bind("partitioner=consistent_random"), None)["partitioner"] == "consistent_random"
     )
+
+
+def test_the_hash_is_that_of_java_s_client() -> None:
+    """For values of all lengths, those with nothing before or behind them in memory too."""
+    known = [value & 0x7FFFFFFF for value in MURMUR2.values()]
+    values = pa.array([b"before", *MURMUR2, None, b"behind"], pa.binary()).slice(1, len(MURMUR2) + 1)
+    assert murmur2(values).to_pylist() == [*known, None]
+    assert [murmur2(pa.array([value], pa.binary()))[0].as_py() for value in MURMUR2] == known
+    assert murmur2(pa.array([], pa.binary())).to_pylist() == []
+    assert murmur2(pa.array([b"", None], pa.binary())).to_pylist() == [275646681, None]
+
+
+@given(values=st.lists(st.none() | st.binary(max_size=12)), begin=st.integers(0, 3))
+def test_hashes_of_many_are_those_of_each(values: list[bytes | None], begin: int) -> None:
+    """Whatever their lengths, and where the column begins in memory."""
+    expected = [None if value is None else murmur2_of_one(value) for value in values[begin:]]
+    assert murmur2(pa.array(values, pa.binary()).slice(begin)).to_pylist() == expected
+
+
+def test_a_field_or_the_record_s_key_chooses_the_partition() -> None:
+    """Whatever the key of the message; without a value, that key does."""
+    own = pa.array([b"a", b"b"], pa.binary())
+    by_room = hashes_of(bind("key=site&partition_by=room"), BATCH, own)
+    by_key = hashes_of(bind("key=site&partition_by=record-key"), BATCH, own)
+    assert by_room is not None
+    assert by_key is not None
+    assert by_room.to_pylist() == [murmur2(pa.array([b"7"]))[0].as_py(), None]
+    assert by_key.to_pylist() == murmur2(own).to_pylist()
+    none = hashes_of(bind("partition_by=record-key"), BATCH, None)
+    assert none is not None
+    assert none.null_count == 2
+    assert hashes_of(bind("key=site"), BATCH, own) is None
+    assert partitions_of(pa.array([7, None, 12], pa.int32()), 5) == [2, -1, 2]
+
+
+def test_parts_stay_with_their_messages() -> None:
+    """When some of them are left out, or taken alone."""
+    values, hashes = pa.array([b"a", b"b", b"c"]), pa.array([1, 2, None], pa.int32())
+    all_of_them = Messages(values, values, {"h": values}, hashes)
+    for some in (all_of_them.filter(pa.array([False, True, True])), all_of_them.slice(1, 2)):
+        assert (some.values.to_pylist(), some.headers["h"].to_pylist()) == ([b"b", b"c"], [b"b", b"c"])
+        assert some.keys is not None
+        assert some.hashes is not None
+        assert (some.keys.to_pylist(), some.hashes.to_pylist()) == ([b"b", b"c"], [2, None])
+    bare = Messages(values)
+    assert (bare.slice(0, 1).keys, bare.filter(pa.array([True] * 3)).hashes) == (None, None)
 
 
 def origins(
@@ -112,6 +187,15 @@ def test_the_origin_tells_messages_apart() -> None:
     ]
     assert origins("a/b", [0], 4, is_source=True, branch="0001") == ["line/0001/a%2Fb/00002/0/0/0"]
     assert origins("readings", [], 4, is_source=True) == []
+    # In real time the output of a step has names of its own; a flat_map behind the step makes more of one.
+    names = pa.array(["7/in/00001/12/0", "7/in/00001/12/0", "7/in/00001/13/0"])
+    origin = RecordOrigin("", "watch", "00002", pa.array([0, 0, 1], pa.int64()), is_source=False, names=names)
+    found = headers_of(bind("origin=true"), BATCH.slice(0, 0), context(4), origin)
+    assert found[ORIGIN_HEADER].to_pylist() == [
+        b"line/watch/7/in/00001/12/0/0",
+        b"line/watch/7/in/00001/12/0/1",
+        b"line/watch/7/in/00001/13/0/0",
+    ]
     assert headers_of(bind("origin=true"), BATCH, context(0), None) == {}
 
 
@@ -125,20 +209,47 @@ def test_headers_count_for_the_size() -> None:
     assert oversized(values, None, 100, headers) == {0: size, 1: without}
 
 
-def test_real_time_and_dead_letters_have_no_origin() -> None:
-    """Both would be refused by a run."""
-    from penstock.jobs.job_sinks import check_origin, refuse_origin
-    from penstock.streams.graph import SinkNode
+class Remind(ps.ProcessFunction):
+    """Emits when a timer fires."""
 
+    def process_record(self, record: Any, ctx: ps.Context) -> None:
+        """Set a timer."""
+
+    def on_timer(self, timer: ps.Timer, ctx: ps.Context) -> Iterator[Room]:
+        """Emit."""
+        yield Room(1)
+
+
+def test_some_outputs_have_no_origin_in_real_time() -> None:
+    """A run refuses them: those of windows, timers, and steps behind steps; and dead letters in either mode."""
     job = ps.Job("j")
-    readings = job.data_stream("readings", schema="room INT")
-    readings.sink_to("plain")
-    readings.key_by("room").count("counted").sink_to("counts")
-    plain, counts = (job.graph.nodes[f"sink/{name}"] for name in ("plain", "counts"))
-    assert isinstance(plain, SinkNode)
-    assert isinstance(counts, SinkNode)
-    check_origin(job, plain, bind("origin=true"))
-    with pytest.raises(BindingError, match="numbers the output of step 'counted' within a micro-batch"):
-        check_origin(job, counts, bind("origin=true"))
+    rooms = job.data_stream("rooms", schema=Room)
+    rooms.sink_to("plain")
+    counts = rooms.key_by("room").count("counted")
+    counts.map(lambda one: Room(one.room), output=Room).sink_to("counts")
+    counts.key_by("room").count("counted-again").sink_to("again")
+    rooms.key_by("room").window(ps.TumblingWindows("10s", time="processing")).count("in-windows").sink_to(
+        "windows"
+    )
+    rooms.key_by("room").process("remind", Remind(), output=Room).sink_to("reminders")
+
+    def check(sink: str, query: str = "origin=true") -> None:
+        node = job.graph.nodes[f"sink/{sink}"]
+        assert isinstance(node, SinkNode)
+        check_origin(job, node, bind(query))
+
+    check("plain")
+    check("counts")
+    for sink, wrong in [
+        ("again", "step 'counted-again' is behind step 'counted', whose records have no place in a stream"),
+        ("windows", "the windows of step 'in-windows' emit what many records have caused"),
+        (
+            "reminders",
+            "step 'remind' has timers, which emit when their time has come. Use delivery=exactly-once",
+        ),
+    ]:
+        check(sink, "origin=false")
+        with pytest.raises(BindingError, match=wrong):
+            check(sink)
     with pytest.raises(BindingError, match="origin=true has no meaning for alarms"):
         refuse_origin(bind("origin=true"))

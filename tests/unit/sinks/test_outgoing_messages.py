@@ -19,7 +19,7 @@ from penstock.sinks import kafka_sink
 from penstock.sinks.base import TaskContext
 from penstock.sinks.kafka_producers import TransactionalProducer, TransactionLostError
 from penstock.sinks.kafka_sink import KafkaSink
-from penstock.sinks.message_parts import Headers
+from penstock.sinks.message_parts import Messages
 from penstock.sinks.message_sizes import MessageLimit
 from penstock.sinks.outgoing_messages import OutgoingMessages
 
@@ -33,15 +33,16 @@ def messages(blocks: list[list[Message]], memory_bytes: int) -> OutgoingMessages
         # A slice, whose buffers hold more than its own messages.
         values = pa.array([b"before", *(value for value, _ in block)], pa.binary()).slice(1)
         keys = pa.array([key for _, key in block], pa.binary())
-        made.append(values, None if keys.null_count == len(keys) else keys)
+        made.append(Messages(values, None if keys.null_count == len(keys) else keys))
     return made
 
 
 def read(made: OutgoingMessages) -> list[Message]:
     return [
         message
-        for values, keys, _ in made.blocks()
-        for message in zip(values.to_pylist(), keys.to_pylist(), strict=True)
+        for block in made.blocks()
+        if block.keys is not None
+        for message in zip(block.values.to_pylist(), block.keys.to_pylist(), strict=True)
     ]
 
 
@@ -59,6 +60,20 @@ def test_messages_come_back_in_order_and_more_than_once(
     assert read(made) == []
 
 
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
+def test_headers_and_hashes_wait_too(memory_bytes: int) -> None:
+    """With each message; without any hash nothing says that there are some."""
+    made = OutgoingMessages("heaters", memory_bytes)
+    values, headers = pa.array([b"a", b"b"], pa.binary()), {"h": pa.array([b"x", None], pa.binary())}
+    made.append(Messages(values, None, headers, pa.array([7, None], pa.int32())))
+    made.append(Messages(values, None, headers))
+    first, second = made.blocks()
+    assert first.hashes is not None
+    assert first.hashes.to_pylist() == [7, None]
+    assert second.hashes is None
+    assert [block.headers["h"].to_pylist() for block in (first, second)] == [[b"x", None]] * 2
+
+
 def test_what_exceeds_the_bound_waits_in_a_file_without_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +81,7 @@ def test_what_exceeds_the_bound_waits_in_a_file_without_a_name(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made, before = OutgoingMessages("heaters", 1 << 20), pa.total_allocated_bytes()
     for number in range(40):
-        made.append(pa.array([b"%02d" % number + bytes(1 << 18)], pa.binary()), None)
+        made.append(Messages(pa.array([b"%02d" % number + bytes(1 << 18)], pa.binary())))
     assert made.nbytes > 10 << 20
     assert pa.total_allocated_bytes() - before < 2 << 20
     assert not list(tmp_path.iterdir())
@@ -102,7 +117,7 @@ class Slow:
     def abort(self) -> None:
         """Nothing is open."""
 
-    def send(self, values: pa.Array, keys: pa.Array, headers: Headers) -> None:
+    def send(self, messages: Messages) -> None:
         self.now_s += self.takes_s
 
     def commit(self, batch_id: int, note: str) -> None:

@@ -1,0 +1,43 @@
+"""Emission causes: where the records come from that caused what a step emits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from penstock.operators.record_blocks import OFFSET, Block
+
+__all__ = ["Causes", "causes_in", "place_name"]
+
+
+@dataclass(frozen=True)
+class Causes:
+    """For each emitted record the place of the record that caused it, as text, and its offset there.
+
+    They are the same whenever a record is processed again, with whatever others.
+    """
+
+    places: pa.Array
+    offsets: pa.Array
+
+    def take(self, rows: pa.Array) -> Causes:
+        """Return the causes of some of the records."""
+        return Causes(self.places.take(rows), self.offsets.take(rows))
+
+    def slice(self, begin: int, count: int) -> Causes:
+        """Return the causes of some records that follow each other."""
+        return Causes(self.places.slice(begin, count), self.offsets.slice(begin, count))
+
+
+def place_name(*parts: str) -> str:
+    """Return the name of a place from its parts, of which empty ones are left out."""
+    return "/".join(quote(part, safe="") for part in parts if part)
+
+
+def causes_in(block: object) -> Causes:
+    """Return the causes of records of which each record of a block has emitted one. Timers are no block."""
+    assert isinstance(block, Block), "no record causes what a timer emits"
+    place = place_name(block.branch, block.stream, block.partition)
+    return Causes(pa.repeat(place, block.batch.num_rows), block.batch.column(OFFSET))

@@ -1,0 +1,114 @@
+"""The topics of the switch job: what sends readings, what reads commands, and what they must be."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import uuid
+from typing import Any, Self
+
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock.machine.kafka_broker import KafkaBroker
+from topics import producer
+
+__all__ = ["PARTITIONS", "Reader", "Sender", "fold"]
+
+PARTITIONS = 2
+SENSORS = 30
+
+
+class Sender(threading.Thread):
+    """Sends readings until it is closed, those of a sensor to one partition."""
+
+    def __init__(self, kafka: KafkaBroker, topic: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._producer = producer(kafka.bootstrap)
+        self._topic = topic
+        self._random = random.Random(seed)
+        self._closing = threading.Event()
+        self.readings: list[tuple[int, float]] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing.set()
+        self.join()
+        assert self._producer.flush(30) == 0
+
+    def run(self) -> None:
+        while not self._closing.wait(0.02):
+            for _ in range(5):
+                sensor, temperature = self._random.randrange(SENSORS), self._random.uniform(5, 35)
+                self.readings.append((sensor, temperature))
+                value = json.dumps({"sensor_id": sensor, "temperature": temperature}).encode()
+                self._producer.produce(self._topic, value, b"%d" % sensor)
+            self._producer.poll(0)
+
+
+class Reader:
+    """Reads the commands, and leaves out repetitions by their origins: by the numbers of a place, and by whole names.
+
+    `count` is the number of all messages so far, and `newest_ms` the time of the last one.
+    """
+
+    def __init__(self, kafka: KafkaBroker, topic: str) -> None:
+        settings = {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "fetch.wait.max.ms": 10,
+        }
+        self._consumer = Consumer(settings)
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        self._newest: dict[tuple[int, str], tuple[int, ...]] = {}
+        self._names: set[bytes] = set()
+        self.count = 0
+        self.newest_ms = 0
+        self.by_numbers: dict[int, list[str]] = {}
+        self.by_names: dict[int, list[str]] = {}
+
+    def read(self, timeout_s: float = 0.1) -> bool:
+        """Read what comes in some time; return whether anything has."""
+        found = self._consumer.consume(1000, timeout_s)
+        for message in found:
+            assert message.error() is None, message.error()
+            self._take(message)
+        return bool(found)
+
+    def read_all(self) -> None:
+        """Read what there is; nothing must write any more."""
+        while self.read(1.0):
+            pass
+
+    def _take(self, message: Any) -> None:
+        self.count += 1
+        self.newest_ms = message.timestamp()[1]
+        record = json.loads(message.value())
+        origin = dict(message.headers())["penstock-origin"]
+        place, *numbers = origin.decode().rsplit("/", 3)
+        in_partition = message.partition(), place
+        found = tuple(map(int, numbers))
+        said = f"{record['number']} {record['command']}"
+        if found > self._newest.get(in_partition, (-1, -1, -1)):
+            self._newest[in_partition] = found
+            self.by_numbers.setdefault(record["sensor_id"], []).append(said)
+        if origin not in self._names:
+            self._names.add(origin)
+            self.by_names.setdefault(record["sensor_id"], []).append(said)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def fold(readings: list[tuple[int, float]]) -> dict[int, list[str]]:
+    """The commands of each sensor, by plain Python."""
+    found: dict[int, list[str]] = {}
+    for sensor, temperature in readings:
+        command = "OFF" if temperature > 23 else "ON" if temperature < 17 else None
+        known = found.get(sensor, [])
+        if command is not None and not (known and known[-1].endswith(f" {command}")):
+            found.setdefault(sensor, []).append(f"{len(known) + 1} {command}")
+    return found

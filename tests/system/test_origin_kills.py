@@ -1,0 +1,99 @@
+"""Kill -9 in real time with at-least-once outputs: a reader that looks at origins has each command once.
+
+What a killed interval has written is in the topic, and the interval begins anew with other rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, busiest, kill, run_arguments
+from pyspark.sql import SparkSession
+from reliability import noting
+from switch_topics import PARTITIONS, Reader, Sender, fold
+
+from penstock.jobs.settings import RunSettings
+from penstock.machine.kafka_broker import KafkaBroker
+
+JOB = Path(__file__).with_name("switch_job.py")
+INTERVAL_MS = 2000
+# More than the readings that wait when a run ends cause.
+MANY = 500
+
+
+def kill_within_an_interval(job: JobProcess, reader: Reader, victim: str, wait_s: float) -> None:
+    """Kill a worker or the driver while it writes commands that are not committed."""
+    before = reader.count
+    await_true(
+        lambda: (reader.read() and reader.count > before + 20) or not job.running,
+        lambda: f"no commands: {job.out} {job.err}",
+    )
+    time.sleep(wait_s)
+    assert job.running, f"it ended by itself: {job.out} {job.err}"
+    if victim == "worker":
+        kill(busiest(job.workers()), signal.SIGKILL)
+        before = reader.count
+        # Between two intervals no task of Spark fails with it, and the run goes on with new engines.
+        await_true(
+            lambda: (reader.read() and reader.count > before + MANY) or not job.running,
+            lambda: f"neither ended nor went on: {job.out} {job.err}",
+        )
+    job.signal(signal.SIGKILL)
+    job.wait()
+
+
+def survive(kafka: KafkaBroker, spark: SparkSession, folder: Path, seed: int, victims: list[str]) -> None:
+    """Kill the victims one after the other, let the job finish, and compare."""
+    made = random.Random(seed)
+    topics = [f"origins-{part}-{uuid.uuid4().hex[:8]}" for part in ("in", "out")]
+    for topic in topics:
+        kafka.create_topic(topic, PARTITIONS)
+    settings = RunSettings(
+        bindings={
+            "readings": f"kafka://{kafka.bootstrap}/{topics[0]}?start=earliest",
+            "heaters": f"kafka://{kafka.bootstrap}/{topics[1]}?origin=true",
+        },
+        checkpoint=str(folder / "checkpoint"),
+        checkpoint_interval_ms=INTERVAL_MS,
+    )
+    reader = Reader(kafka, topics[1])
+    with Sender(kafka, topics[0], seed) as sender:
+        for victim in victims:
+            reader.read_all()
+            with JobProcess(run_arguments(JOB, settings), folder) as job:
+                kill_within_an_interval(job, reader, victim, made.uniform(0, INTERVAL_MS / 1000))
+    with JobInSession(spark, JOB, dataclasses.replace(settings, bounded=True)) as last:
+        summary = last.wait()
+    expected = fold(sender.readings)
+    count = sum(map(len, expected.values()))
+    reader.read_all()
+    reader.close()
+    assert reader.by_numbers == expected
+    assert reader.by_names == expected
+    assert reader.count > count, "nothing was written again"
+    assert (summary.status, summary.dead_letters) == ("finished", 0)
+
+
+def test_a_reader_of_origins_has_each_command_once(
+    kafka: KafkaBroker, tmp_path: Path, spark: SparkSession
+) -> None:
+    """After kills of a worker and of the driver: none is missing, none is there twice."""
+    survive(kafka, spark, tmp_path, 1, ["worker", "driver"])
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_many_kills_with_origins(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
+    """As above, with 30 kills."""
+    with noting("kills of jobs", "-k test_many_kills_with_origins", "21") as injected:
+        victims = random.Random(21).choices(["worker", "driver"], k=30)
+        for victim in victims:
+            injected.add(f"kill -9 of a {victim}, outputs at least once")
+        survive(kafka, spark, tmp_path, 21, victims)
