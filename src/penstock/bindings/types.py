@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -9,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 __all__ = [
     "BYTES_PER_BATCH",
     "LINE_FORMATS",
+    "PATTERN_MARK",
     "RECORDS_PER_BATCH",
     "UNACKNOWLEDGED",
     "Binding",
@@ -43,6 +45,9 @@ RECORDS_PER_BATCH: Final = 2_000_000
 BYTES_PER_BATCH: Final = 256 << 20
 """The most bytes that a micro-batch reads from a folder, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
+PATTERN_MARK: Final = "~"
+"""What stands before a pattern in place of a topic; no topic has it in its name."""
+_OWN_TOPICS: Final = "__"
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,9 @@ class FilesBinding:
 
 @dataclass(frozen=True)
 class KafkaBinding:
-    """A Kafka topic. `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
+    """A Kafka topic, or for a source, `~` with a pattern, a regular expression for the whole names of topics.
+
+    `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
 
     `max_records_per_batch` is None for a control stream whose binding sets none: at a start its backlog is then read
     before any data, in as many micro-batches as the default limit needs. `max_bytes_per_batch` is applied by the mean
@@ -90,6 +97,28 @@ class KafkaBinding:
     header_fields: tuple[tuple[str, str], ...] = ()
     partitioner: str = "murmur2_random"
     origin: bool = False
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The pattern of the topics to read; None if the binding names one topic."""
+        return re.compile(self.topic[1:]) if self.topic.startswith(PATTERN_MARK) else None
+
+    @property
+    def place(self) -> str:
+        """What the binding names, in a sentence."""
+        pattern = self.pattern
+        return f"the topic {self.topic!r}" if pattern is None else f"what matches {pattern.pattern!r}"
+
+    def reads(self, topic: str) -> bool:
+        """Return whether a source with this binding reads a topic.
+
+        Topics whose names begin with two underscores are Kafka's own. Only a pattern that begins so reads them.
+        """
+        pattern = self.pattern
+        if pattern is None:
+            return topic == self.topic
+        is_hidden = topic.startswith(_OWN_TOPICS) and not pattern.pattern.startswith(_OWN_TOPICS)
+        return not is_hidden and pattern.fullmatch(topic) is not None
 
     @property
     def is_paced(self) -> bool:

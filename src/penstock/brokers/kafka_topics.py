@@ -1,4 +1,4 @@
-"""Kafka topics: reach the brokers with a time-out, and check or create a topic."""
+"""Kafka topics: reach the brokers with a time-out, find topics, and check or create one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, TopicMetadata  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
-__all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "count_partitions", "kafka_log"]
+__all__ = [
+    "ANSWER_TIMEOUT_S",
+    "LastError",
+    "build_client",
+    "check_topic",
+    "count_partitions",
+    "find_topics",
+    "kafka_log",
+]
 
 ANSWER_TIMEOUT_S: Final = 6.0
 _APPEARS_POLL_S: Final = 0.05
@@ -106,15 +114,46 @@ def check_topic(
     return partitions
 
 
-def count_partitions(
+def find_topics(
     admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float
+) -> dict[str, int]:
+    """Return the topics that match the pattern of a binding, each with its number of partitions.
+
+    A topic that brokers are still making is left out. Raises ExternalSystemError when no broker answers.
+    """
+    listed = _list(admin, binding, None, errors, timeout_s)
+    return {
+        name: len(topic.partitions)
+        for name, topic in sorted(listed.items())
+        if topic.error is None and topic.partitions and binding.reads(name)
+    }
+
+
+def count_partitions(
+    admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float, name: str | None = None
 ) -> int | None:
-    """Return how many partitions the topic has, or None when it does not exist.
+    """Return how many partitions a topic has, by default that of the binding, or None when it does not exist.
 
     Raises ExternalSystemError when no broker answers.
     """
+    name = name or binding.topic
+    topic = _list(admin, binding, name, errors, timeout_s)[name]
+    if topic.error is None:
+        return len(topic.partitions)
+    if topic.error.code() in _NO_TOPIC:
+        return None
+    raise ExternalSystemError(
+        f"Stream {binding.stream!r}: the broker {binding.servers} refuses the topic {name!r} "
+        f"({topic.error.str()})."
+    )
+
+
+def _list(
+    admin: AdminClient, binding: KafkaBinding, name: str | None, errors: LastError, timeout_s: float
+) -> dict[str, TopicMetadata]:
+    """Return what the brokers tell of a topic, or of all topics."""
     try:
-        topic = admin.list_topics(binding.topic, timeout=timeout_s).topics[binding.topic]
+        return admin.list_topics(name, timeout=timeout_s).topics
     except KafkaException as e:
         # Errors are only reported while the client is polled.
         admin.poll(0)
@@ -122,14 +161,6 @@ def count_partitions(
             f"Stream {binding.stream!r}: no Kafka broker answers at {binding.servers} within {timeout_s:g} s "
             f"({errors.after(e.args[0])}). Start the broker, or correct the address in the URI."
         ) from e
-    if topic.error is None:
-        return len(topic.partitions)
-    if topic.error.code() in _NO_TOPIC:
-        return None
-    raise ExternalSystemError(
-        f"Stream {binding.stream!r}: the broker {binding.servers} refuses the topic {binding.topic!r} "
-        f"({topic.error.str()})."
-    )
 
 
 def _create(admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float) -> None:
