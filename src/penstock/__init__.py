@@ -19,6 +19,7 @@ from penstock.records.message_metadata import (
     kafka_offset,
     kafka_partition,
     kafka_timestamp,
+    kafka_topic,
 )
 from penstock.state.folded_states import AggregateFunction, AggregatingState, ReducingState
 from penstock.state.history import TemporalState
@@ -134,5 +135,6 @@ __all__ = [
     "kafka_offset",
     "kafka_partition",
     "kafka_timestamp",
+    "kafka_topic",
     "on_command",
 ]

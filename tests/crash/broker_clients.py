@@ -25,7 +25,7 @@ from recording_broker import RecordingBrokers
 
 from penstock.brokers import kafka_topics
 from penstock.sinks import kafka_groups, kafka_producers, kafka_sink, message_sizes
-from penstock.sources import kafka_log, topic_identity, topic_reader
+from penstock.sources import kafka_log, kafka_source, topic_identity, topic_reader
 
 __all__ = ["forget_producers", "patch_clients"]
 
@@ -48,7 +48,7 @@ def patch_clients(brokers: RecordingBrokers, patch: Callable[[Any], Any]) -> Non
     def admin(settings: Mapping[str, Any]) -> ModelAdmin:
         return ModelAdmin(brokers, settings)
 
-    for module in (kafka_topics, kafka_groups, message_sizes, kafka_log, topic_identity):
+    for module in (kafka_topics, kafka_groups, kafka_source, message_sizes, kafka_log, topic_identity):
         patch(mock.patch.object(module, "AdminClient", admin))
     for module in (kafka_producers, kafka_groups, topic_reader):
         patch(mock.patch.object(module, "Consumer", consumer))
@@ -250,10 +250,14 @@ class ModelProducer(_Client):
 class _Record(NamedTuple):
     """A message of a partition, or the event that the partition has no more."""
 
+    of: str
     number: int
     at: int
     message: Message = (None, None)
     event: KafkaError | None = None
+
+    def topic(self) -> str:
+        return self.of
 
     def partition(self) -> int:
         return self.number
@@ -280,21 +284,19 @@ class ModelConsumer(_Client):
 
     def __init__(self, brokers: RecordingBrokers, settings: Mapping[str, Any]) -> None:
         super().__init__(brokers, settings)
-        self._topic = ""
-        self._next: dict[int, int] = {}
-        self._ends_told: dict[int, int] = {}
+        self._next: dict[tuple[str, int], int] = {}
+        self._ends_told: dict[tuple[str, int], int] = {}
         self._fetched: list[_Record] = []
 
     def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
         for place in places:
-            self._topic = place.topic
-            self._next[place.partition] = place.offset
-            self._ends_told[place.partition] = -1
+            self._next[place.topic, place.partition] = place.offset
+            self._ends_told[place.topic, place.partition] = -1
 
     def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
         for place in places:
-            del self._next[place.partition]
-        self._fetched = [record for record in self._fetched if record.number in self._next]
+            del self._next[place.topic, place.partition]
+        self._fetched = [record for record in self._fetched if (record.of, record.number) in self._next]
 
     def consume(self, count: int, timeout: float) -> list[_Record]:
         """Some of what has come, never all at once."""
@@ -309,18 +311,19 @@ class ModelConsumer(_Client):
                 self._ask(timeout)
             except KafkaException:
                 return None
-            for number, start in self._next.items():
-                self._fetch(number, start)
+            for (topic, number), start in self._next.items():
+                self._fetch(topic, number, start)
         return self._fetched.pop(0) if self._fetched else None
 
-    def _fetch(self, number: int, start: int) -> None:
-        end = self._brokers.state.end_of(self._topic, number)
-        for at, message in self._brokers.state.read(self._topic, number, start, end):
-            self._fetched.append(_Record(number, at, message))
-        self._next[number] = max(start, end)
-        if self._ends_told[number] < end:
-            self._ends_told[number] = end
-            self._fetched.append(_Record(number, end, event=KafkaError(KafkaError._PARTITION_EOF)))
+    def _fetch(self, topic: str, number: int, start: int) -> None:
+        end = self._brokers.state.end_of(topic, number)
+        for at, message in self._brokers.state.read(topic, number, start, end):
+            self._fetched.append(_Record(topic, number, at, message))
+        self._next[topic, number] = max(start, end)
+        if self._ends_told[topic, number] < end:
+            self._ends_told[topic, number] = end
+            event = KafkaError(KafkaError._PARTITION_EOF)
+            self._fetched.append(_Record(topic, number, end, event=event))
 
     def consumer_group_metadata(self) -> str:
         return str(self._settings["group.id"])

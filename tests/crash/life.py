@@ -36,7 +36,7 @@ from penstock.spark import lazy_pickle, query
 
 __all__ = ["Action", "Ended", "Life", "Run", "Scenario"]
 
-ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart", "grow"]
+ActionKind = Literal["feed", "send", "turn", "stop", "rescale", "stop request", "restart", "grow", "appear"]
 _MAX_TICKS = 400
 _SINK_PARTITIONS = 2
 _OWN_SINKS = ("dead-letters", "receipts")
@@ -48,7 +48,7 @@ class Action:
 
     `feed` gives the next file of a stream; `send` the next command; `turn` lets Spark look at the sources once. `stop`
     is a signal, and `late` says that it comes when the next micro-batch has just been planned. Requests are awaited.
-    `grow` gives the topic of a stream so many `partitions`.
+    `grow` gives the topic of a stream so many `partitions`; `appear` makes a topic, whose name is the stream's here.
     """
 
     kind: ActionKind
@@ -73,7 +73,8 @@ class Run:
     """One run of the job: what happens in it, and how it is started.
 
     With `early_stop` it is stopped while it starts. `checkpoint` names its checkpoint; with `from_savepoint` a new one
-    begins from the newest savepoint.
+    begins from the newest savepoint. `bound` has the topics of streams, or `~` and their patterns, if these are not
+    their names.
     """
 
     actions: tuple[Action, ...] = ()
@@ -82,6 +83,7 @@ class Run:
     checkpoint: str = "checkpoint"
     from_savepoint: bool = False
     fresh: bool = False
+    bound: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -262,10 +264,12 @@ class Life:
         bindings["dead-letters"] = f"jsonl:{root}/out/dead-letters"
         if scenario.job.commanded is not None and not scenario.own_commands:
             bindings["commands"] = f"jsonl:{root}/in/commands"
-        for name in scenario.topics:
+        known = (*scenario.job.streams, *scenario.job.sinks, *_OWN_SINKS, "commands")
+        bound = {name: name for name in scenario.topics if name in known}
+        for name, topic in sorted({**bound, **run.bound}.items()):
             start = "" if name in (*scenario.job.sinks, *_OWN_SINKS) else "start=earliest"
             options = "&".join(filter(None, (start, scenario.topic_options.get(name, ""))))
-            bindings[name] = f"kafka://model:9092/{name}?{options}".rstrip("?")
+            bindings[name] = f"kafka://model:9092/{topic}?{options}".rstrip("?")
         savepoint = None
         if run.from_savepoint:
             found = sorted((root / "savepoints").glob("*/manifest.json"), key=_number_of)
@@ -303,7 +307,7 @@ class Life:
 
     def feed(self, stream: str) -> None:
         """Give a stream its next file."""
-        if stream in self.scenario.topics:
+        if stream in self.brokers.state.topics:
             self._write(stream, self.scenario.feed[stream])
             return
         folder = self.root / "in" / stream
@@ -328,6 +332,10 @@ class Life:
     def grow(self, action: Action) -> None:
         """Give a topic more partitions."""
         self.brokers.do_durably(Change("grow", action.stream or "readings", count=action.partitions))
+
+    def appear(self, action: Action) -> None:
+        """Make a topic."""
+        self.brokers.do_durably(Change("topic", action.stream, count=action.partitions))
 
     def _write(self, topic: str, files: Sequence[Sequence[Row]]) -> None:
         """Write the next file into a topic."""
@@ -430,6 +438,8 @@ class _Conductor(threading.Event):
             life.send()
         elif action.kind == "grow":
             life.grow(action)
+        elif action.kind == "appear":
+            life.appear(action)
         elif action.kind == "turn":
             life.query.trigger()
         elif action.kind in ("rescale", "stop request"):
@@ -465,6 +475,8 @@ class _Conductor(threading.Event):
                 self._life.send()
             elif action.kind == "grow":
                 self._life.grow(action)
+            elif action.kind == "appear":
+                self._life.appear(action)
             self._done()
 
     def _check_savepoint(self, action: Action) -> None:

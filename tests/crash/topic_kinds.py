@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from life import Action, Scenario
@@ -19,6 +19,7 @@ from run_kinds import (
     adjustments,
     make_run,
     make_story,
+    readings,
 )
 
 __all__ = ["ALL_KINDS", "EXACTLY_ONCE", "MAIN_TOPICS", "TOPIC_KINDS", "on_topics"]
@@ -37,6 +38,19 @@ def on_topics(topics: Iterable[str], **options: str) -> dict[str, Any]:
 
 _BOTH = on_topics(["readings", "totals"])
 _AT_MIN_ONCE = "delivery=at-least-once"
+
+_FEED_A, _FEED_B = Action("feed", stream="readings-a"), Action("feed", stream="readings-b")
+_APPEARS = Action("appear", stream="readings-b", partitions=3)
+_BY_PATTERN = {"readings": "~readings-[a-z]"}
+
+
+def _two_topics(first: Sequence[int], second: Sequence[int]) -> dict[str, Any]:
+    """What a scenario says of two topics that match a pattern, whose files have so many records."""
+    files = readings([*first, *second])
+    a, b = files[: len(first)], files[len(first) :]
+    feed = {"readings": files, "readings-a": a, "readings-b": b}
+    return {"feed": feed, **on_topics(["readings-a", "doubled", "sums"])}
+
 
 TOPIC_KINDS: dict[str, Scenario] = {
     MAIN_TOPICS: make_story("counts", make_run(FEED, TURN, FEED, TURN, FEED), files=(4, 4, 3), **_BOTH),
@@ -98,6 +112,24 @@ TOPIC_KINDS: dict[str, Scenario] = {
         make_run(FEED, bounded=True),
         files=(4, 5, 4),
         **on_topics(["readings", "sums"]),
+    ),
+    "a topic of a pattern appears": make_story(
+        "stateless",
+        make_run(_FEED_A, TURN, _APPEARS, _FEED_B, _FEED_A, TURN, _FEED_B, bound=_BY_PATTERN),
+        **_two_topics((4, 3), (4, 2)),
+    ),
+    "a topic of a pattern appears, windows, two runs": make_story(
+        "windows",
+        make_run(_FEED_A, TURN, _APPEARS, _FEED_B, TURN, STOP, bound=_BY_PATTERN),
+        make_run(_FEED_A, _FEED_B, bounded=True, bound=_BY_PATTERN),
+        **_two_topics((4, 3), (4, 2)),
+    ),
+    "a topic, then a pattern": make_story(
+        "windows",
+        make_run(_FEED_A, TURN, STOP, bound={"readings": "readings-a"}),
+        make_run(_APPEARS, _FEED_A, _FEED_B, TURN, bound=_BY_PATTERN),
+        make_run(bounded=True, bound=_BY_PATTERN),
+        **_two_topics((4, 5), (3,)),
     ),
     "topics, dead letters": make_story(
         "counts",

@@ -14,7 +14,7 @@ from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.machine.kafka_broker import KafkaBroker
-from penstock.sources.topic_identity import TOPIC_FILES
+from penstock.sources.stored_topics import TOPIC_FILES
 
 
 def test_a_job_logs_in(

@@ -25,16 +25,18 @@ from penstock.sources import gathered_messages, topic_reader
 from penstock.sources.base import MISSING, SourceChunk, Split
 from penstock.sources.gathered_messages import WantedParts
 from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.partition_names import PartitionNames
+from penstock.sources.topic_identity import KnownTopics
 from penstock.sources.topic_reader import TopicReader
 
-PARTITIONS = 2
-Rows = dict[int, dict[int, tuple[bytes | None, bytes | None]]]
+NAMES = ("00000", "00001")
+Rows = dict[str, dict[int, tuple[bytes | None, bytes | None]]]
 
 
 @pytest.fixture
 def topic(kafka: KafkaBroker) -> str:
     name = f"ranges-{uuid.uuid4().hex[:8]}"
-    kafka.create_topic(name, PARTITIONS)
+    kafka.create_topic(name, len(NAMES))
     return name
 
 
@@ -45,54 +47,58 @@ def binding(kafka: KafkaBroker, topic: str) -> KafkaBinding:
     return found
 
 
+def open_reader(binding: KafkaBinding, *, keys: bool = False) -> TopicReader:
+    return TopicReader(binding, {}, WantedParts(keys=keys), PartitionNames(binding.topic))
+
+
 @pytest.fixture
 def reader(binding: KafkaBinding) -> Iterator[TopicReader]:
-    found = TopicReader(binding, {}, WantedParts(keys=True))
+    found = open_reader(binding, keys=True)
     yield found
     found.close()
 
 
 def write(
     kafka: KafkaBroker, topic: str, transactions: list[tuple[int, bool]]
-) -> tuple[Rows, dict[int, int]]:
+) -> tuple[Rows, dict[str, int]]:
     """Write transactions of so many records for each partition, committed or aborted; return what counts, and ends."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
     producer.init_transactions()
-    rows: Rows = {number: {} for number in range(PARTITIONS)}
-    ends = dict.fromkeys(range(PARTITIONS), 0)
+    rows: Rows = {name: {} for name in NAMES}
+    ends = dict.fromkeys(NAMES, 0)
     for number, (count, commits) in enumerate(transactions):
         producer.begin_transaction()
         for row in range(count):
-            for partition in range(PARTITIONS):
+            for partition, name in enumerate(NAMES):
                 value = None if row % 5 == 4 else b"%d/%d/%d" % (number, row, partition)
                 key = b"%d" % row if row % 3 else None
                 producer.produce(topic, value, key, partition=partition)
                 if commits:
-                    rows[partition][ends[partition] + row] = (value, key)
+                    rows[name][ends[name] + row] = (value, key)
         producer.flush()
         (producer.commit_transaction if commits else producer.abort_transaction)()
         # The mark at the end of a transaction takes an offset.
-        ends = {partition: end + count + 1 for partition, end in ends.items()}
+        ends = {name: end + count + 1 for name, end in ends.items()}
     return rows, ends
 
 
-def read(reader: TopicReader, ranges: Mapping[int, tuple[int, int]]) -> Rows:
-    found: Rows = {number: {} for number in ranges}
+def read(reader: TopicReader, ranges: Mapping[str, tuple[int, int]]) -> Rows:
+    found: Rows = {name: {} for name in ranges}
     for chunk in reader.read(ranges):
         assert chunk.raw is not None
         assert chunk.keys is not None
         for offset, value, key in zip(
             chunk.offsets.to_pylist(), chunk.raw.to_pylist(), chunk.keys.to_pylist(), strict=True
         ):
-            assert offset not in found[int(chunk.partition)]
-            found[int(chunk.partition)][offset] = (value, key)
+            assert offset not in found[chunk.partition]
+            found[chunk.partition][offset] = (value, key)
     return found
 
 
-def within(rows: Rows, ranges: Mapping[int, tuple[int, int]]) -> Rows:
+def within(rows: Rows, ranges: Mapping[str, tuple[int, int]]) -> Rows:
     return {
-        number: {offset: row for offset, row in rows[number].items() if start <= offset < end}
-        for number, (start, end) in ranges.items()
+        name: {offset: row for offset, row in rows[name].items() if start <= offset < end}
+        for name, (start, end) in ranges.items()
     }
 
 
@@ -100,17 +106,17 @@ def test_any_range_is_read_exactly(kafka: KafkaBroker, topic: str, binding: Kafk
     """By two workers in turn, ahead, back, and cut through transactions, aborted ones and their marks."""
     chance = random.Random(7)
     rows, ends = write(kafka, topic, [(chance.randint(1, 9), chance.random() < 0.6) for _ in range(30)])
-    readers = [TopicReader(binding, {}, WantedParts(keys=True)) for _ in range(2)]
-    at = dict.fromkeys(range(PARTITIONS), 0)
+    readers = [open_reader(binding, keys=True) for _ in range(2)]
+    at = dict.fromkeys(NAMES, 0)
     for _ in range(60):
         if all(at[number] >= end for number, end in ends.items()) or chance.random() < 0.1:
             at = {number: chance.randint(0, end) for number, end in ends.items()}
         ranges = {}
-        for number in chance.sample(range(PARTITIONS), chance.randint(1, PARTITIONS)):
-            end = min(ends[number], at[number] + chance.randint(1, 20))
-            if end > at[number]:
-                ranges[number] = (at[number], end)
-                at[number] = end
+        for name in chance.sample(NAMES, chance.randint(1, len(NAMES))):
+            end = min(ends[name], at[name] + chance.randint(1, 20))
+            if end > at[name]:
+                ranges[name] = (at[name], end)
+                at[name] = end
         assert read(chance.choice(readers), ranges) == within(rows, ranges), ranges
     for one in readers:
         one.close()
@@ -128,11 +134,13 @@ def test_aborted_records_are_read_if_the_uri_says_so(
     producer.flush()
     for isolation, count in ((None, 3), ("read_committed", 3), ("read_uncommitted", 8)):
         client = {} if isolation is None else {"isolation.level": isolation}
-        log = KafkaLog(replace(binding, client=client), client, dict.fromkeys(ends, 0))
+        known = KnownTopics(Path(), PartitionNames(topic), dict.fromkeys(ends, 0))
+        log = KafkaLog(replace(binding, client=client), client, known)
         log.freeze()
         end = log.latest(log.beginning(), limited=False)
-        assert end[0] == ends[0] + (isolation == "read_uncommitted")
-        chunks = log.read(log.splits({0: 0}, {0: end[0]}, 1), record_type("value BINARY"))
+        first = NAMES[0]
+        assert end[first] == ends[first] + (isolation == "read_uncommitted")
+        chunks = log.read(log.splits({first: 0}, {first: end[first]}, 1), record_type("value BINARY"))
         assert sum(len(chunk.offsets) for chunk in chunks) == count
         log.reader().close()
         topic_reader._readers.clear()
@@ -163,7 +171,7 @@ def test_chunks_do_not_depend_on_how_records_come(
 
     def cut(taken_at_once: int) -> list[tuple[str, pa.Array]]:
         monkeypatch.setattr(topic_reader, "_TAKEN_AT_ONCE", taken_at_once)
-        one = TopicReader(binding, {}, WantedParts())
+        one = open_reader(binding)
         found = [(chunk.partition, chunk.offsets.to_pylist()) for chunk in one.read(ranges)]
         one.close()
         return found
@@ -189,7 +197,7 @@ def test_records_that_were_deleted_are_no_gap(kafka: KafkaBroker, topic: str, re
         match=f"{topic}.* has deleted records of partition 1 .*: the offsets 0 to 9\\..*missing=skip",
     ):
         read(reader, {number: (0, end) for number, end in ends.items()})
-    assert read(reader, {1: (10, ends[1])})
+    assert read(reader, {"00001": (10, ends["00001"])})
 
 
 def delete(kafka: KafkaBroker, topic: str, partition: int, before: int) -> None:
@@ -201,21 +209,21 @@ def delete(kafka: KafkaBroker, topic: str, partition: int, before: int) -> None:
 def test_a_reader_goes_on_where_records_are(kafka: KafkaBroker, topic: str, binding: KafkaBinding) -> None:
     """With missing=skip, what is deleted between the plan and the reading is a gap of its range, wherever that ends."""
     rows, ends = write(kafka, topic, [(30, True)])
-    one = TopicReader(replace(binding, missing="skip"), {}, WantedParts(keys=True))
-    assert read(one, {1: (0, 5)}) == within(rows, {1: (0, 5)})
+    one = open_reader(replace(binding, missing="skip"), keys=True)
+    assert read(one, {"00001": (0, 5)}) == within(rows, {"00001": (0, 5)})
     delete(kafka, topic, 0, 12)
-    chunks = list(one.read({0: (3, 7), 1: (5, 8)}))
+    chunks = list(one.read({"00000": (3, 7), "00001": (5, 8)}))
     assert [(chunk.partition, len(chunk.offsets), len(chunk.bad)) for chunk in chunks] == [
         ("00000", 0, 1),
         ("00001", 3, 0),
     ]
     assert "offsets 3 to 6 of partition 0" in chunks[0].bad[0].reason
-    found = list(one.read({0: (7, 20)}))
+    found = list(one.read({"00000": (7, 20)}))
     assert [bad.offset for chunk in found for bad in chunk.bad] == [7]
     assert sum(len(chunk.offsets) for chunk in found) == 8
     one.close()
-    followed = TopicReader(replace(binding, missing="skip"), {}, WantedParts())
-    followed.follow({0: 2, 1: 0})
+    followed = open_reader(replace(binding, missing="skip"))
+    followed.follow({"00000": 2, "00001": 0})
     taken: list[tuple[Split, SourceChunk]] = []
     while followed.known_ends != ends:
         taken += followed.take(0.1)
@@ -278,7 +286,7 @@ def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
     for number in range(100):
         producer.produce(topic, b"%d" % number, partition=0, timestamp=written_ms + number)
     producer.flush()
-    reader.follow({0: 0, 1: 0})
+    reader.follow({"00000": 0, "00001": 0})
     count = 0
     while not count:
         count += take_times(reader, written_ms)

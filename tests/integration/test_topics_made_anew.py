@@ -135,11 +135,14 @@ def test_an_interval_of_a_topic_that_is_made_anew_is_not_durable(
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     written = parse_binding("kept", sink, "sink")
     assert isinstance(written, KafkaBinding)
-    assert find_ends(admin, written, [0]) == {0: 0}
+    assert find_ends(admin, written, [(kept, 0)]) == {(kept, 0): 0}
 
 
-def begin(kafka: KafkaBroker, topic: str, folder: Path, read_to: dict[str, int] | None) -> str | None:
-    return TopicIdentity(folder).begin(binding(kafka, topic), {}, read_to)
+def begin(
+    kafka: KafkaBroker, topic: str, folder: Path, read_to: dict[str, int] | None, *, read: str = ""
+) -> list[str]:
+    position = None if read_to is None else {read or topic: read_to}
+    return TopicIdentity(folder).begin(binding(kafka, topic), {}, position)
 
 
 def test_a_topic_without_an_id_is_still_refused_when_it_is_too_short(
@@ -149,22 +152,21 @@ def test_a_topic_without_an_id_is_still_refused_when_it_is_too_short(
     write_numbers(kafka, topic, range(3))
     monkeypatch.setattr("penstock.sources.topic_identity._id_of", lambda _: "")
     told = begin(kafka, topic, tmp_path, None)
-    assert told is not None
-    assert "give topics no ids" in told
+    assert "give topics no ids" in told[0]
     assert begin(kafka, topic, tmp_path, {"0": 3}) == told
     with pytest.raises(CheckpointError, match=r"ends at offset 3 in partition 0, .* read up to offset 4"):
         begin(kafka, topic, tmp_path, {"0": 4})
     with pytest.raises(CheckpointError, match="no longer has partition 1"):
         begin(kafka, topic, tmp_path, {"0": 3, "1": 0})
     monkeypatch.undo()
-    assert begin(kafka, topic, tmp_path, {"0": 3}) is None, "the brokers are newer now"
+    assert begin(kafka, topic, tmp_path, {"0": 3}) == [], "the brokers are newer now"
     known = (tmp_path / "numbers.topic").read_bytes()
     make_anew(kafka, topic, range(5))
     with pytest.raises(CheckpointError, match="recreated"):
         begin(kafka, topic, tmp_path, {"0": 3})
     assert (tmp_path / "numbers.topic").read_bytes() == known, "the refusal is the same the next time"
-    assert begin(kafka, topic, tmp_path, None) is None, "nothing was read yet, so any topic will do"
-    assert begin(kafka, topic, tmp_path, {"0": 3}) is None
+    assert begin(kafka, topic, tmp_path, None) == [], "nothing was read yet, so any topic will do"
+    assert begin(kafka, topic, tmp_path, {"0": 3}) == []
 
 
 def test_another_topic_or_a_damaged_file_is_told(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_another_topic_or_a_damaged_file_is_told(kafka: KafkaBroker, topic: str,
     with pytest.raises(
         CheckpointError, match=f"has read the topic '{topic}', but its binding names .*-other"
     ):
-        begin(kafka, f"{topic}-other", tmp_path, {"0": 0})
+        begin(kafka, f"{topic}-other", tmp_path, {"0": 0}, read=topic)
     (tmp_path / "numbers.topic").write_bytes(b"{")
     with pytest.raises(CheckpointError, match=r"numbers\.topic cannot be read .*Restore the file"):
         begin(kafka, topic, tmp_path, {"0": 0})

@@ -78,8 +78,8 @@ class Topic:
         return [
             json.loads(message.value or b"")
             for message in self._read
-            if message.offset >= start.get(message.partition, 0)
-            and (end is None or message.offset < end.get(message.partition, 0))
+            if message.offset >= start.get((self._name, message.partition), 0)
+            and (end is None or message.offset < end.get((self._name, message.partition), 0))
         ]
 
     def committed(self, at_least: int = 0) -> list[Message]:

@@ -26,6 +26,7 @@ from penstock.bindings.parameters import (
 from penstock.bindings.secrets import check_reference, redacted
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
+    PATTERN_MARK,
     RECORDS_PER_BATCH,
     UNACKNOWLEDGED,
     Binding,
@@ -245,9 +246,11 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
     topic = urllib.parse.unquote(topic)
     if not slash or not topic:
         raise ValueError("the topic is missing")
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
-        raise ValueError(f"{topic!r} is not a topic name (letters, digits, '.', '_' and '-', at most 249)")
     known = uri.known()
+    if topic.startswith(PATTERN_MARK):
+        _check_pattern(uri.role, topic, creates=known.get("create_topic") == "true")
+    elif not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
+        raise ValueError(f"{topic!r} is not a topic name (letters, digits, '.', '_' and '-', at most 249)")
     start: Start | None = None
     if uri.role != "sink":
         start = known.get("start", "earliest" if uri.role == "control" else "latest")
@@ -278,6 +281,21 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
         partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
     )
+
+
+def _check_pattern(role: Role, topic: str, *, creates: bool) -> None:
+    """Raise ValueError unless what stands in place of a topic is a pattern that a source can read."""
+    pattern = topic.removeprefix(PATTERN_MARK)
+    if role == "sink":
+        raise ValueError(f"{topic!r} is a pattern, and a sink writes to one topic; name it")
+    if not pattern:
+        raise ValueError(f"the regular expression after {PATTERN_MARK} is missing")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as e:
+        raise ValueError(f"{pattern!r} is not a regular expression ({e})") from None
+    if creates:
+        raise ValueError("create_topic=true needs the name of a topic, and a pattern names none")
 
 
 def _parse_socket(uri: _Uri) -> SocketBinding:

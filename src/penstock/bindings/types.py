@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -9,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 __all__ = [
     "BYTES_PER_BATCH",
     "LINE_FORMATS",
+    "PATTERN_MARK",
     "RECORDS_PER_BATCH",
     "RECORD_KEY",
     "UNACKNOWLEDGED",
@@ -46,6 +48,9 @@ BYTES_PER_BATCH: Final = 256 << 20
 UNACKNOWLEDGED: Final = 1000
 RECORD_KEY: Final = "record-key"
 """What stands for the key that a record comes with, where a field could stand. No field can have that name."""
+PATTERN_MARK: Final = "~"
+"""What stands before a pattern in place of a topic; no topic has it in its name."""
+_OWN_TOPICS: Final = "__"
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,9 @@ class FilesBinding:
 
 @dataclass(frozen=True)
 class KafkaBinding:
-    """A Kafka topic. `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
+    """A Kafka topic, or for a source, `~` with a pattern, a regular expression for the whole names of topics.
+
+    `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
 
     `max_records_per_batch` is None for a control stream whose binding sets none: at a start its backlog is then read
     before any data, in as many micro-batches as the default limit needs. `max_bytes_per_batch` is applied by the mean
@@ -95,6 +102,28 @@ class KafkaBinding:
     partitioner: str = "murmur2_random"
     partition_by: str | None = None
     origin: bool = False
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The pattern of the topics to read; None if the binding names one topic."""
+        return re.compile(self.topic[1:]) if self.topic.startswith(PATTERN_MARK) else None
+
+    @property
+    def place(self) -> str:
+        """What the binding names, in a sentence."""
+        pattern = self.pattern
+        return f"the topic {self.topic!r}" if pattern is None else f"what matches {pattern.pattern!r}"
+
+    def reads(self, topic: str) -> bool:
+        """Return whether a source with this binding reads a topic.
+
+        Topics whose names begin with two underscores are Kafka's own. Only a pattern that begins so reads them.
+        """
+        pattern = self.pattern
+        if pattern is None:
+            return topic == self.topic
+        is_hidden = topic.startswith(_OWN_TOPICS) and not pattern.pattern.startswith(_OWN_TOPICS)
+        return not is_hidden and pattern.fullmatch(topic) is not None
 
     @property
     def is_paced(self) -> bool:

@@ -1,4 +1,4 @@
-"""Kafka topics: reach the brokers with a time-out, and check or create a topic."""
+"""Kafka topics: reach the brokers with a time-out, find topics, and check or create one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, TopicMetadata  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.bindings.secrets import resolved_settings
@@ -17,7 +17,15 @@ from penstock.bindings.types import KafkaBinding
 from penstock.brokers.connection_diagnosis import connection_problem
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
-__all__ = ["ANSWER_TIMEOUT_S", "LastError", "build_client", "check_topic", "count_partitions", "kafka_log"]
+__all__ = [
+    "ANSWER_TIMEOUT_S",
+    "LastError",
+    "build_client",
+    "check_topic",
+    "count_partitions",
+    "find_topics",
+    "kafka_log",
+]
 
 ANSWER_TIMEOUT_S: Final = 6.0
 _APPEARS_POLL_S: Final = 0.05
@@ -107,27 +115,58 @@ def check_topic(
     return partitions
 
 
+def find_topics(
+    admin: AdminClient, binding: KafkaBinding, errors: LastError, timeout_s: float
+) -> dict[str, int]:
+    """Return the topics that match the pattern of a binding, each with its number of partitions.
+
+    A topic that brokers are still making is left out. Raises ExternalSystemError when no broker answers.
+    """
+    listed = _list(admin, binding, None, errors, timeout_s)
+    return {
+        name: len(topic.partitions)
+        for name, topic in sorted(listed.items())
+        if topic.error is None and topic.partitions and binding.reads(name)
+    }
+
+
 def count_partitions(
-    client: AdminClient | Producer, binding: KafkaBinding, errors: LastError, timeout_s: float
+    client: AdminClient | Producer,
+    binding: KafkaBinding,
+    errors: LastError,
+    timeout_s: float,
+    name: str | None = None,
 ) -> int | None:
-    """Return how many partitions the topic has, or None when it does not exist.
+    """Return how many partitions a topic has, by default that of the binding, or None when it does not exist.
 
     Raises ExternalSystemError when no broker answers.
     """
-    try:
-        topic = client.list_topics(binding.topic, timeout=timeout_s).topics[binding.topic]
-    except KafkaException as e:
-        # Errors are only reported while the client is polled.
-        client.poll(0)
-        raise ExternalSystemError(_why_unreachable(binding, errors.after(e.args[0]), timeout_s)) from e
+    name = name or binding.topic
+    topic = _list(client, binding, name, errors, timeout_s)[name]
     if topic.error is None:
         return len(topic.partitions)
     if topic.error.code() in _NO_TOPIC:
         return None
     raise ExternalSystemError(
-        f"Stream {binding.stream!r}: the broker {binding.servers} refuses the topic {binding.topic!r} "
+        f"Stream {binding.stream!r}: the broker {binding.servers} refuses the topic {name!r} "
         f"({topic.error.str()})."
     )
+
+
+def _list(
+    client: AdminClient | Producer,
+    binding: KafkaBinding,
+    name: str | None,
+    errors: LastError,
+    timeout_s: float,
+) -> dict[str, TopicMetadata]:
+    """Return what the brokers tell of a topic, or of all topics."""
+    try:
+        return client.list_topics(name, timeout=timeout_s).topics
+    except KafkaException as e:
+        # Errors are only reported while the client is polled.
+        client.poll(0)
+        raise ExternalSystemError(_why_unreachable(binding, errors.after(e.args[0]), timeout_s)) from e
 
 
 def _why_unreachable(binding: KafkaBinding, reason: str, timeout_s: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -12,40 +13,45 @@ from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S
 from penstock.errors import ExternalSystemError
 
-__all__ = ["find_begins", "find_ends"]
+__all__ = ["Place", "find_begins", "find_ends"]
+
+Place: TypeAlias = tuple[str, int]
+"""A topic and the number of one of its partitions."""
 
 
 def find_begins(
-    admin: AdminClient, binding: KafkaBinding, partitions: Iterable[int], timeout_s: float = ANSWER_TIMEOUT_S
-) -> dict[int, int]:
+    admin: AdminClient, binding: KafkaBinding, places: Iterable[Place], timeout_s: float = ANSWER_TIMEOUT_S
+) -> dict[Place, int]:
     """Return the first offset of each partition. Raises ExternalSystemError when no broker answers."""
-    return _offsets(admin, binding, partitions, OffsetSpec.earliest(), timeout_s)  # type: ignore[no-untyped-call]
+    return _offsets(admin, binding, places, OffsetSpec.earliest(), timeout_s)  # type: ignore[no-untyped-call]
 
 
 def find_ends(
-    admin: AdminClient, binding: KafkaBinding, partitions: Iterable[int], timeout_s: float = ANSWER_TIMEOUT_S
-) -> dict[int, int]:
-    """Return the offset after the last record that a consumer may see, by partition.
+    admin: AdminClient, binding: KafkaBinding, places: Iterable[Place], timeout_s: float = ANSWER_TIMEOUT_S
+) -> dict[Place, int]:
+    """Return the offset after the last record of each partition that a consumer may see.
 
     A record of a transaction that is not committed yet, and all records after it, are beyond the end, unless the
     binding has `isolation.level=read_uncommitted`. Raises ExternalSystemError when no broker answers.
     """
-    return _offsets(admin, binding, partitions, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
+    return _offsets(admin, binding, places, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
 
 
 def _offsets(
-    admin: AdminClient, binding: KafkaBinding, partitions: Iterable[int], which: OffsetSpec, timeout_s: float
-) -> dict[int, int]:
-    asked = {TopicPartition(binding.topic, number): which for number in partitions}
+    admin: AdminClient, binding: KafkaBinding, places: Iterable[Place], which: OffsetSpec, timeout_s: float
+) -> dict[Place, int]:
+    asked = {TopicPartition(topic, number): which for topic, number in places}
     if not asked:
         return {}
     answers = admin.list_offsets(asked, isolation_level=_isolation(binding), request_timeout=timeout_s)
     try:
-        return {place.partition: answer.result(timeout_s + 1).offset for place, answer in answers.items()}
+        return {
+            (one.topic, one.partition): answer.result(timeout_s + 1).offset for one, answer in answers.items()
+        }
     except (KafkaException, TimeoutError) as e:
         reason = e.args[0].str() if isinstance(e, KafkaException) else "no answer"
         raise ExternalSystemError(
-            f"Stream {binding.stream!r}: the brokers {binding.servers} do not tell where the topic {binding.topic!r} "
+            f"Stream {binding.stream!r}: the brokers {binding.servers} do not tell where {binding.place} "
             f"begins and ends ({reason}). Start the job again when they answer."
         ) from e
 

@@ -43,6 +43,11 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
         raise BindingError(
             f"The checkpoint does not keep the secrets of {place!r}. Give the whole URI with -D {COMMANDS}=URI."
         )
+    if isinstance(binding, KafkaBinding) and binding.pattern is not None:
+        raise BindingError(
+            f"The job reads commands from {binding.place} on {binding.servers}, and a command is sent to one topic. "
+            f"Name it with -D {COMMANDS}=kafka://{binding.servers}/TOPIC."
+        )
     if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding):
         _form(binding)
         return binding

@@ -35,6 +35,7 @@ __all__ = ["check_binding", "examine_bindings", "loaded_job"]
 
 _MIN_BYTES: Final = 1 << 28
 _GOOD_BYTES: Final = 1 << 30
+_SHOWN_TOPICS: Final = 5
 
 
 def loaded_job(job_file: str) -> tuple[JobDescription | None, Finding]:
@@ -88,10 +89,12 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         FileLog(binding, os.devnull).check()
         return f"the folder {binding.directory} can be read"
     if isinstance(binding, KafkaBinding):
-        if is_source:
-            kafka_source.preflight(binding)
-        else:
+        if not is_source:
             check_topic(binding, connection_settings(binding))
+        elif binding.pattern is not None:
+            return _matching(binding)
+        else:
+            kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
@@ -107,6 +110,16 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
     return {"console": "standard output", "rate": "numbers by the clock", "discard": "nowhere"}[
         binding.uri.partition(":")[0].lower()
     ]
+
+
+def _matching(binding: KafkaBinding) -> str:
+    """Say which topics match the pattern of a binding now."""
+    topics = list(kafka_source.preflight(binding))
+    if not topics:
+        return f"{binding.servers} has no topic yet that matches {binding.topic}; the job reads those that appear"
+    shown = ", ".join(topics[:_SHOWN_TOPICS])
+    more = f" and {len(topics) - _SHOWN_TOPICS} more" if len(topics) > _SHOWN_TOPICS else ""
+    return f"{binding.servers} has {shown}{more}, which match {binding.topic}"
 
 
 def _resolved(check: str, binding: SocketBinding) -> Finding:

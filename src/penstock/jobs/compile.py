@@ -118,11 +118,21 @@ def compile_job(
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
-    plan = _plan(job, settings, checkpoint, bindings, gets_seed=gets_seed)
-    sinks = open_sinks(job, plan, bindings, in_real_time=bool(settings.checkpoint_interval_ms))
     commands = bindings.get(COMMANDS)
     read = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
+    found = {
+        node.name: kafka_source.preflight(binding)
+        for node in read
+        if isinstance(binding := bindings[node.name], KafkaBinding)
+    }
     topics, notes = known_topics((bindings[node.name] for node in read), checkpoint, lineage)
+    partitions = {
+        name: tuple(topics.known[name].names.all_of(counts))
+        for name, counts in found.items()
+        if name != COMMANDS
+    }
+    plan = _plan(job, settings, checkpoint, bindings, partitions, gets_seed=gets_seed)
+    sinks = open_sinks(job, plan, bindings, in_real_time=bool(settings.checkpoint_interval_ms))
     sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics))
     for name in (RECEIPTS, DEAD_LETTERS):
         if name in bindings:
@@ -160,16 +170,12 @@ def _plan(
     settings: RunSettings,
     checkpoint: Checkpoint,
     bindings: Mapping[str, Binding],
+    partitions: Mapping[str, tuple[str, ...]],
     *,
     gets_seed: bool,
 ) -> JobPlan:
-    """Return the plan of the job, with what its tasks need to know about the bindings."""
+    """Return the plan of the job, with what its tasks need to know about the bindings and the partitions of topics."""
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
-    kafka_sources = {
-        n.name: kafka_source.preflight(binding)
-        for n in job.graph.sources()
-        if isinstance(binding := bindings[n.name], KafkaBinding)
-    }
     timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
     shares = settings.memory_shares(lineage.parallelism)
     return JobPlan(
@@ -184,11 +190,11 @@ def _plan(
         state_memory_bytes=(settings.state_memory_mb if shares is None else shares.state_mb) << 20,
         waiting_bytes=JobPlan.waiting_bytes if shares is None else shares.records_mb << 20,
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
-        partitions=kafka_sources,
+        partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
         origin_sinks=_origin_sinks(job, bindings) if settings.checkpoint_interval_ms else frozenset(),
         replayed=keep_partitions(
-            checkpoint, lineage, {name: known for name, known in kafka_sources.items() if name in timed}
+            checkpoint, lineage, {name: known for name, known in partitions.items() if name in timed}
         ),
     )
 
@@ -206,8 +212,6 @@ def _sources(
     sources: list[BoundSource] = []
     receivers: list[Receiver[Any]] = []
     commands = bindings.get(COMMANDS)
-    if isinstance(commands, KafkaBinding):
-        kafka_source.preflight(commands)
     nodes = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
     for node in nodes:
         source, receiver = _source(node, bindings[node.name], place)
@@ -353,7 +357,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         log = KafkaLog(
             binding,
             binding.client,
-            place.topics.begins[node.name],
+            place.topics.known[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
             WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
             starts_small=not (node.is_control or place.settings.bounded or binding.is_paced),
@@ -374,7 +378,9 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         log = JournalLog(folder)
         name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
-    fields = MessageFields(node.record_type, node.metadata) if is_filled else None
+    fields = None
+    if is_filled:
+        fields = MessageFields(node.record_type, node.metadata, place.topics.known[node.name].names)
     kind = node.record_type if fields is None else node.body_type
     reader = StreamReader(place.plan, node, _format(name, node, kind), lines, fields)
     return BoundSource(node, log, reader), receiver

@@ -14,19 +14,19 @@ from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.cuts import newest_batch
 from penstock.savepoints.snapshot_capture import positions_of
-from penstock.sources.base import topic_offsets
+from penstock.sources.base import offsets_by_topic
 from penstock.sources.file_source import FileLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.streams.graph import STARTS
 
 __all__ = ["ControlHistory", "control_history"]
 
-_End: TypeAlias = int | Mapping[int, int]
+_End: TypeAlias = int | Mapping[str, Mapping[str, int]]
 
 
 @dataclass
 class ControlHistory:
-    """The control records to read before data: `ends` by stream, as positions or as offsets by partition.
+    """The control records to read before data: `ends` by stream, as positions or as offsets by topic and partition.
 
     Streams that one micro-batch reads to their end, together with data, are left out.
     """
@@ -66,9 +66,14 @@ def _reaches(position: Mapping[str, Any] | None, end: _End) -> bool:
         return False
     if isinstance(end, int):
         return bool(position["position"] >= end)
-    offsets = topic_offsets(position)
-    assert offsets is not None
-    return all(offsets.get(str(partition), 0) >= offset for partition, offset in end.items())
+    topics = offsets_by_topic(position)
+    # A topic that is not there any more was deleted, and the stream goes on without it.
+    return all(
+        topics[topic].get(partition, 0) >= offset
+        for topic, found in end.items()
+        if topic in topics
+        for partition, offset in found.items()
+    )
 
 
 def control_history(
@@ -99,5 +104,7 @@ def _end_beyond_one_batch(source: BoundSource, position: Mapping[str, Any] | Non
     if is_paced:
         return None
     start = log.beginning() if position is None else log.decode(position)
-    end: _End = log.latest(start, limited=False)
-    return end if log.latest(start, limited=True) != end else None
+    end = log.latest(start, limited=False)
+    if log.latest(start, limited=True) == end:
+        return None
+    return offsets_by_topic(log.encode(end)) if isinstance(log, KafkaLog) else int(end)

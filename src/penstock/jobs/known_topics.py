@@ -8,7 +8,7 @@ from penstock.bindings.types import Binding, KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.runtime.cuts import newest_batch
 from penstock.savepoints.snapshot_capture import positions_of
-from penstock.sources.base import topic_offsets
+from penstock.sources.base import offsets_by_topic
 from penstock.sources.topic_identity import TopicIdentity
 
 __all__ = ["known_topics"]
@@ -19,8 +19,8 @@ def known_topics(
 ) -> tuple[TopicIdentity, list[str]]:
     """Return the topics of the sources, each the one that the checkpoint has read, and notes for the user about them.
 
-    Raises CheckpointError for a topic that was recreated or has lost records, and ExternalSystemError when its brokers
-    do not answer.
+    Raises CheckpointError for a topic that was recreated or has lost records, PlaceMissingError for one that is gone,
+    and ExternalSystemError when its brokers do not answer.
     """
     topics = TopicIdentity(checkpoint.folder / "sources")
     notes: list[str] = []
@@ -31,8 +31,9 @@ def known_topics(
     planned = newest_batch(checkpoint.spark_folder / "offsets")
     positions = positions_of(checkpoint, lineage, lineage.first_batch + planned)
     for binding in of_kafka:
-        # The position names one topic, which may differ from the topic of the binding.
-        read_to = topic_offsets(positions.get(binding.stream, {}))
-        note = topics.begin(binding, binding.client, read_to)
-        notes += [note] if note is not None else []
+        # The position may name other topics than the binding.
+        position = positions.get(binding.stream)
+        # A stream that was bound to something else has a position without topics.
+        read_to = None if position is None or "position" in position else offsets_by_topic(position)
+        notes += topics.begin(binding, binding.client, read_to)
     return topics, notes

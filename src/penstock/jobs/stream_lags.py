@@ -11,7 +11,6 @@ import msgspec
 from penstock.metrics.batch_metrics import Lag
 from penstock.runtime.bound_source import BoundSource
 from penstock.sources.base import ReplayableLog
-from penstock.sources.gathered_messages import partition_name
 from penstock.sources.kafka_log import KafkaLog
 from penstock.spark.progress import SourceProgress
 
@@ -130,8 +129,6 @@ class StreamLags:
         at, latest = log.decode(progress.end), log.decode(progress.latest)
         times_ms = self._newest_ms.get(stream, {})
         known_ms = [
-            times_ms[partition_name(number)]
-            for number, end in latest.items()
-            if end > at.get(number, 0) and partition_name(number) in times_ms
+            times_ms[name] for name, end in latest.items() if end > at.get(name, 0) and name in times_ms
         ]
         return max(0.0, now_s - min(known_ms) / 1000) if known_ms else 0.0

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -43,6 +43,7 @@ from penstock.realtime.messages import (
     receive,
     send,
 )
+from penstock.realtime.partition_owners import PartitionOwners
 from penstock.realtime.slot_engine import CoordinatorAddress
 from penstock.realtime.topic_growth import TopicGrowth
 from penstock.sources.base import ReplayableLog
@@ -56,6 +57,7 @@ _SEND_TIMEOUT_S: Final = 30.0
 _SECRET_BYTES: Final = 24
 
 _decoder: Final = msgspec.msgpack.Decoder(ToCoordinator)
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -63,13 +65,15 @@ class _Session:
     """The engines of all slots, `size` of them, from the interval in which they were launched on.
 
     `positions` are those after what was pushed, as the logs have them, and `cut` those at the end of the present
-    interval; the positions of topics are known once engines are done.
+    interval; the positions of topics are known once engines are done. `owners` says which engine has which partitions,
+    by stream.
     """
 
     id: int
     size: int
     interval: int
     positions: dict[str, Any]
+    owners: dict[str, dict[str, int]] = field(default_factory=dict)
     tasks: set[int] = field(default_factory=set)
     sockets: dict[int, socket.socket] = field(default_factory=dict)
     hellos: dict[int, Hello] = field(default_factory=dict)
@@ -152,6 +156,7 @@ class Coordinator:
         self._selector: Final = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._closing = False
+        self._owners: Final = PartitionOwners(tasks)
         self._growth: Final = TopicGrowth(dict(self._topics()), self._look_again)
         self._thread: Final = threading.Thread(target=self._run, name="coordinator", daemon=True)
 
@@ -317,26 +322,22 @@ class Coordinator:
     def _go(self, session: _Session) -> None:
         """Let the engines begin."""
         peers = [session.hellos[task].address for task in range(self._tasks)]
-        follows, ends = self._follows(session)
+        follows, ends, gone = self._follows(session)
+        for stream, found in follows.items():
+            session.owners[stream] = self._owners.assign(stream, {*found, *gone[stream]})
         session.awaits_history = self._awaits_history and self._recorded is None
         for task, one in session.sockets.items():
-            own = self._of_task(ends, task)
+            own = _of_task(session, ends, task)
             controls = {stream: found for stream, found in own.items() if stream in self._controls}
             history = controls if session.awaits_history else None
             log = None if self._recorded is None else self._recorded.tasks[task]
             until = own if self._drains else None
-            self._tell(one, Go(peers, self._of_task(follows, task), history, until, log))
+            followed = _of_task(session, follows, task)
+            self._tell(one, Go(peers, followed, history, until, log, _of_task(session, gone, task)))
         session.has_begun = True
         self._growth.follow(follows)
         if session.awaits_history or (self._drains and self._recorded is None):
             self._push(session, history=True)
-
-    def _of_task(self, found: Mapping[str, Mapping[int, int]], task: int) -> dict[str, dict[int, int]]:
-        """Return the partitions that the engine of a task follows."""
-        return {
-            stream: {number: at for number, at in starts.items() if number % self._tasks == task}
-            for stream, starts in found.items()
-        }
 
     def _catch_up(self, session: _Session, task: int) -> None:
         """Let data streams be read once all slots know what control streams held at the start."""
@@ -346,20 +347,21 @@ class Coordinator:
             for one in session.sockets.values():
                 self._tell(one, StartData())
 
-    def _follows(self, session: _Session) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-        """Return the partitions to follow, by stream, and their present ends.
+    def _follows(self, session: _Session) -> _Follows:
+        """Return the partitions to follow, by stream, their present ends, and those whose topics are gone.
 
-        Partitions that a topic has got since the last session are new.
+        Partitions that have appeared since the last session are new.
         """
-        found: dict[str, dict[int, int]] = {}
-        ends: dict[str, dict[int, int]] = {}
+        found = _Follows({}, {}, {})
         for name, log in self._topics():
             before = session.positions[name]
             ahead = log.latest(before, limited=False)
-            new = {number: at for number, at in ahead.items() if number not in before}
-            found[name] = session.positions[name] = {**before, **new}
-            ends[name] = dict(ahead)
-        return found, ends
+            new = {one: at for one, at in ahead.items() if one not in before}
+            session.positions[name] = {**before, **new}
+            found.follows[name] = {**{one: at for one, at in before.items() if one in ahead}, **new}
+            found.ends[name] = dict(ahead)
+            found.gone[name] = log.gone(before, ahead)
+        return found
 
     def _topics(self) -> Iterator[tuple[str, KafkaLog]]:
         for name, log in self._logs.items():
@@ -381,7 +383,7 @@ class Coordinator:
         """End the interval if it is time."""
         # The end would let data be read before the slots have caught up.
         drains = self._drains and not session.awaits_history
-        grows = self._growth.has_grown and not session.awaits_history
+        grows = self._growth.has_changed and not session.awaits_history
         is_last = self._recorded is not None or drains or self._finishes or grows
         is_due = time.monotonic() >= session.busy_s.get(session.interval, math.inf) + self._interval_s
         if is_last or ((self._hastens or is_due) and not session.awaits_history):
@@ -412,9 +414,11 @@ class Coordinator:
         """Write what the engines did, and let them commit."""
         assert session.cut is not None
         cut, session.cut = session.cut, None
-        for done in session.done.values():
+        for task, done in session.done.items():
             for stream, positions in done.positions.items():
-                cut[stream] = session.positions[stream] = {**cut[stream], **positions}
+                owners = session.owners.get(stream, {})
+                others = {name: at for name, at in cut[stream].items() if owners.get(name) != task}
+                cut[stream] = session.positions[stream] = {**others, **positions}
         encoded = {name: log.encode(cut[name]) for name, log in self._logs.items()}
         logs = [session.done[task].log for task in range(self._tasks)]
         if self._recorded is None:
@@ -455,6 +459,22 @@ class Coordinator:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(one)
         hang_up(one)
+
+
+class _Follows(NamedTuple):
+    """The partitions to follow, by stream, their ends, and those whose topics are gone, with what was not read."""
+
+    follows: dict[str, dict[str, int]]
+    ends: dict[str, dict[str, int]]
+    gone: dict[str, dict[str, tuple[int, int]]]
+
+
+def _of_task(session: _Session, found: Mapping[str, Mapping[str, _T]], task: int) -> dict[str, dict[str, _T]]:
+    """Return what is of the partitions that the engine of a task has."""
+    return {
+        stream: {name: one for name, one in of_stream.items() if session.owners[stream][name] == task}
+        for stream, of_stream in found.items()
+    }
 
 
 def _is_over(session: _Session) -> bool:

@@ -140,25 +140,30 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):
-    """An engine has processed the whole interval; `positions` are those of its partitions at the end, by stream."""
+    """An engine has processed the whole interval; `positions` are those of its partitions at the end, by stream.
+
+    Partitions whose topics are gone are not there any more once that is reported.
+    """
 
     log: TaskLog
-    positions: dict[str, dict[int, int]]
+    positions: dict[str, dict[str, int]]
 
 
 class Go(msgspec.Struct, tag=True, frozen=True):
     """All engines are there. `log` says what the engine does if the interval is repeated.
 
-    `follows` has the partitions that the engine follows, by stream, and where they begin. With `history`, which has the
+    `follows` has the partitions that the engine follows, by stream, and where they begin; `gone` those whose topics are
+    gone, with the offsets that were not read as far as they are known. With `history`, which has the
     ends of control partitions by stream, data waits for the message `StartData`. With `until`, which has the ends of
     all partitions, the engine reads up to there and no further.
     """
 
     peers: list[tuple[str, int]]
-    follows: dict[str, dict[int, int]]
-    history: dict[str, dict[int, int]] | None = None
-    until: dict[str, dict[int, int]] | None = None
+    follows: dict[str, dict[str, int]]
+    history: dict[str, dict[str, int]] | None = None
+    until: dict[str, dict[str, int]] | None = None
     log: TaskLog | None = None
+    gone: dict[str, dict[str, tuple[int, int]]] = {}
 
 
 class Push(msgspec.Struct, tag=True, frozen=True):

@@ -49,7 +49,7 @@ from penstock.realtime.stream_feeds import (
     Arrivals,
     EndOfInterval,
     Feed,
-    FollowedTopic,
+    FollowedTopics,
     PushedRanges,
     RepeatedReadings,
 )
@@ -221,9 +221,9 @@ class SlotEngine:
             return RepeatedReadings(log, source.node, go.log.readings.get(name, ()))
         if isinstance(log, KafkaLog):
             until = None if go.until is None else go.until.get(name, {})
-            return FollowedTopic(
-                log, go.follows.get(name, {}), (go.history or {}).get(name), until, self._intake
-            )
+            history = (go.history or {}).get(name)
+            gone = go.gone.get(name)
+            return FollowedTopics(log, go.follows.get(name, {}), history, until, self._intake, gone)
         return PushedRanges(log, source.node)
 
     def _await_history(self, rounds: SlotRounds) -> None:

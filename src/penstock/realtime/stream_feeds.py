@@ -6,14 +6,14 @@ import enum
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.intake import Intake
 from penstock.realtime.messages import HISTORY, Reading
 from penstock.runtime.packed_rows import PackedRow
-from penstock.sources.base import ReplayableLog, SourceChunk
+from penstock.sources.base import GONE, ReplayableLog, SourceChunk, Split
 from penstock.sources.chunk_times import times_of
 from penstock.sources.kafka_log import KafkaLog, Offsets
 from penstock.sources.topic_lag import TopicLag
@@ -25,7 +25,7 @@ __all__ = [
     "Arrivals",
     "EndOfInterval",
     "Feed",
-    "FollowedTopic",
+    "FollowedTopics",
     "PushedRanges",
     "RepeatedReadings",
     "RowReader",
@@ -70,11 +70,12 @@ class Arrivals(Protocol):
         """Return None from `next` as soon as everything that belongs to the interval was returned."""
 
 
-class FollowedTopic:
-    """The partitions of a topic that an engine follows.
+class FollowedTopics:
+    """The partitions of topics that an engine follows.
 
-    `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere. It
-    takes no more records at once than the intake of the slot suggests.
+    `history` has their ends at the start, if data waits for these records; `until` has where to stop, if anywhere.
+    `gone` has partitions whose topics are gone, with what was not read: they end with a chunk that says so. It takes no
+    more records at once than the intake of the slot suggests.
     """
 
     def __init__(
@@ -84,18 +85,20 @@ class FollowedTopic:
         history: Offsets | None,
         until: Offsets | None,
         intake: Intake,
+        gone: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self._log: Final = log
         self._starts: Final = starts
+        self._gone = dict(gone or {})
         self._history: Final = history or {}
         self._until: Final = until
         self._intake: Final = intake
         self._record_bytes = _ASSUMED_RECORD_BYTES
         self._ends: Final = threading.Event()
         self._reader: TopicReader | None = None
-        self.positions: Offsets | None = dict(starts)
+        self.positions: Offsets | None = {**starts, **{name: at for name, (at, _) in self._gone.items()}}
         # The same, beyond marks of transactions, which no reader sees.
-        self._read_to: dict[int, int] = dict(starts)
+        self._read_to: dict[str, int] = dict(starts)
 
     @property
     def has_history(self) -> bool:
@@ -103,10 +106,12 @@ class FollowedTopic:
         return self._is_before(self._history)
 
     def _is_before(self, ends: Offsets) -> bool:
-        return any(self._read_to.get(number, 0) < end for number, end in ends.items())
+        return any(self._read_to.get(name, 0) < end for name, end in ends.items())
 
     def next(self) -> Arrival | None:
         """Wait for some time, and return what has come."""
+        if self._gone:
+            return self._report_gone()
         if self._ends.is_set() or (self._until is not None and not self._is_before(self._until)):
             return None
         if not self._starts:
@@ -121,6 +126,13 @@ class FollowedTopic:
         self._see([chunk for _, chunk in found])
         self.positions, self._read_to = reader.positions, reader.known_ends
         return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])
+
+    def _report_gone(self) -> Arrival:
+        """End the partitions whose topics are gone."""
+        splits = [Split(name, GONE, *offsets) for name, offsets in sorted(self._gone.items())]
+        self._gone = {}
+        self.positions = dict(self._starts)
+        return Arrival(Reading.of(splits), [self._log.notice(split) for split in splits])
 
     def _most_at_once(self) -> int:
         """Return how many records to take at once: about half of what may wait for the slot."""
@@ -288,7 +300,7 @@ class Feed:
     def _cut(self) -> None:
         with self._lock:
             self.taken = (self._readings, self._positions)
-            self.lag = self.arrivals.lag() if isinstance(self.arrivals, FollowedTopic) else None
+            self.lag = self.arrivals.lag() if isinstance(self.arrivals, FollowedTopics) else None
             self._readings = []
             self._end(self._sender, self._interval, 0)
             self._interval += 1

@@ -1,10 +1,10 @@
-"""Topic growth: notices, while engines follow topics, that one of them has got partitions."""
+"""Topic growth: notices, while engines follow topics, that partitions have appeared, or that topics are gone."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from penstock.errors import PenstockError
@@ -16,13 +16,13 @@ _LOOK_S: Final = 1.0
 
 
 class TopicGrowth:
-    """A thread that counts the partitions of topics; `has_grown` says whether there are more than are followed.
+    """A thread that looks for the partitions of topics; `has_changed` says whether others are there than are followed.
 
     It is a thread of its own since brokers that are away answer late. They are reported by those who read.
 
     Args:
         topics: the topics by stream.
-        notify: is called when one has grown.
+        notify: is called when one has changed.
 
     """
 
@@ -30,22 +30,22 @@ class TopicGrowth:
         # Logs of its own, with clients of its own.
         self._topics: Final = {name: dataclasses.replace(log) for name, log in topics.items()}
         self._notify: Final = notify
-        self._followed: dict[str, int] | None = None
+        self._followed: dict[str, set[str]] | None = None
         self._lock: Final = threading.Lock()
         self._closing: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="topic growth", daemon=True)
-        self.has_grown = False
+        self.has_changed = False
 
     def start(self) -> None:
         """Start to look."""
         if self._topics:
             self._thread.start()
 
-    def follow(self, positions: Mapping[str, Sized]) -> None:
+    def follow(self, positions: Mapping[str, Iterable[str]]) -> None:
         """Note which partitions are followed now, by stream."""
         with self._lock:
-            self._followed = {name: len(positions[name]) for name in self._topics}
-            self.has_grown = False
+            self._followed = {name: set(positions[name]) for name in self._topics}
+            self.has_changed = False
 
     def close(self) -> None:
         """Look no more. An answer that is under way is not waited for."""
@@ -53,17 +53,19 @@ class TopicGrowth:
 
     def _run(self) -> None:
         while not self._closing.wait(_LOOK_S):
-            if self._followed is not None and not self.has_grown:
+            if self._followed is not None and not self.has_changed:
                 self._look()
 
     def _look(self) -> None:
+        followed = self._followed
+        assert followed is not None
         try:
-            counts = {name: log.count_partitions() for name, log in self._topics.items()}
+            changed = [name for name, log in self._topics.items() if log.has_changed(followed[name])]
         except PenstockError:
             # Those who read the topic tell what is wrong with it.
             return
         with self._lock:
-            followed = self._followed or {}
-            self.has_grown = any(count > followed.get(name, count) for name, count in counts.items())
-        if self.has_grown:
+            # A new session may have begun meanwhile, with what has changed.
+            self.has_changed = bool(changed) and self._followed is followed
+        if self.has_changed:
             self._notify()

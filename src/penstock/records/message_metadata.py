@@ -26,6 +26,7 @@ __all__ = [
     "kafka_offset",
     "kafka_partition",
     "kafka_timestamp",
+    "kafka_topic",
     "typed_column",
 ]
 
@@ -40,7 +41,7 @@ _SHOWN_BYTES: Final = 100
 class MessagePart:
     """A part of a Kafka message that fills a field. Make one with `kafka_key`, `kafka_header` and the like."""
 
-    kind: Literal["key", "timestamp", "partition", "offset", "header"]
+    kind: Literal["key", "timestamp", "topic", "partition", "offset", "header"]
     header: str = ""
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class MessagePart:
     @property
     def is_bytes(self) -> bool:
         """Whether the part is bytes, which the field's type says how to read."""
-        return self.kind in ("key", "header")
+        return self.kind in ("key", "header", "topic")
 
 
 Metadata: TypeAlias = tuple[tuple[str, MessagePart], ...]
@@ -76,6 +77,14 @@ def kafka_timestamp() -> MessagePart:
     It is the time that the producer gave, or with the topic's `message.timestamp.type=LogAppendTime` the broker's.
     """
     return MessagePart("timestamp")
+
+
+def kafka_topic() -> MessagePart:
+    """Fill a text field with the name of the topic from which the message was read.
+
+    It tells records apart where a stream reads all topics of a pattern.
+    """
+    return MessagePart("topic")
 
 
 def kafka_partition() -> MessagePart:
@@ -109,8 +118,8 @@ def checked_metadata(stream: str, kind: RecordType, metadata: Mapping[str, Messa
         if not isinstance(part, MessagePart):
             raise SchemaError(
                 f"Stream {stream!r}: metadata={{{name!r}: {part!r}}} does not name a part of a message. Use "
-                "ps.kafka_key(), ps.kafka_timestamp(), ps.kafka_partition(), ps.kafka_offset() or "
-                "ps.kafka_header(NAME)."
+                "ps.kafka_key(), ps.kafka_timestamp(), ps.kafka_topic(), ps.kafka_partition(), "
+                "ps.kafka_offset() or ps.kafka_header(NAME)."
             )
         try:
             field = kind.field(name)
@@ -132,6 +141,8 @@ def _unfit(field: Field, part: MessagePart) -> str | None:
     """Return which types a part can fill, if the type of the field is not one of them."""
     python_type, arrow_type = field.python_type, field.arrow_type
     is_wide = arrow_type in (pa.int64(), pa.uint64())
+    if part.kind == "topic":
+        return None if python_type is str else "str"
     if part.is_bytes:
         return None if python_type in (str, bytes, int) else "str, bytes or int"
     if part.kind == "timestamp":

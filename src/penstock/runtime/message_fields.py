@@ -12,16 +12,18 @@ from penstock.records.message_metadata import MessagePart, Metadata, typed_colum
 from penstock.records.types import RecordType, rows_where
 from penstock.records.wire_formats import Decoded, decode_pieces
 from penstock.sources.base import SourceChunk
+from penstock.sources.partition_names import PartitionNames
 
 __all__ = ["MessageFields"]
 
 
 @dataclass(frozen=True)
 class MessageFields:
-    """The fields of a stream's records that come from messages."""
+    """The fields of a stream's records that come from messages. `names` says which partitions chunks are of."""
 
     record_type: RecordType
     metadata: Metadata
+    names: PartitionNames
 
     def add(self, chunk: SourceChunk, decoded: Decoded) -> Decoded:
         """Return decoded bodies as whole records. A record with a part that does not fit is bad."""
@@ -29,7 +31,7 @@ class MessageFields:
         columns: dict[str, pa.Array] = {}
         reasons: dict[int, str] = {}
         for name, part in self.metadata:
-            raw = _part_of(chunk, part)
+            raw = _part_of(chunk, part, self.names)
             if rows is not None:
                 raw = raw.take(pa.array(rows))
             columns[name], bad = typed_column(self.record_type.field(name), part, raw)
@@ -53,7 +55,7 @@ class MessageFields:
         return _numbered(found, batch, rows, dict(bad))
 
 
-def _part_of(chunk: SourceChunk, part: MessagePart) -> pa.Array:
+def _part_of(chunk: SourceChunk, part: MessagePart, names: PartitionNames) -> pa.Array:
     count = len(chunk.offsets)
     if part.kind == "key":
         return pa.nulls(count, pa.binary()) if chunk.keys is None else chunk.keys
@@ -61,8 +63,10 @@ def _part_of(chunk: SourceChunk, part: MessagePart) -> pa.Array:
         return pa.nulls(count, pa.int64()) if chunk.timestamps is None else chunk.timestamps
     if part.kind == "offset":
         return chunk.offsets
-    if part.kind == "partition":
-        return pa.array(np.full(count, int(chunk.partition), np.int64))
+    if part.kind in ("topic", "partition"):
+        topic, number = names.place(chunk.partition)
+        value = topic.encode() if part.kind == "topic" else number
+        return pa.repeat(pa.scalar(value, pa.binary() if part.kind == "topic" else pa.int64()), count)
     return chunk.headers[part.header] if part.header in chunk.headers else pa.nulls(count, pa.binary())
 
 

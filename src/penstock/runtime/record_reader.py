@@ -54,8 +54,11 @@ class StreamReader:
         if self.node.watermarks is not None and self.node.time != INGESTION_TIME:
             timing = Timing(self.node, now_ms, by_partition=self.node.name in self.plan.partitions)
         times = TimesOfChunks(now_ms)
+        ended: dict[str, int | None] = {}
         for chunk in chunks:
             times.add(chunk)
+            if chunk.ends:
+                ended[chunk.partition] = None
             records, letters = self._decode(chunk)
             if timing is not None:
                 records, untimely = timing.take(records)
@@ -68,6 +71,10 @@ class StreamReader:
         watermarks = {} if timing is None else timing.watermarks()
         if watermarks:
             yield from watermark_rows(WatermarkUpdate(self.node.id, watermarks), self.plan.first_key_groups)
+        if timing is not None and ended:
+            # They would hold back the watermark for ever.
+            update = WatermarkUpdate(self.node.id, ended, idle=True)
+            yield from watermark_rows(update, self.plan.first_key_groups)
         if count:
             yield counts_row("in", self.node.name, count)
         if size:

@@ -12,7 +12,7 @@ from penstock.snapshots.manifest import FileEntry
 from penstock.snapshots.snapshot_writer import write_file
 from penstock.snapshots.stores import Store
 from penstock.sources.journal import journal_begin
-from penstock.sources.topic_identity import TOPIC_FILES
+from penstock.sources.stored_topics import TOPIC_FILES
 
 __all__ = [
     "OWN_FOLDERS",

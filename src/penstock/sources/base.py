@@ -13,6 +13,7 @@ from penstock.records.types import BadRecord, RecordType
 
 __all__ = [
     "FIRST_THERE",
+    "GONE",
     "MISSING",
     "PLANNED",
     "BadRecord",
@@ -21,7 +22,7 @@ __all__ = [
     "ReplayableLog",
     "SourceChunk",
     "Split",
-    "topic_offsets",
+    "offsets_by_topic",
 ]
 
 PLANNED: Final = "planned_ms"
@@ -34,24 +35,27 @@ records were deleted before they were read."""
 MISSING: Final = "@missing"
 """The path of a split whose records were deleted before they were read."""
 
+GONE: Final = "@gone"
+"""The path of a split with which a partition ends, since its topic was deleted; what it has was not read."""
+
 PositionT = TypeVar("PositionT")
 
 
-def topic_offsets(offset: Mapping[str, Any]) -> Mapping[str, int] | None:
-    """Return the next offsets by partition in the offset of a Kafka stream, whatever its topic; None if it is empty."""
-    return next((found for name, found in offset.items() if name not in (PLANNED, FIRST_THERE)), None)
+def offsets_by_topic(offset: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
+    """Return the next offsets in the offset of a Kafka stream, by topic and number of the partition."""
+    return {name: found for name, found in offset.items() if name not in (PLANNED, FIRST_THERE)}
 
 
 @dataclass(frozen=True)
 class SourceChunk:
     """Consecutive records of one source partition.
 
-    `partition` names the partition (a file name, a zero-padded Kafka partition); partitions sort as strings in
-    the order in which their records count. `offsets` (int64) ascend within the chunk. Either `raw` holds the bytes
-    of each record, to be decoded by the stream's format, or `batch` holds records that are already decoded (columns as
-    in the stream's record type). `keys`, `timestamps` (milliseconds) and `headers`, by name, are those of messages, for
-    sources that have them; null where a message has none. `times` says, for metrics only, when the records were
-    written, if the source knows.
+    `partition` names the partition (a file name, or as in `PartitionNames`); partitions sort as strings in the order in
+    which their records count. With `ends` nothing more comes of the partition. `offsets` (int64) ascend within the
+    chunk. Either `raw` holds the bytes of each record, to be decoded by the stream's format, or `batch` holds records
+    that are already decoded (columns as in the stream's record type). `keys`, `timestamps` (milliseconds) and
+    `headers`, by name, are those of messages, for sources that have them; null where a message has none. `times` says,
+    for metrics only, when the records were written, if the source knows.
     """
 
     partition: str
@@ -63,6 +67,7 @@ class SourceChunk:
     timestamps: pa.Array | None = None
     headers: Mapping[str, pa.Array] = field(default_factory=dict)
     times: SourceTimes | None = None
+    ends: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from penstock.metrics.source_times import SourceTimes
 from penstock.records.message_metadata import Metadata
 from penstock.sources.base import BadRecord, SourceChunk
 
-__all__ = ["OFFSET", "GatheredMessages", "WantedParts", "missing_chunk", "partition_name"]
+__all__ = ["OFFSET", "GatheredMessages", "WantedParts", "gone_chunk", "missing_chunk"]
 
 # A chunk is decoded and packed when it has this many records or bytes. Larger chunks make fatter blocks, and blocks are
 # what each key group pays for.
@@ -32,11 +32,6 @@ _TIMESTAMP: Final = methodcaller("timestamp")
 _HEADERS: Final = methodcaller("headers")
 _SECOND: Final = itemgetter(1)
 _NO_HEADERS: Final[dict[str, bytes]] = {}
-
-
-def partition_name(number: int) -> str:
-    """Name a partition as chunks do, so that names sort as numbers."""
-    return f"{number:05d}"
 
 
 @dataclass(frozen=True)
@@ -126,14 +121,28 @@ class GatheredMessages:
         self._begin()
 
 
-def missing_chunk(topic: str, number: int, start: int, end: int) -> SourceChunk:
-    """Return a chunk without records that reports a range of offsets as missing."""
+def missing_chunk(name: str, topic: str, number: int, start: int, end: int) -> SourceChunk:
+    """Return a chunk without records that reports a range of offsets of a partition as missing."""
     reason = (
         f"The offsets {start} to {end - 1} of partition {number} of the topic {topic!r} are missing (up to "
         f"{end - start} records): its brokers had deleted them before the job read them. The stream goes on at {end}."
     )
-    bad = BadRecord(reason, partition_name(number), start, b"")
-    return SourceChunk(bad.partition, pa.array([], pa.int64()), raw=pa.array([], pa.binary()), bad=[bad])
+    return _notice(name, reason, start)
+
+
+def gone_chunk(name: str, topic: str, number: int, start: int, end: int) -> SourceChunk:
+    """Return a chunk without records that ends a partition whose topic is gone. `end` is the last that was known."""
+    known = f" At least the offsets up to {end - 1} are missing." if end > start else ""
+    reason = (
+        f"The topic {topic!r} was deleted. The job had read its partition {number} up to the offset {start}, and what "
+        f"came after that, if anything did, is missing.{known} The stream goes on without it."
+    )
+    return _notice(name, reason, start, ends=True)
+
+
+def _notice(name: str, reason: str, offset: int, *, ends: bool = False) -> SourceChunk:
+    bad = [BadRecord(reason, name, offset, b"")]
+    return SourceChunk(name, pa.array([], pa.int64()), raw=pa.array([], pa.binary()), bad=bad, ends=ends)
 
 
 def _offsets_of(messages: Sequence[Any]) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Topic reader: reads ranges of offsets from the partitions of one Kafka topic, in bulk. Runs in workers.
+"""Topic reader: reads ranges of offsets from the partitions of Kafka topics, in bulk. Runs in workers.
 
-A worker process keeps one consumer for each topic, so that the next micro-batch continues where the last one ended
+A worker process keeps one consumer for each stream, so that the next micro-batch continues where the last one ended
 without a new connection. The consumer joins no group and commits nothing: the checkpoint keeps the offsets.
 """
 
@@ -15,19 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
 from penstock.sources.base import MISSING, SourceChunk, Split
-from penstock.sources.gathered_messages import (
-    OFFSET,
-    GatheredMessages,
-    WantedParts,
-    missing_chunk,
-    partition_name,
-)
+from penstock.sources.gathered_messages import OFFSET, GatheredMessages, WantedParts, missing_chunk
+from penstock.sources.partition_names import PartitionNames
 from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 
 __all__ = ["TopicReader", "topic_reader"]
@@ -65,6 +60,12 @@ _SETTINGS: Final[dict[str, Any]] = {
     "max.partition.fetch.bytes": 4 << 20,
 }
 _PARTITION: Final = methodcaller("partition")
+_TOPIC: Final = methodcaller("topic")
+_NO_TOPIC: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # librdkafka's own codes begin with it
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+)
 _ERROR: Final = methodcaller("error")
 
 
@@ -107,6 +108,11 @@ class _Partition:
         self.lost.append((self.received, first))
         self.received = first
 
+    def lose_to(self, end: int) -> None:
+        """Note that what is not received before an offset will never come."""
+        if self.received < end:
+            self.lose(end)
+
     def take_lost(self, end: int) -> list[tuple[int, int]]:
         """Take the ranges before an offset that were deleted."""
         taken = [(first, min(last, end)) for first, last in self.lost if first < end]
@@ -124,35 +130,40 @@ class _Partition:
 
 
 class TopicReader:
-    """Reads ranges of one topic. Use it in one thread."""
+    """Reads ranges of the topics of one stream. Use it in one thread."""
 
-    def __init__(self, binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts) -> None:
+    def __init__(
+        self, binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts, names: PartitionNames
+    ) -> None:
         self._binding: Final = binding
         self._wanted: Final = wanted
+        self._names: Final = names
         self._errors: Final = LastError()
         self._consumer: Final = build_client(Consumer, binding, {**_SETTINGS, **settings}, self._errors)
-        self._partitions: Final[dict[int, _Partition]] = {}
-        self._out_of_range: Final[set[int]] = set()
+        self._partitions: Final[dict[str, _Partition]] = {}
+        self._out_of_range: Final[set[str]] = set()
+        self._gone: Final[set[str]] = set()
 
-    def read(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[SourceChunk]:
+    def read(self, ranges: Mapping[str, tuple[int, int]]) -> Iterator[SourceChunk]:
         """Read the records of each range [start, end), by partition in ascending order.
 
         The chunks are the same each time. When the broker has deleted records of a range, raises RecordsLostError, or
-        reports them in a chunk if the binding says so. Raises ExternalSystemError when brokers do not answer.
+        reports them in a chunk if the binding says so, also when a topic of its pattern is gone. Raises
+        ExternalSystemError when brokers do not answer.
         """
-        self._seek({number: start for number, (start, _) in ranges.items()})
-        open_ranges = {number: end for number, (_, end) in ranges.items()}
+        self._seek({name: start for name, (start, _) in ranges.items()})
+        open_ranges = {name: end for name, (_, end) in ranges.items()}
         try:
-            for number in sorted(ranges):
-                yield from self._chunks(number, open_ranges)
-                self._partitions[number].at = open_ranges.pop(number)
+            for name in sorted(ranges):
+                yield from self._chunks(name, open_ranges)
+                self._partitions[name].at = open_ranges.pop(name)
         finally:
             # What is read in part, because the task fails or is killed, is read again from its start.
-            self._unassign([number for number in open_ranges if number in self._partitions])
+            self._unassign([name for name in open_ranges if name in self._partitions])
 
-    def follow(self, starts: Mapping[int, int]) -> None:
+    def follow(self, starts: Mapping[str, int]) -> None:
         """Begin to take records of partitions as they come, each from an offset."""
-        self._unassign([number for number in self._partitions if number not in starts])
+        self._unassign([name for name in self._partitions if name not in starts])
         self._seek(starts)
 
     def take(self, timeout_s: float, most: int = _TAKEN_AT_ONCE) -> list[tuple[Split, SourceChunk]]:
@@ -167,22 +178,22 @@ class TopicReader:
         self._sort(messages)
         now_ms = time.time_ns() // 1_000_000
         found: list[tuple[Split, SourceChunk]] = []
-        for number, waiting in sorted(self._partitions.items()):
+        for name, waiting in sorted(self._partitions.items()):
             start, taken = waiting.at, waiting.take(_NO_END)
             if taken:
                 waiting.at = taken[-1].offset() + 1
-                gathered = GatheredMessages(partition_name(number), self._wanted)
+                gathered = GatheredMessages(name, self._wanted)
                 chunks = [*gathered.add(taken), *gathered.rest()]
                 ends = [chunk.offsets[-1].as_py() + 1 for chunk in chunks]
                 for chunk, end in zip(chunks, ends, strict=True):
-                    found.append((Split(partition_name(number), "", start, end), chunk))
+                    found.append((Split(name, "", start, end), chunk))
                     start = end
                 times = chunks[-1].times
                 waiting.newest_ms = None if times is None else times.times_ms[-1]
             for first, last in waiting.take_lost(_NO_END):
                 waiting.at = last
-                lost = Split(partition_name(number), MISSING, first, last)
-                found.append((lost, missing_chunk(self._binding.topic, number, first, last)))
+                lost = Split(name, MISSING, first, last)
+                found.append((lost, missing_chunk(name, *self._names.place(name), first, last)))
             if waiting.end >= waiting.at:
                 waiting.caught_up_ms = now_ms
         return found
@@ -190,61 +201,60 @@ class TopicReader:
     def lag(self) -> TopicLag:
         """Return what waits in the partitions that are followed. Any thread may ask."""
         looks = []
-        for number, one in list(self._partitions.items()):
-            place = TopicPartition(self._binding.topic, number)
-            _, broker_end = self._consumer.get_watermark_offsets(place, cached=True)
+        for name, one in list(self._partitions.items()):
+            _, broker_end = self._consumer.get_watermark_offsets(self._place(name), cached=True)
             looks.append(PartitionLook(one.at, one.end, broker_end, one.caught_up_ms, one.newest_ms))
         return lag_of(looks, time.time_ns() // 1_000_000)
 
     @property
-    def positions(self) -> dict[int, int]:
+    def positions(self) -> dict[str, int]:
         """The next offset of each partition that is followed."""
-        return {number: one.at for number, one in self._partitions.items()}
+        return {name: one.at for name, one in self._partitions.items()}
 
     @property
-    def known_ends(self) -> dict[int, int]:
+    def known_ends(self) -> dict[str, int]:
         """The next offset of each partition, beyond the marks that the client has passed since the last record."""
-        return {number: max(one.at, one.received) for number, one in self._partitions.items()}
+        return {name: max(one.at, one.received) for name, one in self._partitions.items()}
 
-    def _seek(self, starts: Mapping[int, int]) -> None:
+    def _place(self, name: str, offset: int = OFFSET_INVALID) -> TopicPartition:
+        topic, number = self._names.place(name)
+        return TopicPartition(topic, number, offset)
+
+    def _seek(self, starts: Mapping[str, int]) -> None:
         """Let each partition begin at an offset. What the client has read ahead is kept where it continues there."""
         known = self._partitions
-        moved = [
-            number for number, start in starts.items() if number in known and not known[number].skip(start)
-        ]
+        moved = [name for name, start in starts.items() if name in known and not known[name].skip(start)]
         self._unassign(moved)
-        new = {number: start for number, start in starts.items() if number not in known}
+        new = {name: start for name, start in starts.items() if name not in known}
         if new:
-            self._consumer.incremental_assign(
-                [TopicPartition(self._binding.topic, number, start) for number, start in new.items()]
-            )
-            known.update({number: _Partition(start) for number, start in new.items()})
+            self._consumer.incremental_assign([self._place(name, start) for name, start in new.items()])
+            known.update({name: _Partition(start) for name, start in new.items()})
 
-    def _unassign(self, numbers: Sequence[int]) -> None:
-        if not numbers:
+    def _unassign(self, names: Sequence[str]) -> None:
+        if not names:
             return
-        places = [TopicPartition(self._binding.topic, number) for number in numbers]
-        self._consumer.incremental_unassign(places)
-        for number in numbers:
-            del self._partitions[number]
+        self._consumer.incremental_unassign([self._place(name) for name in names])
+        for name in names:
+            del self._partitions[name]
+        self._gone.difference_update(names)
 
-    def _chunks(self, number: int, open_ranges: Mapping[int, int]) -> Iterator[SourceChunk]:
-        one, end = self._partitions[number], open_ranges[number]
-        gathered = GatheredMessages(partition_name(number), self._wanted)
+    def _chunks(self, name: str, open_ranges: Mapping[str, int]) -> Iterator[SourceChunk]:
+        one, end = self._partitions[name], open_ranges[name]
+        gathered = GatheredMessages(name, self._wanted)
         while True:
             is_complete = one.received >= end
             yield from gathered.add(one.take(end))
             for lost in one.take_lost(end):
-                yield missing_chunk(self._binding.topic, number, *lost)
+                yield missing_chunk(name, *self._names.place(name), *lost)
             if is_complete:
                 break
             self._receive(open_ranges)
         yield from gathered.rest()
 
-    def _receive(self, open_ranges: Mapping[int, int]) -> None:
+    def _receive(self, open_ranges: Mapping[str, int]) -> None:
         """Wait for messages, and sort them by partition."""
         deadline_s = time.monotonic() + STALLED_AFTER_S
-        wanted = sum(max(0, end - self._partitions[number].received) for number, end in open_ranges.items())
+        wanted = sum(max(0, end - self._partitions[name].received) for name, end in open_ranges.items())
         messages = self._consumer.consume(min(wanted, _TAKEN_AT_ONCE), 0)
         while not messages:
             # Consuming several messages waits until all of them are there.
@@ -253,70 +263,91 @@ class TopicReader:
             if not messages and time.monotonic() > deadline_s:
                 raise self._stalled()
         self._sort(messages)
+        for name in self._gone & set(open_ranges):
+            self._partitions[name].lose_to(open_ranges[name])
         self._drop_surplus(open_ranges)
 
     def _sort(self, messages: list[Any]) -> None:
         """Sort messages by partition."""
         if any(map(_ERROR, messages)):
             messages = [message for message in messages if not self._is_error(message)]
-        numbers = set(map(_PARTITION, messages))
-        runs: Iterable[tuple[int, Iterable[Any]]] = itertools.groupby(messages, _PARTITION)
-        if len(numbers) == 1:
-            runs = [(numbers.pop(), messages)]
-        for number, run in runs:
-            self._partitions[number].add(list(run))
+        for topic, part in self._by_topic(messages):
+            numbers = set(map(_PARTITION, part))
+            runs: Iterable[tuple[int, Iterable[Any]]] = itertools.groupby(part, _PARTITION)
+            if len(numbers) == 1:
+                runs = [(numbers.pop(), part)]
+            for number, run in runs:
+                self._partitions[self._names.of(topic, number)].add(list(run))
         while self._out_of_range:
             self._pass_over(self._out_of_range.pop())
+
+    def _by_topic(self, messages: list[Any]) -> Iterable[tuple[str, list[Any]]]:
+        """Return runs of messages of one topic. Only a pattern has several."""
+        if self._binding.pattern is None:
+            return [(self._binding.topic, messages)] if messages else []
+        return [(topic, list(run)) for topic, run in itertools.groupby(messages, _TOPIC)]
 
     def _is_error(self, message: Any) -> bool:
         """Whether a message is an event, not a record. Raises what the event says."""
         error = message.error()
         if error is None:
             return False
-        number, offset = message.partition(), message.offset()
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes begin with it
-            if number in self._partitions:
-                one = self._partitions[number]
+        topic, offset = message.topic(), message.offset()
+        # Errors that are of no partition have no topic.
+        name = "" if topic is None else self._names.of(topic, message.partition())
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            if name in self._partitions:
+                one = self._partitions[name]
                 one.received = max(one.received, offset)
                 one.end = offset
             return True
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             # The records before it may be among the messages that came with it.
-            self._out_of_range.add(number)
+            self._out_of_range.add(name)
             return True
-        raise self._refused(number, error.str())
+        if (
+            error.code() in _NO_TOPIC
+            and self._binding.pattern is not None
+            and self._binding.missing == "skip"
+        ):
+            # Who plans decides that the stream goes on without it.
+            self._gone.update([name] if name in self._partitions else [])
+            return True
+        raise self._refused(name, error.str())
 
-    def _pass_over(self, number: int) -> None:
+    def _pass_over(self, name: str) -> None:
         """Go on at the first record that is there. Raises RecordsLostError unless the binding says to do so."""
-        binding, one = self._binding, self._partitions.get(number)
+        binding, one = self._binding, self._partitions.get(name)
         if one is None:
             return
-        place = TopicPartition(binding.topic, number)
+        place = self._place(name)
         try:
             first, end = self._consumer.get_watermark_offsets(place, _ANSWER_TIMEOUT_S)
         except KafkaException as e:
-            raise self._refused(number, e.args[0].str()) from e
+            raise self._refused(name, e.args[0].str()) from e
         if first <= one.received:
-            raise self._refused(number, f"it has no record at offset {one.received}, and ends at {end}")
+            raise self._refused(name, f"it has no record at offset {one.received}, and ends at {end}")
         if binding.missing != "skip":
-            raise RecordsLostError(_lost_text(binding, number, one.received, first))
+            raise RecordsLostError(_lost_text(binding, place, one.received, first))
         one.lose(first)
         self._consumer.incremental_unassign([place])
-        self._consumer.incremental_assign([TopicPartition(binding.topic, number, first)])
+        self._consumer.incremental_assign([self._place(name, first)])
 
-    def _refused(self, number: int, reason: str) -> ExternalSystemError:
-        binding = self._binding
+    def _refused(self, name: str, reason: str) -> ExternalSystemError:
+        binding, where = self._binding, self._binding.place
+        if name:
+            topic, number = self._names.place(name)
+            where = f"the topic {topic!r}, partition {number}"
         return ExternalSystemError(
-            f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of the topic "
-            f"{binding.topic!r}, partition {number} ({reason})."
+            f"Stream {binding.stream!r}: the broker {binding.servers} does not give the records of {where} ({reason})."
         )
 
-    def _drop_surplus(self, open_ranges: Mapping[int, int]) -> None:
+    def _drop_surplus(self, open_ranges: Mapping[str, int]) -> None:
         """Leave partitions that are far ahead of what is wanted of them, which would only fill the memory."""
         ahead = [
-            number
-            for number, one in self._partitions.items()
-            if number not in open_ranges and len(one.messages) > _MAX_AHEAD
+            name
+            for name, one in self._partitions.items()
+            if name not in open_ranges and len(one.messages) > _MAX_AHEAD
         ]
         self._unassign(ahead)
 
@@ -324,8 +355,8 @@ class TopicReader:
         binding = self._binding
         reason = f" ({self._errors.text})" if self._errors.text else ""
         return ExternalSystemError(
-            f"Stream {binding.stream!r}: the brokers {binding.servers} have given no record of the topic "
-            f"{binding.topic!r} for {STALLED_AFTER_S:g} s, although there are some{reason}. Start the job again when "
+            f"Stream {binding.stream!r}: the brokers {binding.servers} have given no record of "
+            f"{binding.place} for {STALLED_AFTER_S:g} s, although there are some{reason}. Start the job again when "
             "they answer."
         )
 
@@ -334,21 +365,26 @@ class TopicReader:
         self._consumer.close()
 
 
-def _lost_text(binding: KafkaBinding, number: int, start: int, first: int) -> str:
+def _lost_text(binding: KafkaBinding, place: TopicPartition, start: int, first: int) -> str:
     return (
-        f"Stream {binding.stream!r}: the topic {binding.topic!r} on {binding.servers} has deleted records of partition "
-        f"{number} that the job has not read yet: the offsets {start} to {first - 1}. To go on at {first}, with a dead "
-        "letter that counts them, add missing=skip to the URI and start the job again. To read everything that is left "
-        "anew, take a savepoint of the checkpoint (penstock savepoint), and start the job from it with a new "
-        "checkpoint, --from-savepoint and --no-positions."
+        f"Stream {binding.stream!r}: the topic {place.topic!r} on {binding.servers} has deleted records of partition "
+        f"{place.partition} that the job has not read yet: the offsets {start} to {first - 1}. To go on at {first}, "
+        "with a dead letter that counts them, add missing=skip to the URI and start the job again. To read everything "
+        "that is left anew, take a savepoint of the checkpoint (penstock savepoint), and start the job from it with a "
+        "new checkpoint, --from-savepoint and --no-positions."
     )
 
 
 _readers: OrderedDict[Any, TopicReader] = OrderedDict()
 
 
-def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts) -> TopicReader:
-    """Return this process's reader of a topic; the reader that was used least recently makes room for a new one."""
+def topic_reader(
+    binding: KafkaBinding, settings: Mapping[str, Any], wanted: WantedParts, names: PartitionNames
+) -> TopicReader:
+    """Return this process's reader of the topics of a stream.
+
+    The reader that was used least recently makes room for a new one.
+    """
     key = (
         os.getpid(),
         binding.stream,
@@ -357,10 +393,11 @@ def topic_reader(binding: KafkaBinding, settings: Mapping[str, Any], wanted: Wan
         binding.missing,
         tuple(sorted(settings.items())),
         wanted,
+        names,
     )
     reader = _readers.get(key)
     if reader is None:
-        reader = _readers[key] = TopicReader(binding, settings, wanted)
+        reader = _readers[key] = TopicReader(binding, settings, wanted, names)
         if len(_readers) > _MAX_READERS:
             _readers.popitem(last=False)[1].close()
     _readers.move_to_end(key)

@@ -17,6 +17,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import StreamReader
 from penstock.sources.base import SourceChunk
 from penstock.sources.gathered_messages import WantedParts
+from penstock.sources.partition_names import PartitionNames
 from penstock.streams.graph import Port, SourceNode
 from penstock.testing.kafka_message import KafkaMessage, bytes_or_none
 
@@ -106,7 +107,9 @@ def _message_task(
         headers=headers,
     )
     wire = format_of(form, node.body_type, protobuf=node.protobuf, allow_nan=node.allow_nan)
-    fields = MessageFields(node.record_type, node.metadata) if node.metadata else None
+    # As if the stream were bound to a topic of its name.
+    names = PartitionNames(node.name)
+    fields = MessageFields(node.record_type, node.metadata, names) if node.metadata else None
     return StreamReader(plan, node, wire, message_fields=fields), [chunk]
 
 

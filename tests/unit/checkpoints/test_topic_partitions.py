@@ -17,6 +17,8 @@ from penstock.errors import CheckpointError
 from penstock.jobs.compile import compile_job
 from penstock.jobs.settings import RunSettings
 from penstock.sources import kafka_source
+from penstock.sources.partition_names import PartitionNames
+from penstock.sources.topic_identity import KnownTopics
 from penstock.streams.graph import ProcessNode
 from penstock.testing.batch_runner import BatchRunner
 
@@ -54,9 +56,9 @@ def bound_partitions(
     checkpoint: Checkpoint, there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[str, ...]]:
     """Start a run while the topic has some partitions; gives those that it counts in each of five micro-batches."""
-    monkeypatch.setattr(kafka_source, "preflight", lambda binding: there)
+    monkeypatch.setattr(kafka_source, "preflight", lambda binding: {"visits": len(there)})
     # There is no broker to tell the ids of topics.
-    topics = SimpleNamespace(begins={"visits": {}})
+    topics = SimpleNamespace(known={"visits": KnownTopics(Path(), PartitionNames("visits"))})
     monkeypatch.setattr("penstock.jobs.compile.known_topics", lambda *_: (topics, []))
     bindings = {"visits": "kafka://localhost:9/visits", "out": f"jsonl:{checkpoint.folder.parent / 'out'}"}
     plan = compile_job(visits_job(), RunSettings(bindings=bindings, parallelism=2), checkpoint).plan

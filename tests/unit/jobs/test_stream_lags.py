@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,17 @@ from penstock.bindings.types import KafkaBinding
 from penstock.jobs.stream_lags import LagClock, StreamLags, log_waiting, topic_waiting
 from penstock.metrics.batch_metrics import Lag
 from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.partition_names import PartitionNames
+from penstock.sources.topic_identity import KnownTopics
 from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 from penstock.spark.progress import SourceProgress
+
+KNOWN = KnownTopics(Path(), PartitionNames("rooms"))
 
 
 def test_what_waits_in_a_topic() -> None:
     """Adds up over partitions, also those that are new; unknown when Spark does not tell."""
-    log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, {})
+    log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, KNOWN)
     told = SourceProgress({"rooms": {"0": 10, "1": 5}, "planned_ms": 7}, {"rooms": {"0": 12, "1": 5, "2": 4}})
     waiting = topic_waiting(log, told)
     assert waiting is not None
@@ -70,7 +75,7 @@ def test_the_lag_clock_is_bounded() -> None:
 
 def rooms_lag(lags: StreamLags, at: dict[str, int], latest: dict[str, int], planned_s: float) -> Lag:
     """The lag of a topic after a micro-batch."""
-    log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, {})
+    log = KafkaLog(KafkaBinding("rooms", "kafka://h:1/rooms", "h:1", "rooms"), {}, KNOWN)
     source: Any = SimpleNamespace(node=SimpleNamespace(name="rooms"), log=log)
     return lags.find([source], [SourceProgress({"rooms": at}, {"rooms": latest})], planned_s)["rooms"]
 

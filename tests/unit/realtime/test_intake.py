@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from penstock.realtime.intake import Intake
-from penstock.realtime.stream_feeds import FollowedTopic
+from penstock.realtime.stream_feeds import FollowedTopics
 from penstock.sources.base import SourceChunk, Split
 from penstock.sources.kafka_log import KafkaLog
 
@@ -41,8 +41,8 @@ def test_rounds_without_data_say_nothing() -> None:
 class SlowTopic:
     """A log and its reader: each take returns as many records of 2,000 bytes as were asked for."""
 
-    positions: ClassVar[dict[int, int]] = {0: 0}
-    known_ends: ClassVar[dict[int, int]] = {0: 0}
+    positions: ClassVar[dict[str, int]] = {"00000": 0}
+    known_ends: ClassVar[dict[str, int]] = {"00000": 0}
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -63,7 +63,7 @@ class SlowTopic:
 def test_a_topic_is_read_no_faster_than_its_slot_works() -> None:
     """Half a second's work at once, so that not much is left when the interval ends."""
     intake, log = Intake(MAX), SlowTopic()
-    topic = FollowedTopic(cast("KafkaLog", log), {0: 0}, None, None, intake)
+    topic = FollowedTopics(cast("KafkaLog", log), {"00000": 0}, None, None, intake)
     topic.next()
     for _ in range(10):
         intake.note(1 << 20, 1.0)

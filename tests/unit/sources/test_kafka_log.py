@@ -8,6 +8,7 @@ import json
 import pickle
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,21 +20,28 @@ from penstock.bindings.types import RECORDS_PER_BATCH, KafkaBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.schemas import record_type
 from penstock.sources import kafka_log
-from penstock.sources.base import MISSING, PLANNED, Split, topic_offsets
+from penstock.sources.base import MISSING, PLANNED, Split, offsets_by_topic
 from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.partition_names import PartitionNames
+from penstock.sources.topic_identity import KnownTopics
 
 ends = st.dictionaries(
-    st.integers(0, 20), st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1
+    st.integers(0, 20).map("{:05d}".format),
+    st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),
+    min_size=1,
 )
 
 
+KNOWN = KnownTopics(Path(), PartitionNames("t"))
+
+
 def log(limit: int = RECORDS_PER_BATCH) -> KafkaLog:
-    return KafkaLog(KafkaBinding("numbers", "kafka://h:1/t", "h:1", "t"), {}, {}, limit)
+    return KafkaLog(KafkaBinding("numbers", "kafka://h:1/t", "h:1", "t"), {}, KNOWN, limit)
 
 
 @examples(100)
 @given(ends, st.integers(1, 10**6))
-def test_a_limited_position_is_on_the_way(found: dict[int, tuple[int, int]], limit: int) -> None:
+def test_a_limited_position_is_on_the_way(found: dict[str, tuple[int, int]], limit: int) -> None:
     """No partition goes back, each that has something to read moves, and steps lead to the end."""
     start = {number: at for number, (at, _) in found.items()}
     end = {number: at + more for number, (at, more) in found.items()}
@@ -53,8 +61,8 @@ def test_a_limited_position_is_on_the_way(found: dict[int, tuple[int, int]], lim
 def test_the_first_micro_batches_of_a_backlog_are_small() -> None:
     """Outputs come soon, and later micro-batches are as large as they may be. A small backlog is read at once."""
     one = dataclasses.replace(log(), starts_small=True)
-    one._frozen = {0: 3_000_000, 1: 3_000_000}
-    position = {0: 0, 1: 0}
+    one._frozen = {"00000": 3_000_000, "00001": 3_000_000}
+    position = {"00000": 0, "00001": 0}
     sizes = []
     while position != one._frozen:
         reached = one.latest(position, limited=True)
@@ -62,30 +70,30 @@ def test_the_first_micro_batches_of_a_backlog_are_small() -> None:
         position = dict(reached)
     assert sizes == [100_000, 400_000, 1_600_000, 2_000_000, 1_900_000]
     little = dataclasses.replace(log(), starts_small=True)
-    little._frozen = {0: 99_999}
-    assert little.latest({0: 0}, limited=True) == {0: 99_999}
+    little._frozen = {"00000": 99_999}
+    assert little.latest({"00000": 0}, limited=True) == {"00000": 99_999}
 
 
 def test_what_was_deleted_is_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The position says where, so a replay has the same splits whatever the brokers have by then; it costs no limit."""
-    monkeypatch.setattr(kafka_log, "find_begins", lambda *_: {0: 90, 1: 5})
+    monkeypatch.setattr(kafka_log, "find_begins", lambda *_: {("t", 0): 90, ("t", 1): 5})
     one = log(20)
     one.binding = dataclasses.replace(one.binding, missing="skip")
     one._look = typing.cast("Any", types.SimpleNamespace(admin=None))
-    one._frozen = {0: 100, 1: 20, 2: 7}
-    start = {0: 10, 1: 5, 2: 7}
+    one._frozen = {"00000": 100, "00001": 20, "00002": 7}
+    start = {"00000": 10, "00001": 5, "00002": 7}
     reached = one.latest(start, limited=True)
-    assert 90 < reached[0] <= 100
-    assert 5 < reached[1] < 20
+    assert 90 < reached["00000"] <= 100
+    assert 5 < reached["00001"] < 20
     stored = json.loads(json.dumps({**one.encode(reached), PLANNED: 1}))
-    assert stored["@first"] == {"0": 90}
-    assert topic_offsets(stored) == stored["t"]
+    assert stored["@first"] == {"t": {"0": 90}}
+    assert offsets_by_topic(stored) == {"t": stored["t"]}
     again = log()
     splits = again.splits(again.decode(one.encode(start)), again.decode(stored), 1)
     assert splits == [
         Split("00000", MISSING, 10, 90),
-        Split("00000", "", 90, reached[0]),
-        Split("00001", "", 5, reached[1]),
+        Split("00000", "", 90, reached["00000"]),
+        Split("00001", "", 5, reached["00001"]),
     ]
     (chunk,) = again.read(splits[:1], record_type("n INT"))
     assert chunk.bad[0].reason.startswith(
@@ -107,7 +115,7 @@ def test_an_interval_with_a_gap_is_read_again_around_it(monkeypatch: pytest.Monk
         Split("00001", "", 2, 4),
     ]
     found = list(log().read(splits, record_type("n INT")))
-    assert seen == [{0: (0, 8)}, {0: (20, 30), 1: (2, 4)}]
+    assert seen == [{"00000": (0, 8)}, {"00000": (20, 30), "00001": (2, 4)}]
     assert [chunk.bad[0].offset for chunk in found if chunk is not None] == [8]
 
 
@@ -118,19 +126,19 @@ def test_a_plan_waits_while_no_broker_tells_where_a_partition_begins(monkeypatch
         raise ExternalSystemError("away")
 
     monkeypatch.setattr(kafka_log, "find_begins", away)
-    monkeypatch.setattr(KafkaLog, "_ends", lambda _: {0: 5})
+    monkeypatch.setattr(KafkaLog, "_ends", lambda _: {"00000": 5})
     one = log()
     one.binding = dataclasses.replace(one.binding, missing="skip")
     one._look = typing.cast("Any", types.SimpleNamespace(admin=None))
-    assert one.latest({0: 1}, limited=True) == {0: 1}
-    one._frozen = {0: 5}
+    assert one.latest({"00000": 1}, limited=True) == {"00000": 1}
+    one._frozen = {"00000": 5}
     with pytest.raises(ExternalSystemError):
-        one.latest({0: 1}, limited=True)
+        one.latest({"00000": 1}, limited=True)
 
 
 @examples(100)
 @given(ends, st.integers(1, 8))
-def test_splits_tile_what_lies_between(found: dict[int, tuple[int, int]], parallelism: int) -> None:
+def test_splits_tile_what_lies_between(found: dict[str, tuple[int, int]], parallelism: int) -> None:
     """In order, without gap or overlap, and about as many as there are tasks."""
     start = {number: at for number, (at, _) in found.items()}
     end = {number: at + more for number, (at, more) in found.items()}
@@ -138,7 +146,7 @@ def test_splits_tile_what_lies_between(found: dict[int, tuple[int, int]], parall
     assert [split.partition for split in splits] == sorted(split.partition for split in splits)
     for name, parts in itertools.groupby(splits, lambda split: split.partition):
         tiles = list(parts)
-        assert (tiles[0].start, tiles[-1].end) == (start[int(name)], end[int(name)])
+        assert (tiles[0].start, tiles[-1].end) == (start[name], end[name])
         assert all(before.end == after.start for before, after in itertools.pairwise(tiles))
         assert all(tile.start < tile.end for tile in tiles)
     assert len(splits) <= parallelism + len(found)
@@ -147,22 +155,22 @@ def test_splits_tile_what_lies_between(found: dict[int, tuple[int, int]], parall
 def test_a_partition_that_went_back_is_not_read() -> None:
     """What becomes of a topic that has lost records is for the check of its identity."""
     one = log()
-    one._frozen = {0: 5}
-    assert one.latest({0: 8}, limited=False) == {0: 8}
-    assert one.splits({0: 8}, {0: 8}, 2) == []
+    one._frozen = {"00000": 5}
+    assert one.latest({"00000": 8}, limited=False) == {"00000": 8}
+    assert one.splits({"00000": 8}, {"00000": 8}, 2) == []
 
 
 def test_a_log_travels_without_its_clients() -> None:
     """Spark's planner and the workers get copies."""
     one = log(9)
-    one._frozen = {0: 5}
+    one._frozen = {"00000": 5}
     copy = pickle.loads(pickle.dumps(one))
-    assert (copy.limit, copy._frozen, copy._look) == (9, {0: 5}, None)
+    assert (copy.limit, copy._frozen, copy._look) == (9, {"00000": 5}, None)
 
 
 def test_positions_of_another_topic_are_refused() -> None:
     """With both names, and what to do."""
     with pytest.raises(
-        BindingError, match=r"are of the topic other, and the binding names 't'\. Bind the stream"
+        BindingError, match=r"are of 'other', and the binding names the topic 't'\. Bind the stream"
     ):
         log().decode({"other": {"0": 1}, "planned_ms": 7})

@@ -45,7 +45,7 @@ def test_a_topic_is_checked_with_its_settings(
 
     monkeypatch.setattr(kafka_source, "check_topic", check)
     query = "&".join(f"kafka.{name}={value}" for name, value in client.items())
-    assert preflight(bind(f"?{query}")) == ("00000", "00001")
+    assert preflight(bind(f"?{query}")) == {"topic": 2}
     assert seen == [client]
 
 
