@@ -25,6 +25,7 @@ __all__ = [
     "binding_options",
     "end_session",
     "family_of",
+    "proportional_bytes",
     "python_process",
     "result_of",
     "run_module",
@@ -34,6 +35,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 EXAMPLE: Final = _ROOT / "examples" / "temperature_control"
 _PATIENCE_S: Final = 20.0
 _SAMPLE_S: Final = 0.25
+_SAMPLE_REST: Final = 40
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
@@ -105,14 +107,14 @@ class Program:
 
 
 def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, Any], int]:
-    """Run `python -m module` to its end; return the JSON object in its last line, and its peak memory in MB."""
+    """Run `python -m module` to its end; return the JSON object in its last line, and its peak of resident MB."""
     process = python_process(module, arguments, log)
     try:
         with MemoryWatch(process.pid) as memory:
             output, _ = process.communicate()
     finally:
         end_session(process)
-    return result_of(process, output, log), memory.peak_mb
+    return result_of(process, output, log), memory.peak_resident_mb
 
 
 def result_of(process: subprocess.Popen[str], output: str, log: Path) -> dict[str, Any]:
@@ -153,23 +155,78 @@ class Background(threading.Thread):
         self.join()
 
 
-class MemoryWatch(Background):
-    """Samples the resident memory of a process and all its descendants (driver, JVM, workers) from /proc."""
+class MemoryWatch:
+    """Samples the memory of a process and all its descendants (driver, JVM, workers) from /proc.
+
+    A page that several processes share counts once in their proportional memory, divided among all that have it, and in
+    each of them in their resident memory.
+    """
 
     def __init__(self, pid: int) -> None:
-        super().__init__()
-        self._pid: Final = pid
-        self._peak_bytes = 0
+        self._pid = pid
+        self._ended = threading.Event()
+        self._threads = [
+            threading.Thread(target=watch, daemon=True)
+            for watch in (self._watch_resident, self._watch_proportional)
+        ]
+        self._peak_resident = 0
+        self._peak_proportional: dict[str, int] = {}
 
     @property
     def peak_mb(self) -> int:
-        """The largest sum sampled."""
-        return (self._peak_bytes + (1 << 19)) >> 20
+        """The largest sum of the proportional memory of all processes."""
+        return _rounded_mb(sum(self._peak_proportional.values()))
 
-    def run(self) -> None:
-        """Sample until the end."""
-        while not self.ended.wait(_SAMPLE_S):
-            self._peak_bytes = max(self._peak_bytes, TreeUsage.of(self._pid).memory_bytes)
+    @property
+    def peak_resident_mb(self) -> int:
+        """The largest sum of the resident memory of all processes."""
+        return _rounded_mb(self._peak_resident)
+
+    @property
+    def peak_parts_mb(self) -> dict[str, int]:
+        """The parts of the largest proportional memory: that of the process itself, the JVMs, and all others."""
+        return {kind: _rounded_mb(size) for kind, size in self._peak_proportional.items()}
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch_resident(self) -> None:
+        while not self._ended.wait(_SAMPLE_S):
+            self._peak_resident = max(self._peak_resident, TreeUsage.of(self._pid).memory_bytes)
+
+    def _watch_proportional(self) -> None:
+        pause_s = _SAMPLE_S
+        while not self._ended.wait(pause_s):
+            begun_s = time.thread_time()
+            found = proportional_bytes(self._pid)
+            if sum(found.values()) > sum(self._peak_proportional.values()):
+                self._peak_proportional = found
+            # Linux looks at each page for it, which must not take from what is measured.
+            pause_s = max(_SAMPLE_S, _SAMPLE_REST * (time.thread_time() - begun_s))
+
+
+def proportional_bytes(root: int) -> dict[str, int]:
+    """Return the proportional memory of a process and its descendants: of itself, of JVMs, and of all others."""
+    found = {"driver": 0, "jvm": 0, "others": 0}
+    for process in family_of(root):
+        kind = "jvm" if process.name == "java" else "driver" if process.pid == root else "others"
+        # A process may have ended meanwhile.
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    found[kind] += int(line.split()[1]) << 10
+    return found
+
+
+def _rounded_mb(size: int) -> int:
+    return (size + (1 << 19)) >> 20
 
 
 @dataclass(frozen=True)
@@ -214,8 +271,24 @@ def _open_files(pid: int) -> int:
 class _Process(NamedTuple):
     pid: int
     parent: int
+    name: str
     memory_bytes: int
     cpu_s: float
+
+
+def _family(root: int) -> Iterator[_Process]:
+    """Yield a process, if it has not ended, and its descendants."""
+    children: dict[int, list[int]] = {}
+    found: dict[int, _Process] = {}
+    for process in _processes():
+        children.setdefault(process.parent, []).append(process.pid)
+        found[process.pid] = process
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        if pid in found:
+            yield found[pid]
 
 
 def _processes() -> Iterator[_Process]:
@@ -223,8 +296,13 @@ def _processes() -> Iterator[_Process]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                head, _, rest = Path(entry.path, "stat").read_text().rpartition(")")
+                fields = rest.split()
                 ticks = sum(map(int, fields[11:15]))
                 yield _Process(
-                    int(entry.name), int(fields[1]), int(fields[21]) * _PAGE_BYTES, ticks / _TICKS_PER_S
+                    int(entry.name),
+                    int(fields[1]),
+                    head.partition("(")[2],
+                    int(fields[21]) * _PAGE_BYTES,
+                    ticks / _TICKS_PER_S,
                 )

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Final
 
-from benchmarks.loads.setting import Figures, LoadError, Setting
+from benchmarks.loads.setting import Figures, LoadError, Probed, Setting
 from benchmarks.probe import percentiles
 from benchmarks.topics import load_readings, load_settings, read_commands
 from benchmarks.workload import Rooms, expected_commands, mismatch
@@ -29,10 +29,10 @@ def idle(setting: Setting) -> Figures:
         cpu_s, begin = probed.job.cpu_s, time.monotonic()
         time.sleep(setting.seconds)
         used = (probed.job.cpu_s - cpu_s) / (time.monotonic() - begin)
-        memory_mb = probed.job.memory_mb
+        memory = _memory(probed)
         probed.send(1.0, _FEW)
         probed.check_answers()
-        return {"cpu_percent": round(100 * used, 1), "memory_mb": memory_mb, "over_s": setting.seconds}
+        return {"cpu_percent": round(100 * used, 1), **memory, "over_s": setting.seconds}
 
 
 def small(setting: Setting) -> Figures:
@@ -42,10 +42,15 @@ def small(setting: Setting) -> Figures:
         begin, cpu_s, start = probed.probe.sent, probed.job.cpu_s, time.monotonic()
         probed.send(setting.seconds, _SMALL_RATE)
         used = (probed.job.cpu_s - cpu_s) / (time.monotonic() - start)
-        memory_mb = probed.job.memory_mb
+        memory = _memory(probed)
         probed.check_answers()
         latency = percentiles(probed.probe.trips(begin, probed.probe.sent).latency_ms)
-        return {"cpu_percent": round(100 * used, 1), "memory_mb": memory_mb, **latency}
+        return {"cpu_percent": round(100 * used, 1), **memory, **latency}
+
+
+def _memory(probed: Probed) -> Figures:
+    """Return the memory of the job now, and the sum of the resident memory of its processes."""
+    return {"memory_mb": probed.job.memory_mb, "resident_mb": probed.job.resident_mb}
 
 
 def start(setting: Setting) -> Figures:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.peers.contestants import penstock_command
 from benchmarks.probe import Probe, Trips, probe_rooms
-from benchmarks.processes import EXAMPLE, MemoryWatch, Program, TreeUsage
+from benchmarks.processes import EXAMPLE, MemoryWatch, Program, TreeUsage, proportional_bytes
 from benchmarks.topics import Topics, consumer, count_records, load_settings
 from benchmarks.workload import Rooms
 from penstock.machine.kafka_broker import KafkaBroker
@@ -144,7 +144,12 @@ class Running:
 
     @property
     def memory_mb(self) -> int:
-        """The memory of all its processes now."""
+        """The memory of all its processes now, in which a page that they share counts once."""
+        return sum(proportional_bytes(self.program.pid).values()) >> 20
+
+    @property
+    def resident_mb(self) -> int:
+        """The sum of the resident memory of all its processes now."""
         return TreeUsage.of(self.program.pid).memory_bytes >> 20
 
 

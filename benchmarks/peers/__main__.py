@@ -2,8 +2,8 @@
 
 Throughput: all readings are on their topic when a job starts, which runs for ever. The steady rate counts the readings
 between a tenth and nine tenths of the commands; the first output is counted from the start of the process, by the
-broker's clock; memory is the peak of the whole process tree. Commands are compared with a fold that applies all
-settings first.
+broker's clock; memory is the peak of the whole process tree, in which a page that processes share counts once
+(`processes.py`). Commands are compared with a fold that applies all settings first.
 
 Latency: readings at a steady rate, each of which causes a command (`benchmarks/probe.py`). Flink has its defaults for
 the throughput, and for the latency a buffer timeout of 1 ms and no lingering. Its job is built with Maven.
@@ -174,6 +174,7 @@ def _show_throughput(result: dict[str, Any]) -> None:
                 ratios["first_output_s"],
                 f"{_median(runs, 'memory_mb') / 1024:.2f} GB",
                 ratios["memory_mb"],
+                f"{_median(runs, 'resident_mb') / 1024:.2f} GB",
                 f"{_median(runs, 'cpu_s'):.0f} s",
                 f"{missing / expected:.2%}" if missing else "none",
             ]

@@ -70,5 +70,7 @@ def measure_latency(
         "cores_used": round(used_s / load.seconds, 2),
         "probe_cores_used": round(own_s / load.seconds, 2),
         "memory_mb": memory.peak_mb,
+        "memory_parts_mb": memory.peak_parts_mb,
+        "resident_mb": memory.peak_resident_mb,
         "sender_late_p99_ms": round(probe.sender_late_ms(), 1),
     }

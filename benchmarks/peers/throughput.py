@@ -61,6 +61,8 @@ def measure_throughput(
         "first_output_s": round(found.first_s - program.started_s, 2),
         "whole_s": round(found.last_s - program.started_s, 2),
         "memory_mb": memory.peak_mb,
+        "memory_parts_mb": memory.peak_parts_mb,
+        "resident_mb": memory.peak_resident_mb,
         "cpu_s": round(cpu_s, 1),
         "commands": len(found.commands),
         "missing": differs.missing,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.peers import contestants
 from benchmarks.peers.contestants import MissingToolError, Penstock
 from benchmarks.probe import Probe, probe_rooms
-from benchmarks.processes import ContestantError, MemoryWatch, Program
+from benchmarks.processes import ContestantError, MemoryWatch, Program, proportional_bytes
 from benchmarks.topics import Topics, create_topic, load_values
 from benchmarks.workload import OFF, ON
 
@@ -93,10 +94,31 @@ def test_a_program_that_ends_is_told_with_what_it_wrote(tmp_path: Path) -> None:
         pytest.raises(ContestantError, match=r"ended with 0:\nno broker"),
     ):
         _check_for_ever(program)
-    with Program(["sleep", "60"], tmp_path / "log") as program, MemoryWatch(program.pid):
+    with Program(["sleep", "60"], tmp_path / "log") as program:
         program.check()
     with pytest.raises(ContestantError, match="ended with -15"):
         program.check()
+
+
+def test_pages_that_processes_share_count_once(tmp_path: Path) -> None:
+    """Four processes with the same 100 MB have 100 MB in proportion, and 400 MB resident."""
+    code = "import os, time; kept = bytearray(os.urandom(100 << 20)); os.fork(); os.fork(); time.sleep(60)"
+    with (
+        Program([sys.executable, "-c", code], tmp_path / "log") as program,
+        MemoryWatch(program.pid) as memory,
+    ):
+        deadline_s = time.monotonic() + 30
+        while memory.peak_resident_mb < 400 and time.monotonic() < deadline_s:
+            program.check()
+            time.sleep(0.1)
+        now = proportional_bytes(program.pid)
+        time.sleep(1)
+    assert 400 <= memory.peak_resident_mb < 500
+    assert 100 <= memory.peak_mb < 200
+    assert sum(memory.peak_parts_mb.values()) == pytest.approx(memory.peak_mb, abs=2)
+    assert now["jvm"] == 0
+    # The process itself is one of the four.
+    assert now["driver"] < now["others"]
 
 
 def _check_for_ever(program: Program) -> None:
@@ -135,6 +157,7 @@ def test_peers_are_shown_beside_flink(capsys: pytest.CaptureFixture[str]) -> Non
         "steady_per_s": 100,
         "first_output_s": 5.0,
         "memory_mb": 512,
+        "resident_mb": 768,
         "cpu_s": 9.0,
     }
     flink |= {"commands": 99, "missing": 1, "extra": 0, "wrong": 0}
@@ -155,10 +178,9 @@ def test_peers_are_shown_beside_flink(capsys: pytest.CaptureFixture[str]) -> Non
     sizes = {"readings": 1_000, "cores": 2, "rounds": 3, "latency_rates": [200, 400], "seconds": 60.0}
     peers.show({**sizes, "throughput": runs, "latency": latency})
     shown = capsys.readouterr().out
-    assert (
-        "| Flink, state on the heap | 150 | 1.00x | 5.0 s | 1.00x | 0.50 GB | 1.00x | 9 s | 1.00% |" in shown
-    )
-    assert "| penstock, vectorised | 170 | 1.75x | 5.0 s | 1.00x | 0.50 GB | 1.00x | 9 s | none |" in shown
+    used = "5.0 s | 1.00x | 0.50 GB | 1.00x | 0.75 GB | 9 s"
+    assert f"| Flink, state on the heap | 150 | 1.00x | {used} | 1.00% |" in shown
+    assert f"| penstock, vectorised | 170 | 1.75x | {used} | none |" in shown
     assert (
         "| penstock in real time | 6.0 ms | 1.50x | 8.0 ms | 1.00x | 9.0 ms | 10.0 ms | 0.50 | 0.50 GB |"
         in shown

@@ -69,8 +69,16 @@ def archive_options(java: JavaHome) -> list[str]:
     archive = class_archive(java)
     if not archive.is_file():
         return []
-    # Java warns about an archive that does not fit, by default on standard output, where the command line's results go.
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=warning:stderr"]
+    return [
+        f"-XX:SharedArchiveFile={archive}",
+        # By default the archive is moved to a random address, so that each JVM has a changed copy of all of it.
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:ArchiveRelocationMode=0",
+        # Java warns about an archive that does not fit, by default on standard output, where the command line's results
+        # go.
+        "-Xlog:disable",
+        "-Xlog:all=warning:stderr",
+    ]
 
 
 def make_class_archive(java: JavaHome) -> Path | None:

@@ -52,8 +52,9 @@ _SETTINGS: Final[dict[str, Any]] = {
     "compression.type": "lz4",
     # A flush at the task's end sends at once, so waiting longer for full batches costs no latency.
     "linger.ms": 50,
-    "queue.buffering.max.messages": 500_000,
-    "queue.buffering.max.kbytes": 256 << 10,
+    # A message that waits takes some 200 bytes besides its own. A longer queue sends no faster.
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 64 << 10,
     # With the default (rebootstrap) a producer of librdkafka 2.16 never recovers once all brokers were away.
     "metadata.recovery.strategy": "none",
     "delivery.report.only.error": True,

@@ -30,6 +30,8 @@ def test_a_jvm_uses_the_archive_that_is_there(java: JavaHome) -> None:
     class_archive(java).touch()
     assert f"-XX:SharedArchiveFile={class_archive(java)}" in archive_options(java)
     assert "-Xlog:all=warning:stderr" in archive_options(java)
+    # Else each JVM has a changed copy of the whole archive.
+    assert "-XX:ArchiveRelocationMode=0" in archive_options(java)
 
 
 def test_another_java_has_another_archive(java: JavaHome) -> None:

@@ -52,4 +52,4 @@ def test_the_heap_of_a_session_that_only_reads_stays_near_what_is_used(lean: boo
     """That of a job may grow, since it is quicker so."""
     settings = SessionSettings("s", "yarn", 1, log_file=Path("log"), lean=lean)
     options = _all_settings(settings)["spark.driver.extraJavaOptions"].split()
-    assert ("-XX:+UseSerialGC" in options) == ("-XX:MaxHeapFreeRatio=60" in options) == lean
+    assert ("-XX:+UseSerialGC" in options) == ("-XX:MaxHeapFreeRatio=50" in options) == lean
