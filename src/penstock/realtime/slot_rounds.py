@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from penstock.base.instants import instant_of
 from penstock.engine.slot import Slot
+from penstock.errors import JobFailedError
 from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
 from penstock.realtime.intake import Intake
@@ -58,6 +59,9 @@ FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, CHECKPOINT_COMMANDS, WATERMARK
 """The destinations of rows that every level of a slot sees, one after the other."""
 
 _Bundles: TypeAlias = dict[str, deque[Delivery]]
+
+# For how long nothing may come for an interval that is repeated: far longer than any round takes.
+_STALLED_AFTER_S: Final = 120.0
 
 # Counts of which the newest is the value; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
@@ -118,7 +122,7 @@ class SlotRounds:
         self._announce: Final = announce
         self._on_busy: Final = on_busy
         self._sender: Final = f"slot/{task}"
-        steps = [[node.id for node in level] for level in plan.levels()]
+        steps = self._steps = [[node.id for node in level] for level in plan.levels()]
         self._levels: Final = [Level(plan, step_ids, cache) for step_ids in steps]
         self._forwarders: Final = [Forwarder(plan, step_ids) for step_ids in steps]
         self._readers: Final = frozenset(readers)
@@ -173,13 +177,23 @@ class SlotRounds:
                 self._add(delivery)
 
     def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
-        """Run these rounds, each when its deliveries are there. Yield rows for sinks and the driver."""
+        """Run these rounds, each when its deliveries are there. Yield rows for sinks and the driver.
+
+        Raises JobFailedError when a delivery does not come.
+        """
         for one in rounds:
             waiting = self._bundles(one)
             while any(len(waiting.get(sender, ())) < count for sender, count in one.taken.items()):
-                for delivery in self._take(None):
+                found = self._take(_STALLED_AFTER_S)
+                if not found:
+                    raise JobFailedError(_stalled_text(self._interval, self._steps_of(one.level)))
+                for delivery in found:
                     self._add(delivery)
             yield from self._round(one)
+
+    def _steps_of(self, level: int) -> list[str]:
+        """Return the steps of a level; the level 0 has none, but what goes to sinks at once."""
+        return self._steps[level - 1] if level else []
 
     def store(self) -> Iterator[PackedRow]:
         """Store the state, and yield the totals of all rounds of the interval."""
@@ -290,6 +304,16 @@ def _due(level: Level, now_ms: int) -> SourceTimes | None:
     """Return the time of the earliest timer of a level that is due, which causes what a round without records emits."""
     due_ms = level.next_timer_ms
     return None if due_ms is None or due_ms > now_ms else SourceTimes.at(due_ms, 1)
+
+
+def _stalled_text(interval: int, steps: Sequence[str]) -> str:
+    place = f"the step {' and '.join(steps)}" if steps else "the sinks"
+    return (
+        f"Interval {interval} is repeated after a failure, and what came to {place} the first time has not come again "
+        f"within {_STALLED_AFTER_S:g} s. A function before it may decide by the clock or by chance, "
+        "and so emit something else: let it use the time of its context. If no sink is exactly once, remove the files "
+        f"{interval} and {interval}.rounds from the folder `intervals` of the checkpoint, and the interval begins anew."
+    )
 
 
 def _all_of(bundles: _Bundles) -> dict[str, int]:

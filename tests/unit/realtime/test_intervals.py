@@ -15,6 +15,7 @@ from domains import Limit, Reading
 from live_runner import LiveRunner
 
 import penstock as ps
+from penstock.realtime import slot_rounds
 from penstock.realtime.interval_files import Interval
 from penstock.realtime.interval_task import SlotFailedError
 from penstock.realtime.messages import Attend, send
@@ -151,6 +152,35 @@ def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: i
                 live.run(during)
             lost_and_repeated(live, during, note)
     assert repeated > 3
+
+
+class Whim(ps.ProcessFunction):
+    """Emits only the first time, whatever its state says."""
+
+    emitted = False
+
+    def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Alert]:
+        if not Whim.emitted:
+            Whim.emitted = True
+            yield Alert(record.room, record.value, 0)
+
+
+def test_an_interval_that_cannot_be_repeated_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step waits for what the function before it does not emit again."""
+    monkeypatch.setattr(slot_rounds, "_STALLED_AFTER_S", 0.5)
+    job = ps.Job("whims", key_groups=16)
+    alerts = job.data_stream("readings", schema=Reading).key_by("room").process("whim", Whim(), output=Alert)
+    alerts.key_by("value").process("count", Count(), output=Alert).sink_to("counts")
+    with LiveRunner(job, tmp_path, 1) as live:
+        live.run(lambda: live.send("readings", {"room": 1, "value": 5}), commits=False)
+        live.forget()
+        with pytest.raises(ExceptionGroup) as raised:
+            live.run()
+    (cause,) = raised.value.exceptions
+    assert "Interval 0 is repeated after a failure, and what came to the step" in str(cause)
+    assert "let it use the time of its context" in str(cause)
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])
