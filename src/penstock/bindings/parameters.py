@@ -62,7 +62,9 @@ class Parameter:
         if self.values == "field or key" and text == RECORD_KEY:
             return text
         if self.values in ("field", "field or key"):
-            return _names(self.name, text)[0][0]
+            if not text.isidentifier():
+                raise ValueError(f"{self.name}={text!r} must name one field")
+            return text
         if self.values == "fields":
             return _names(self.name, text)
         if text not in self.values:
