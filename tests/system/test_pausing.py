@@ -161,6 +161,7 @@ def pause_and_resume(readings: Readings, root: Path, spark: SparkSession, *, kil
         await_true(lambda: sums.count_seen() == FILE or not job.running, lambda: job.err)
         sums.command(job, "pause")
         sums.feed(12)
+        await_true(lambda: sums.read() > FILE or not job.running, lambda: job.err)
         held = sums.await_standstill(job)
         assert FILE < held < sums.sent
         assert sums.count_seen() == FILE

@@ -177,12 +177,11 @@ class SlotEngine:
         listening.start()
         carrying = threading.Thread(target=self._guard, args=(self._carry,), daemon=True)
         carrying.start()
-        self._interval(rounds, go.log)
-        while not self._is_last:
+        is_last = self._interval(rounds, go.log)
+        while not is_last:
             self._number += 1
             self._inbox.advance()
-            self._interval(rounds, None)
-        self._exchange.finish()
+            is_last = self._interval(rounds, None)
         carrying.join()
         # The error of another thread is that of the engine.
         self._inbox.take(0)
@@ -233,8 +232,8 @@ class SlotEngine:
             lambda: send(self._link, CaughtUp()),
         )
 
-    def _interval(self, rounds: SlotRounds, log: TaskLog | None) -> None:
-        """Run one interval. It is done when all that belongs to it is processed."""
+    def _interval(self, rounds: SlotRounds, log: TaskLog | None) -> bool:
+        """Run one interval, and return whether it is the last. It is done when all that belongs to it is processed."""
         job, number = self._job, self._number
         meter = IntervalMeter(job.writer, self._task)
         self._states.begin(number)
@@ -252,10 +251,16 @@ class SlotEngine:
             raise
         self._measure(meter, time.perf_counter() - ended_s)
         taken = {name: feed.taken for name, feed in self._feeds.items()}
-        self._finished.put(_Finished(number, self._is_last, self._states.take_changes(), written))
+        # What the coordinator says from `Done` on is about the next interval.
+        is_last = self._is_last
+        if is_last:
+            # Other engines may go as soon as the coordinator knows that all are done.
+            self._exchange.finish()
+        self._finished.put(_Finished(number, is_last, self._states.take_changes(), written))
         done = TaskLog({name: readings for name, (readings, _) in taken.items()}, rounds.done)
         positions = {name: dict(found) for name, (_, found) in taken.items() if found is not None}
         send(self._link, Done(done, positions))
+        return is_last
 
     def _measure(self, meter: IntervalMeter, storing_s: float) -> None:
         """End the meter of an interval."""

@@ -20,7 +20,7 @@ def test_a_gap_of_commands_is_refused_and_reported(tmp_path: Path) -> None:
     plan = BatchRunner(job).plan
     fetched = FetchedFiles(str(tmp_path), 1 << 20, AllowedPlaces.of((), ()))
     reader = CommandReader(plan, "json", 1 << 20, fetched)
-    rows = list(reader.rows([missing_chunk("steering", 1, 3, 9)]))
+    rows = list(reader.rows([missing_chunk("00001", "steering", 1, 3, 9)]))
     (letter,) = [row for row in rows if row.destination == DEAD_LETTERS]
     reasons = letter.body.column("reason").to_pylist()
     assert [reason.partition(" (")[0] for reason in reasons] == [
