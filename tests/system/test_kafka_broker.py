@@ -91,6 +91,7 @@ def test_records_survive_a_kill_and_a_restart(broker: KafkaBroker) -> None:
     assert values(broker, "heaters") == [b"0", b"1", b"plain"]
 
 
+@pytest.mark.chaos  # a kill is harder
 def test_records_survive_an_orderly_stop(broker: KafkaBroker) -> None:
     """Stop ends the process; start serves the same data."""
     broker.create_topic("stopped", partitions=1)

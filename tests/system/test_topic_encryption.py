@@ -41,6 +41,9 @@ class Place:
         return f"security.protocol=SSL&ssl.ca.location={self.authority}&{files}"
 
 
+MODES = {"real-time": ["--checkpoint-interval=5s"], "micro-batches": []}
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("certificates")
@@ -51,13 +54,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     shown = authority.sign("job", password=KEY_PASSWORD)
     certificates = BrokerCertificates(own, authority.certificate)
     with KafkaBroker(users={"ann": PASSWORD}, certificates=certificates) as kafka:
-        for topic in ("readings", "settings", "heaters", "protocol"):
-            kafka.create_topic(topic)
+        for mode in MODES:
+            for stream in ("readings", "settings", "heaters", "protocol"):
+                kafka.create_topic(f"{stream}-{mode}")
         yield Place(kafka, authority.certificate, other.certificate, *shown)
 
 
-def test_a_job_reads_and_writes_over_tls(place: Place, tmp_path: Path) -> None:
-    """With a login and with a certificate, in both modes, and with secrets from its environment and from a file.
+@pytest.mark.parametrize("mode", ["real-time", pytest.param("micro-batches", marks=pytest.mark.chaos)])
+def test_a_job_reads_and_writes_over_tls(place: Place, tmp_path: Path, mode: str) -> None:
+    """With a login and with a certificate, and with secrets from its environment and from a file.
 
     The job is a process of its own, since workers have the environment in which Spark was started.
     """
@@ -68,30 +73,32 @@ def test_a_job_reads_and_writes_over_tls(place: Place, tmp_path: Path) -> None:
     by_certificate = f"{place.shown}&ssl.key.password=file:{secret}"
     arguments = [
         str(JOB),
-        f"-Dreadings=kafka://{kafka.secured_encrypted}/readings?start=earliest&{by_login}",
-        f"-Dsettings=kafka://{kafka.encrypted}/settings?{by_certificate}",
-        f"-Dheaters=kafka://{kafka.secured_encrypted}/heaters?delivery=exactly-once&{by_login}",
-        f"-Dprotocol=kafka://{kafka.encrypted}/protocol?{by_certificate}",
+        f"-Dreadings=kafka://{kafka.secured_encrypted}/readings-{mode}?start=earliest&{by_login}",
+        f"-Dsettings=kafka://{kafka.encrypted}/settings-{mode}?{by_certificate}",
+        f"-Dheaters=kafka://{kafka.secured_encrypted}/heaters-{mode}?delivery=exactly-once&{by_login}",
+        f"-Dprotocol=kafka://{kafka.encrypted}/protocol-{mode}?{by_certificate}",
         f"--checkpoint={tmp_path}/checkpoint",
         "--bounded",
+        *MODES[mode],
     ]
     setting = {"sensor_id": 1, "desired": 20, "up_delta": 1, "down_delta": 1}
-    produce(kafka.bootstrap, "settings", [(b"1", json.dumps(setting).encode())])
-    for temperature, more in ((15.0, []), (25.0, ["--checkpoint-interval=5s"])):
-        reading = {"sensor_id": 1, "temperature": temperature}
-        produce(kafka.bootstrap, "readings", [(b"1", json.dumps(reading).encode())])
-        result = cli(*arguments, *more, folder=tmp_path, environment={"KAFKA_PASSWORD": PASSWORD})
-        assert result.code == 0, result.err
-    for topic in ("heaters", "protocol"):
-        found = [json.loads(one.value or b"") for one in read_topic(kafka.bootstrap, topic, 2)]
-        assert [one["command"] for one in found] == ["ON", "OFF"], topic
+    produce(kafka.bootstrap, f"settings-{mode}", [(b"1", json.dumps(setting).encode())])
+    readings = [{"sensor_id": 1, "temperature": temperature} for temperature in (15.0, 25.0)]
+    produce(
+        kafka.bootstrap, f"readings-{mode}", [(b"1", json.dumps(reading).encode()) for reading in readings]
+    )
+    result = cli(*arguments, folder=tmp_path, environment={"KAFKA_PASSWORD": PASSWORD})
+    assert result.code == 0, result.err
+    for stream in ("heaters", "protocol"):
+        found = [json.loads(one.value or b"") for one in read_topic(kafka.bootstrap, f"{stream}-{mode}", 2)]
+        assert [one["command"] for one in found] == ["ON", "OFF"], stream
     files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != secret]
     assert not [one for one in files if PASSWORD.encode() in one or KEY_PASSWORD.encode() in one]
 
 
 def problem(address: str, query: str) -> str:
     """What is said of a topic at an address."""
-    binding = parse_binding("readings", f"kafka://{address}/readings?{query}", "data")
+    binding = parse_binding("readings", f"kafka://{address}/readings-real-time?{query}", "data")
     assert isinstance(binding, KafkaBinding)
     with pytest.raises(ExternalSystemError) as caught:
         check_topic(binding, binding.client, 2.0)
