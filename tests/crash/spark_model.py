@@ -393,7 +393,7 @@ class ModelQuery:
             known = ids[partition][0] if ids else None
             entries = _Entries(place.load(self._batch, known))
             with _task(self._batch, partition, self._spark.next_attempt()):
-                level = Level(plan, step_ids)
+                level = Level(plan.of_batch(self._batch), step_ids)
                 rows: list[PackedRow] = []
                 if slot in slots:
                     rows = list(level.run(slots[slot], entries, instant_of(self._now_ms), plan.slot_of[slot]))
