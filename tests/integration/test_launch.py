@@ -197,7 +197,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.chaos)])
+@pytest.mark.chaos  # tests/system/test_readme.py runs a program once
+@pytest.mark.parametrize("runs", [1, 2])
 def test_a_program_runs_its_own_job(tmp_path: Path, runs: int) -> None:
     """Each time with a Spark of its own; its classes and the modules beside it reach the workers."""
     (tmp_path / "program.py").write_text(PROGRAM.replace("RUNS", str(runs)))

@@ -16,6 +16,7 @@ def check(result: RoundsResult) -> None:
     assert (result.lost, result.doubled, result.wrong) == (0, 0, 0), result
 
 
+@pytest.mark.chaos  # tests/crash kills and stops at each operation of a start
 def test_a_stop_during_start_up_leaves_a_half_done_micro_batch_as_it_was_planned(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -10,15 +10,18 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import SessionSettings, open_session
+from penstock.spark.session import SessionSettings, has_session, open_session
 
 __all__ = ["reading_session"]
 
 
 @contextlib.contextmanager
 def reading_session(*, gives_way: bool = True) -> Iterator[SparkSession]:
-    """Open a Spark session to read state with. With `gives_way`, a running job has priority over it."""
-    if gives_way:
+    """Open a Spark session to read state with. With `gives_way`, a running job has priority over it.
+
+    In a process that has a session already, for example for tests, that one is used, and the priority stays.
+    """
+    if gives_way and not has_session():
         # The lowest priority: reading takes only the CPU time that the job leaves.
         os.nice(19)
     with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:

@@ -33,7 +33,7 @@ from penstock.machine.priority import yield_cores
 from penstock.machine.python import interpreter_without
 from penstock.spark.startup.fork_server import ADDRESS, CLIENT, start_fork_server
 
-__all__ = ["SessionSettings", "code_archive", "open_session", "ship_code"]
+__all__ = ["SessionSettings", "code_archive", "has_session", "open_session", "ship_code"]
 
 # The settings of every session. Spark keeps those of the state store in a checkpoint for its lifetime.
 _SETTINGS: Final[dict[str, str]] = {
@@ -172,6 +172,11 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
         # Without a JVM there is nothing to stop, and each attempt fails.
         with contextlib.suppress(Py4JError, OSError, EOFError):
             session.stop()
+
+
+def has_session() -> bool:
+    """Return whether this process has a working session."""
+    return _running_session() is not None
 
 
 def _running_session() -> SparkSession | None:
