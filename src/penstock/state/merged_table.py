@@ -1,7 +1,8 @@
 """A merged table: the tables of all key groups of a slot as one, for a slot that runs many small rounds.
 
 A round touches few keys of many key groups. The tables of the key groups stay as they are; changes go to one table of
-recent rows. `take_changes` returns them for the tables of the key groups, once for many rounds.
+recent rows, and so do rows that a larger round reads. `take_changes` returns the changes for the tables of the key
+groups, once for many rounds.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class MergedTable:
 
     @property
     def recent(self) -> GroupTable:
-        """The table of the rows that have changed."""
+        """The table of the rows that have changed, or were read with many others."""
         self._settle()
         return self._recent
 
@@ -60,20 +61,27 @@ class MergedTable:
         missing = np.flatnonzero(~held)
         if self._removed:
             missing = missing[[key not in self._removed for key in key_values(keys.take(pa.array(missing)))]]
-        if not len(missing) or not self._tables:
+        found = self._stored(keys.take(pa.array(missing))) if len(missing) else []
+        if not found:
             return held, rows
-        groups = self._groups_of(keys.take(pa.array(missing)))
-        order = np.arange(len(keys))
-        parts, total = [rows], len(keys)
-        for group in np.unique(groups):
+        # Many keys mostly come again before the end of the interval, and one table finds them faster than many.
+        for some in found:
+            self._recent.upsert(some)
+        return self._recent.lookup(keys)
+
+    def _stored(self, keys: pa.Array) -> list[pa.RecordBatch]:
+        """Return the rows that the tables have of keys."""
+        groups = self._groups_of(keys)
+        found = []
+        for group in np.unique(groups) if self._tables else ():
             table = self._tables.get(int(group))
-            if table is not None:
-                some = missing[groups == group]
-                held[some], found = table.lookup(keys.take(pa.array(some)))
-                parts.append(found)
-                order[some] = total + np.arange(len(some))
-                total += len(some)
-        return held, pa.concat_batches(parts).take(pa.array(order))
+            if table is None:
+                continue
+            places = np.unique(table.find(keys.filter(pa.array(groups == group))))
+            places = places[places >= 0]
+            if len(places):
+                found.append(table.rows(places))
+        return found
 
     def _lookup_few(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
         found = [self._lookup_one(key, keys.slice(i, 1)) for i, key in enumerate(key_values(keys))]
