@@ -51,13 +51,13 @@ _SETTINGS: Final[dict[str, Any]] = {
     "auto.offset.reset": "error",
     # Bounds the memory for records that wait in the client. Beyond some MiB a longer queue reads no faster.
     "queued.max.messages.kbytes": 8 << 10,
-    "queued.min.messages": 50_000,
+    "queued.min.messages": 100_000,
     # A full queue is looked at again after this many milliseconds. The default, a second, stalls a short queue.
     "fetch.queue.backoff.ms": 5,
     # A seek waits until a request that waits for new records is answered.
     "fetch.wait.max.ms": 50,
-    "fetch.max.bytes": 4 << 20,
-    "max.partition.fetch.bytes": 1 << 20,
+    "fetch.max.bytes": 8 << 20,
+    "max.partition.fetch.bytes": 2 << 20,
 }
 _PARTITION: Final = methodcaller("partition")
 _TOPIC: Final = methodcaller("topic")
