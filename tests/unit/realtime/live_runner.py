@@ -184,7 +184,7 @@ class LiveRunner:
         for thread in threads:
             thread.start()
         during()
-        self._await(lambda: self._has_read_all() or not all(thread.is_alive() for thread in threads))
+        self.await_until(lambda: self._has_read_all() or not all(thread.is_alive() for thread in threads))
         if self.ends_sessions:
             self.coordinator.finish()
         else:
@@ -209,11 +209,11 @@ class LiveRunner:
 
     def await_written(self, sink: str, count: int) -> None:
         """Wait until the running interval has written a number of records to a sink."""
-        self._await(lambda: len(self.emitted(sink)) >= count)
+        self.await_until(lambda: len(self.emitted(sink)) >= count)
 
     def await_read(self) -> None:
         """Wait until the running interval has read all that was sent."""
-        self._await(self._has_read_all)
+        self.await_until(self._has_read_all)
 
     def emitted(self, sink: str) -> list[Any]:
         """Return what the running interval has written to a sink."""
@@ -223,7 +223,7 @@ class LiveRunner:
     def lose_task(self) -> None:
         """Attend as a task that Spark runs again, once all tasks of the interval are there."""
         assert self.coordinator is not None
-        self._await(self._is_attended)
+        self.await_until(self._is_attended)
         place = self.coordinator.address
         with connect((place.host, place.port)) as one:
             send(one, Attend(place.secret, self.number, 0))
@@ -235,13 +235,13 @@ class LiveRunner:
 
     def await_end(self) -> None:
         """Wait until the tasks of the running interval have ended."""
-        self._await(lambda: not any(thread.is_alive() for thread in self._threads))
+        self.await_until(lambda: not any(thread.is_alive() for thread in self._threads))
 
     def _has_read_all(self) -> bool:
         return all(log.read_end == len(log.records) for log in self.logs.values())
 
     @staticmethod
-    def _await(condition: Callable[[], bool]) -> None:
+    def await_until(condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline_s, "it does not happen"

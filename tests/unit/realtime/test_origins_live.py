@@ -239,19 +239,22 @@ def test_what_a_command_emits_is_known_again(tmp_path: Path) -> None:
         live.send("readings", *({"sensor": sensor, "value": 2} for sensor in range(9)))
         live.run()
 
+        messages = live.sinks["alerts"][0].messages
+
         def crash() -> None:
+            before = len(messages)
             for number, key in enumerate([None, 3]):
                 target = {"step": "sum", **({"all": True} if key is None else {"key": key})}
                 command = {"id": f"add {number}", "kind": "add", "target": target, "payload": 4}
                 live.send(COMMANDS, json.dumps(command).encode())
             live.await_read()
+            live.await_until(lambda: len(messages) > before)
             live.lose_task()
 
         with pytest.raises(ExceptionGroup):
             live.run(crash)
         live.forget()
         live.run()
-    messages = live.sinks["alerts"][0].messages
     own = [(origin, one) for origin, one in messages if one.value == -1 and one.total > 0]
     assert len(kept_by_names(own)) == 18 + 1
     assert by_sensor(kept_by_numbers(own)) == by_sensor(kept_by_names(own))
