@@ -60,7 +60,7 @@ class MergedTable:
         held, rows = self.recent.lookup(keys)
         missing = np.flatnonzero(~held)
         if self._removed:
-            missing = missing[[key not in self._removed for key in key_values(keys.take(pa.array(missing)))]]
+            missing = missing[self._not_removed(keys.take(pa.array(missing)))]
         found = self._stored(keys.take(pa.array(missing))) if len(missing) else []
         if not found:
             return held, rows
@@ -82,6 +82,9 @@ class MergedTable:
             if len(places):
                 found.append(table.rows(places))
         return found
+
+    def _not_removed(self, keys: pa.Array) -> Held:
+        return np.array([key not in self._removed for key in key_values(keys)], bool)
 
     def _lookup_few(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
         found = [self._lookup_one(key, keys.slice(i, 1)) for i, key in enumerate(key_values(keys))]
@@ -109,23 +112,22 @@ class MergedTable:
             keys = rows.column(0)
             other = self.recent.find(keys) < 0
             if self._removed:
-                other &= np.array([key not in self._removed for key in key_values(keys)], bool)
+                other &= self._not_removed(keys)
             parts.append(rows.filter(pa.array(other)))
         return pa.concat_batches(parts)
 
     def put(self, changes: pa.RecordBatch) -> None:
         """Insert or replace rows with distinct keys; a row without any value removes its key."""
         self._changes.append(changes)
-        held = held_rows(changes)
-        keys = key_values(changes.column(0))
+        held, keys = held_rows(changes), changes.column(0)
         if self._removed:
-            self._removed.difference_update(keys)
+            self._removed.difference_update(key_values(keys))
         if not held.all():
-            self._removed.update(key for key, is_held in zip(keys, held.tolist(), strict=True) if not is_held)
+            self._removed.update(key_values(keys.filter(pa.array(~held))))
         if len(keys) > _FEW_KEYS:
             self.recent.upsert(changes)
             return
-        for i, (key, is_held) in enumerate(zip(keys, held.tolist(), strict=True)):
+        for i, (key, is_held) in enumerate(zip(key_values(keys), held.tolist(), strict=True)):
             self._newest[key] = changes.slice(i, 1), is_held
         if len(self._newest) > _MAX_NEWEST:
             self._settle()
