@@ -284,7 +284,7 @@ def _parse_kafka(uri: _Uri) -> KafkaBinding:
 
 
 def _check_pattern(role: Role, topic: str, *, creates: bool) -> None:
-    """Raise ValueError unless what stands in place of a topic is a pattern that a source can read."""
+    """Raise ValueError unless the topic is a pattern that a source can read."""
     pattern = topic.removeprefix(PATTERN_MARK)
     if role == "sink":
         raise ValueError(f"{topic!r} is a pattern, and a sink writes to one topic; name it")

@@ -49,7 +49,7 @@ UNACKNOWLEDGED: Final = 1000
 RECORD_KEY: Final = "record-key"
 """What stands for the key that a record comes with, where a field could stand. No field can have that name."""
 PATTERN_MARK: Final = "~"
-"""What stands before a pattern in place of a topic; no topic has it in its name."""
+"""The mark before a pattern of topics. No topic has it in its name."""
 _OWN_TOPICS: Final = "__"
 
 
