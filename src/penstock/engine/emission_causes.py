@@ -37,7 +37,7 @@ def place_name(*parts: str) -> str:
 
 
 def causes_in(block: object) -> Causes:
-    """Return the causes of records, one of which each record of a block has emitted. Timers are no block."""
+    """Return the causes of emissions, one for each record of a block. Timers have no block."""
     assert isinstance(block, Block), "no record causes what a timer emits"
     place = place_name(block.branch, block.stream, block.partition)
     return Causes(pa.repeat(place, block.batch.num_rows), block.batch.column(OFFSET))
