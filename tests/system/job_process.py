@@ -133,8 +133,9 @@ class JobProcess:
         return found
 
     def jvms(self) -> list[int]:
-        """The JVM of the run, when there is one."""
-        return [pid for pid, command in self.family().items() if "SparkSubmit" in command]
+        """The JVM of the run, when there is one. A dump of its state has another, whose id may be lower."""
+        found = [pid for pid, command in self.family().items() if "SparkSubmit" in command]
+        return [pid for pid in found if _parent(pid) == self.process.pid]
 
     def workers(self, *, any_kind: bool = False) -> list[int]:
         """The processes in which tasks run; with `any_kind` every Python process but the first."""
@@ -213,13 +214,23 @@ def processes_of(tag: str) -> dict[int, str]:
     return found
 
 
+def _stat(pid: int) -> list[str]:
+    """The fields of a process from its state on; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _parent(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
 def _worked(pid: int) -> int:
     """How long a process has worked, in ticks of the kernel."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-    except OSError:
-        return -1
+    fields = _stat(pid)
+    return int(fields[11]) + int(fields[12]) if fields else -1
 
 
 def _name(pid: int) -> str:
