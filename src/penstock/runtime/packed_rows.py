@@ -229,15 +229,23 @@ def _binary(bodies: Sequence[Any]) -> pa.Array:
 
 
 def split_by_key_group(
-    batch: pa.RecordBatch, groups: Any, count: int
+    batch: pa.RecordBatch,
+    groups: npt.NDArray[np.uint16],
+    count: int,
+    travelling: npt.NDArray[np.uint16] | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records of each key group that has any, in their order within it."""
+    """Yield the records of each key group that has any, in their order within it.
+
+    With `travelling`, yield those of all key groups that travel under one, ordered by key group: the state of the keys
+    of one fits into a processor's cache.
+    """
     if len(groups) == 1:
-        yield int(groups[0]), batch
+        yield int(groups[0] if travelling is None else travelling[groups[0]]), batch
         return
     # NumPy sorts 16-bit integers by radix, so this is linear.
     order = np.argsort(groups, kind="stable")
-    sizes = np.bincount(groups, minlength=count)
+    # A slot has successive key groups, so the order is that of the slots, too.
+    sizes = np.bincount(groups if travelling is None else travelling[groups], minlength=count)
     ends = np.cumsum(sizes)
     ordered = batch.take(pa.array(order))
     for group in np.flatnonzero(sizes):

@@ -46,7 +46,7 @@ from penstock.streams.graph import (
     inputs,
 )
 
-__all__ = ["JobPlan", "emission_destination", "has_timers", "wants_starts"]
+__all__ = ["JobPlan", "emission_destination", "expires_by_event", "has_timers", "wants_starts"]
 
 
 def emission_destination(step: str, output: str) -> str:
@@ -59,6 +59,12 @@ def has_timers(node: ProcessNode) -> bool:
     if isinstance(node.function, WindowStep):
         return node.function.wants_clock
     return type(node.function).on_timer is not ProcessFunction.on_timer
+
+
+def expires_by_event(node: ProcessNode) -> bool:
+    """Return whether values of a step expire by event time, which advances from record to record."""
+    states = declared_in(type(node.function), KeyedState).values()
+    return any(state.ttl is not None and state.ttl.time == "event" for state in states)
 
 
 def awaits_end(node: ProcessNode) -> bool:

@@ -24,7 +24,7 @@ from penstock.runtime.packed_rows import (
     split_by_key_group,
     to_bytes,
 )
-from penstock.runtime.plan import JobPlan
+from penstock.runtime.plan import JobPlan, expires_by_event
 from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_keys, part_of
 from penstock.state.timeline import TIMERS
@@ -150,6 +150,7 @@ class _ToStep:
         self._edge = node.edges[number]
         self._key: Final = self._edge.key
         self._schema = plan.step_schema(node, number)
+        self._keeps_order: Final = expires_by_event(node)
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         if self._key is None:
@@ -164,10 +165,11 @@ class _ToStep:
             return
         batch = self._batch(records, keys if self._key.computed else None)
         groups = key_groups(keys, self._plan.key_groups)
-        if self._plan.travelling_groups is not None:
-            groups = self._plan.travelling_groups[groups]
+        travelling = self._plan.travelling_groups
+        if travelling is not None and self._keeps_order:
+            groups, travelling = travelling[groups], None
         place = self._place(records)
-        for group, part in split_by_key_group(batch, groups, self._plan.key_groups):
+        for group, part in split_by_key_group(batch, groups, self._plan.key_groups, travelling):
             first = part.column(OFFSET)[0].as_py()
             yield PackedRow(self._node.id, group, self._number, place, first, to_bytes(part))
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.state.group_table import GroupTable, Held, held_rows
 from penstock.state.key_index import key_values
@@ -24,6 +25,8 @@ GroupsOf: TypeAlias = Callable[[pa.Array], npt.NDArray[np.uint16]]
 
 # Up to this many keys are looked up and changed one by one, which costs less than whole columns.
 _FEW_KEYS: Final = 4
+# So many changed keys may wait, or as many as have changed, before each is kept once.
+_MAX_REPEATED: Final = 1 << 18
 # So many rows that were changed one by one wait before the table of recent rows gets them together.
 _MAX_NEWEST: Final = 1024
 
@@ -40,7 +43,9 @@ class MergedTable:
         self._newest: Final[dict[Any, tuple[pa.RecordBatch, bool]]] = {}
         # Keys that have lost their row, which the tables still have.
         self._removed: set[Any] = set()
-        self._changes: list[pa.RecordBatch] = []
+        # The keys that have changed, some of them several times. The first array has each of its keys once.
+        self._changed: list[pa.Array] = []
+        self._repeated = 0
 
     @property
     def recent(self) -> GroupTable:
@@ -118,8 +123,8 @@ class MergedTable:
 
     def put(self, changes: pa.RecordBatch) -> None:
         """Insert or replace rows with distinct keys; a row without any value removes its key."""
-        self._changes.append(changes)
         held, keys = held_rows(changes), changes.column(0)
+        self._note_changed(keys)
         if self._removed:
             self._removed.difference_update(key_values(keys))
         if not held.all():
@@ -132,19 +137,36 @@ class MergedTable:
         if len(self._newest) > _MAX_NEWEST:
             self._settle()
 
+    def _note_changed(self, keys: pa.Array) -> None:
+        if self._changed:
+            self._repeated += len(keys)
+        self._changed.append(keys)
+        if self._repeated > max(_MAX_REPEATED, len(self._changed[0])):
+            self._changed, self._repeated = [self._distinct()], 0
+
+    def _distinct(self) -> pa.Array:
+        """Return the keys that have changed, each once."""
+        keys = pa.concat_arrays(self._changed)
+        if pa.types.is_struct(keys.type):
+            return pa.array(list(dict.fromkeys(key_values(keys))), keys.type)
+        return pc.unique(keys)
+
     @property
     def has_changes(self) -> bool:
         """Whether there are changes to take."""
-        return bool(self._changes)
+        return bool(self._changed)
 
     def take_changes(self) -> dict[int, pa.RecordBatch]:
         """Return the newest changed rows by key group. The table must not be used afterwards."""
-        if not self._changes:
+        if not self._changed:
             return {}
-        rows, self._changes = merge_changes(self._changes), []
-        groups = self._groups_of(rows.column(0))
+        keys, self._changed = self._distinct(), []
+        groups = self._groups_of(keys)
         order = np.argsort(groups, kind="stable")
-        ordered = rows.take(pa.array(order))
+        keys = keys.take(pa.array(order))
+        # Rows of keys that were removed are not there any more.
+        _, rows = self.recent.lookup(keys)
+        ordered = rows.set_column(0, self.schema.field(0), keys)
         found, starts = np.unique(groups[order], return_index=True)
         ends = [*starts[1:], len(groups)]
         return {

@@ -28,6 +28,7 @@ __all__ = [
     "rows_bytes",
     "stored_piece",
     "unpack",
+    "with_own_memory",
 ]
 
 
@@ -120,6 +121,15 @@ def rows_bytes(rows: pa.RecordBatch) -> int:
     return int(pa.ipc.get_record_batch_size(rows))
 
 
+def with_own_memory(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy rows into buffers of their own.
+
+    A slice shares the buffers of its neighbours, and Arrow may store up to 63 bytes of these with it. A table that was
+    loaded and one that was kept must be stored as the same bytes.
+    """
+    return pa.concat_batches([rows])
+
+
 def pieces_of(parts: Mapping[int, pa.RecordBatch], whole: set[int]) -> Iterator[list[_Part]]:
     """Yield the rows of key groups in pieces of limited size; those in `whole` replace all rows of their key group."""
     waiting: list[_Part] = []
@@ -194,7 +204,7 @@ def unpack(stored: Content, schema: pa.Schema, only: frozenset[int] | None = Non
         if whole and not part.schema.equals(schema):
             # A key may have had values only in states that are no longer declared.
             rows = rows.filter(pa.array(held_rows(rows)))
-        yield _Part(group, whole, rows)
+        yield _Part(group, whole, with_own_memory(rows))
 
 
 def _parts(stored: Content) -> Iterator[_Part]:

@@ -35,6 +35,7 @@ from penstock.state.slot_log import (
     rows_bytes,
     stored_piece,
     unpack,
+    with_own_memory,
 )
 from penstock.state.slot_parts import SlotParts
 from penstock.state.stored_blocks import Entries
@@ -261,7 +262,9 @@ class SlotTables:
         head.header = head.number
 
     def _store_version(self, head: Head) -> list[bytes]:
-        parts = {group: merge_changes(parts) for group, parts in sorted(self._changes.items())}
+        parts = {
+            group: with_own_memory(merge_changes(parts)) for group, parts in sorted(self._changes.items())
+        }
         changed_bytes = sum(map(rows_bytes, parts.values()))
         for group in parts:
             head.groups.setdefault(group, LogGroup()).changed = head.number

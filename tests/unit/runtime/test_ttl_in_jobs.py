@@ -285,3 +285,33 @@ def test_sweeping_goes_on_where_it_was_when_nothing_changes(monkeypatch: pytest.
     for _ in range(20):
         job.run({"touches": [("p", [Touch(1, "kept", "look")])]})
     assert len(seen) > 9
+
+
+@dataclass
+class Mark:
+    key: int
+    at: int
+
+
+class Marked(ps.ProcessFunction):
+    """Tells whether the mark before is still there."""
+
+    last = ps.ValueState(int, ttl=ps.Ttl(dt.timedelta(milliseconds=20), time="event"))
+
+    def process_record(self, mark: Mark, ctx: ps.Context) -> Iterator[Seen]:
+        yield Seen(mark.key, str(self.last.get()))
+        self.last.set(mark.at)
+
+
+@pytest.mark.parametrize("last_key", range(8))
+def test_in_real_time_values_expire_as_records_come(last_key: int) -> None:
+    """A record with a later time, of any key, comes last, so the values before it are still there."""
+    job = ps.Job("marks", key_groups=16)
+    marks = job.data_stream("marks", schema=Mark, event_time="at", watermarks=ps.Watermarks.bounded("1s"))
+    marks.key_by("key").process("marked", Marked()).sink_to("seen")
+    keys = [key for key in range(8) if key != last_key]
+    records = [Mark(key, at) for at in (1, 11) for key in keys] + [Mark(last_key, 1000)]
+    result = BatchRunner(job, in_real_time=True).run({"marks": [("p", records)]})
+    expected = [("1" if mark.at == 11 else "None") for mark in records]
+    assert [seen.text for seen in result.output("seen")] == expected
+    assert [seen.key for seen in result.output("seen")] == [mark.key for mark in records]

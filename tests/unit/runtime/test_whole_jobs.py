@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from domains import CountRecords
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -275,6 +275,15 @@ def test_a_job_computes_what_a_plain_fold_computes(
     batches=st.lists(inputs(), min_size=1, max_size=3),
     partitions=st.integers(1, 4),
     seeds=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),
+)
+# A row that was loaded shares its memory with others, and one that was kept does not.
+@example(
+    batches=[
+        {"bonuses": [("x", [Bonus(0, 0), Bonus(1, 0), Bonus(4, 0), Bonus(6, 0)])]},
+        {"bonuses": [("x", [Bonus(0, 0)])]},
+    ],
+    partitions=1,
+    seeds=(0, 0),
 )
 def test_a_replay_gives_the_same_bytes(
     batches: list[Inputs], partitions: int, seeds: tuple[int, int]
