@@ -21,6 +21,7 @@ from confluent_kafka import (
     TopicPartition,
     Uuid,
 )
+from confluent_kafka import Message as Received
 from recording_broker import RecordingBrokers
 
 from penstock.brokers import kafka_topics
@@ -247,36 +248,13 @@ class ModelProducer(_Client):
             report(error, message)
 
 
-class _Record(NamedTuple):
-    """A message of a partition, or the event that the partition has no more."""
-
-    of: str
-    number: int
-    at: int
-    message: Message = (None, None)
-    event: KafkaError | None = None
-
-    def topic(self) -> str:
-        return self.of
-
-    def partition(self) -> int:
-        return self.number
-
-    def offset(self) -> int:
-        return self.at
-
-    def key(self) -> bytes | None:
-        return self.message[0]
-
-    def value(self) -> bytes | None:
-        return self.message[1]
-
-    def timestamp(self) -> tuple[int, int]:
-        # The model's brokers keep no times.
-        return (TIMESTAMP_NOT_AVAILABLE, -1)
-
-    def error(self) -> KafkaError | None:
-        return self.event
+def _received(
+    topic: str, number: int, at: int, message: Message = (None, None), event: KafkaError | None = None
+) -> Received:
+    """A message of a partition, or the event that the partition has no more. The model's brokers keep no times."""
+    key, value = message
+    no_time = (TIMESTAMP_NOT_AVAILABLE, -1)
+    return Received(topic, number, at, key=key, value=value, error=event, timestamp=no_time)
 
 
 class ModelConsumer(_Client):
@@ -286,7 +264,7 @@ class ModelConsumer(_Client):
         super().__init__(brokers, settings)
         self._next: dict[tuple[str, int], int] = {}
         self._ends_told: dict[tuple[str, int], int] = {}
-        self._fetched: list[_Record] = []
+        self._fetched: list[Received] = []
 
     def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
         for place in places:
@@ -296,16 +274,16 @@ class ModelConsumer(_Client):
     def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
         for place in places:
             del self._next[place.topic, place.partition]
-        self._fetched = [record for record in self._fetched if (record.of, record.number) in self._next]
+        self._fetched = [record for record in self._fetched if (record.topic(), record.partition()) in self._next]
 
-    def consume(self, count: int, timeout: float) -> list[_Record]:
+    def consume(self, count: int, timeout: float) -> list[Received]:
         """Some of what has come, never all at once."""
         assert timeout == 0
         taken = min(count, max(1, len(self._fetched) // 2)) if self._fetched else 0
         found, self._fetched = self._fetched[:taken], self._fetched[taken:]
         return found
 
-    def poll(self, timeout: float = -1) -> _Record | None:  # type: ignore[override]
+    def poll(self, timeout: float = -1) -> Received | None:  # type: ignore[override]
         if not self._fetched:
             try:
                 self._ask(timeout)
@@ -318,12 +296,12 @@ class ModelConsumer(_Client):
     def _fetch(self, topic: str, number: int, start: int) -> None:
         end = self._brokers.state.end_of(topic, number)
         for at, message in self._brokers.state.read(topic, number, start, end):
-            self._fetched.append(_Record(topic, number, at, message))
+            self._fetched.append(_received(topic, number, at, message))
         self._next[topic, number] = max(start, end)
         if self._ends_told[topic, number] < end:
             self._ends_told[topic, number] = end
             event = KafkaError(KafkaError._PARTITION_EOF)
-            self._fetched.append(_Record(topic, number, end, event=event))
+            self._fetched.append(_received(topic, number, end, event=event))
 
     def consumer_group_metadata(self) -> str:
         return str(self._settings["group.id"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from confluent_kafka import Message
 
 from penstock.base.garbage import no_cyclic_collection
 from penstock.metrics.source_times import SourceTimes
@@ -24,12 +25,13 @@ _CHUNK_BYTES: Final = 64 << 20
 # A timestamp takes a call for each record, and metrics need only about what they are.
 _TIMES_SAMPLED: Final = 8
 
-OFFSET: Final = methodcaller("offset")
+# `map` calls a function of C five times as fast as a `methodcaller`.
+OFFSET: Final = Message.offset
 """The offset of a message."""
-_VALUE: Final = methodcaller("value")
-_KEY: Final = methodcaller("key")
-_TIMESTAMP: Final = methodcaller("timestamp")
-_HEADERS: Final = methodcaller("headers")
+_VALUE: Final = Message.value
+_KEY: Final = Message.key
+_TIMESTAMP: Final = Message.timestamp
+_HEADERS: Final = Message.headers
 _SECOND: Final = itemgetter(1)
 _NO_HEADERS: Final[dict[str, bytes]] = {}
 
@@ -63,7 +65,8 @@ class GatheredMessages:
 
     def _begin(self) -> None:
         self._offsets: list[np.ndarray] = []
-        self._values: list[Any] = []
+        self._values: list[pa.Array] = []
+        self._count = 0
         self._keys: list[Any] = []
         self._timestamps: list[int] = []
         self._times: list[SourceTimes | None] = []
@@ -74,15 +77,17 @@ class GatheredMessages:
         """Add messages, and yield the chunks that are large enough. Where they end does not depend on the additions."""
         wanted = self._wanted
         while messages:
-            part = messages[: _CHUNK_RECORDS - len(self._values)]
-            values = list(map(_VALUE, part))
-            sizes = np.cumsum([0 if value is None else len(value) for value in values])
-            if self._size + sizes[-1] >= _CHUNK_BYTES:
-                count = int(np.searchsorted(sizes, _CHUNK_BYTES - self._size)) + 1
+            part = messages[: _CHUNK_RECORDS - self._count]
+            values = pa.array(list(map(_VALUE, part)), pa.binary())
+            # Where each value ends.
+            ends = np.frombuffer(values.buffers()[1], np.int32, len(part), offset=4)
+            if self._size + ends[-1] >= _CHUNK_BYTES:
+                count = int(np.searchsorted(ends, _CHUNK_BYTES - self._size)) + 1
                 part, values = part[:count], values[:count]
             messages = messages[len(part) :]
-            self._size += int(sizes[len(part) - 1])
-            self._values += values
+            self._size += int(ends[len(part) - 1])
+            self._count += len(part)
+            self._values.append(values)
             self._offsets.append(_offsets_of(part))
             self._times.append(_source_times_of(part))
             if wanted.keys:
@@ -92,7 +97,7 @@ class GatheredMessages:
                 self._timestamps += map(_SECOND, map(_TIMESTAMP, part))
             if wanted.headers:
                 self._add_headers(part)
-            if self._size >= _CHUNK_BYTES or len(self._values) == _CHUNK_RECORDS:
+            if self._size >= _CHUNK_BYTES or self._count == _CHUNK_RECORDS:
                 yield from self.rest()
 
     def _add_headers(self, messages: Sequence[Any]) -> None:
@@ -112,7 +117,7 @@ class GatheredMessages:
             yield SourceChunk(
                 self._partition,
                 pa.array(np.concatenate(self._offsets), pa.int64()),
-                raw=pa.array(self._values, pa.binary()),
+                raw=pa.concat_arrays(self._values),
                 keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
                 timestamps=_timestamps_of(self._timestamps) if wanted.timestamps else None,
                 headers={name: pa.array(column, pa.binary()) for name, column in self._headers},
