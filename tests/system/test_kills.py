@@ -367,5 +367,7 @@ def test_many_kills_in_real_time(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, in_topic: str, seed: int
 ) -> None:
     """As above, with 100 kills for each."""
-    pipes = Pipes(kafka, tmp_path, in_topic)
-    survive(pipes, tmp_path, spark, seed, many(seed, 100), interval_ms=1000)
+    arguments = f'-k "test_many_kills_in_real_time and {in_topic}"'
+    with noting("kills of jobs in real time", arguments, str(seed)) as injected:
+        pipes = Pipes(kafka, tmp_path, in_topic)
+        survive(pipes, tmp_path, spark, seed, many(seed, 100), injected, interval_ms=1000)

@@ -52,7 +52,7 @@ from penstock.sources.kafka_log import KafkaLog
 __all__ = ["Coordinator"]
 
 # How often logs that are not topics are looked at for new records.
-_LOOK_S: Final = 0.02
+_LOOK_S: Final = 0.04
 _SEND_TIMEOUT_S: Final = 30.0
 _SECRET_BYTES: Final = 24
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from domains import Limit, Reading
 from live_runner import LiveRunner
+from reliability import noting
 
 import penstock as ps
 from penstock.realtime import slot_rounds
@@ -128,12 +129,11 @@ def lost_and_repeated(live: LiveRunner, during, outcome_of) -> None:  # type: ig
     outcome_of(again)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: int) -> None:
-    """What engines took, in which order, is on disk before any of it is visible. New engines do the same."""
+def repeat_intervals(folder: Path, parallelism: int, count: int) -> None:
+    """Repeat so many intervals, with new engines; both times must give the same bytes."""
     made = random.Random(parallelism)
     repeated = 0
-    with LiveRunner(sums_job(), tmp_path, parallelism, interval_s=0.03) as live:
+    with LiveRunner(sums_job(), folder, parallelism, interval_s=0.03) as live:
 
         def during() -> None:
             for _ in range(made.randrange(30)):
@@ -146,12 +146,26 @@ def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: i
             nonlocal repeated
             repeated += bool(outcome.outputs.get("alerts"))
 
-        for _ in range(12):
+        for _ in range(count):
             # The engines that are lost have been there for none, one or two intervals.
             for _ in range(made.randrange(3)):
                 live.run(during)
             lost_and_repeated(live, during, note)
-    assert repeated > 3
+    assert repeated > count // 4
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: int) -> None:
+    """What engines took, in which order, is on disk before any of it is visible. New engines do the same."""
+    repeat_intervals(tmp_path, parallelism, count=12)
+
+
+@pytest.mark.chaos
+def test_a_hundred_repeated_intervals_give_the_same_bytes(tmp_path: Path) -> None:
+    """As above."""
+    with noting("replays", "-k a_hundred_repeated_intervals") as injected:
+        injected.add("lost commit of an interval in real time", 100)
+        repeat_intervals(tmp_path, parallelism=2, count=100)
 
 
 class Whim(ps.ProcessFunction):
