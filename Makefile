@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench-dump: setup ## a dump of 1M keys beside a running job
 
 bench-large-state: setup ## 3 GiB of text dumped, saved, rescaled and restored, and the memory that takes
 	@$(BIN)/python -m benchmarks.large_state $(ARGS)
+
+bench-learned-state: setup ## models per key that learn, beside values that are set, 1M keys, without Spark
+	@$(BIN)/python -m benchmarks.learned_state $(ARGS)
 
 soak: setup ## one hour of data and commands; fails when memory, disk, open files or times grow (ARGS="--seconds 600")
 	@$(BIN)/python -m benchmarks.soak $(ARGS)

@@ -3,6 +3,9 @@
 from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
 from penstock.launch.job import Job
+from penstock.learning.learner import Learner
+from penstock.learning.regression import LinearRegression, LogisticRegression
+from penstock.learning.statistics import Covariance, ExponentialMean, Histogram, Moments
 from penstock.operators.functions import (
     BatchContext,
     CommandContext,
@@ -23,6 +26,7 @@ from penstock.records.message_metadata import (
 )
 from penstock.state.folded_states import AggregateFunction, AggregatingState, ReducingState
 from penstock.state.history import TemporalState
+from penstock.state.learned_states import LearnedState
 from penstock.state.lists import ListState
 from penstock.state.maps import MapState
 from penstock.state.operator_lists import OperatorListState
@@ -85,6 +89,7 @@ __all__ = [
     "CountEvictor",
     "CountTrigger",
     "CountWindows",
+    "Covariance",
     "CumulativeWindows",
     "DataStream",
     "DeltaEvictor",
@@ -92,12 +97,19 @@ __all__ = [
     "EventTimeTrigger",
     "Evictor",
     "EvictorContext",
+    "ExponentialMean",
     "GlobalWindows",
+    "Histogram",
     "Job",
     "KeyedStream",
+    "LearnedState",
+    "Learner",
+    "LinearRegression",
     "ListState",
+    "LogisticRegression",
     "MapState",
     "MessagePart",
+    "Moments",
     "NeverTrigger",
     "OperatorListState",
     "Parameter",

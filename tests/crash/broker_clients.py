@@ -274,7 +274,9 @@ class ModelConsumer(_Client):
     def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
         for place in places:
             del self._next[place.topic, place.partition]
-        self._fetched = [record for record in self._fetched if (record.topic(), record.partition()) in self._next]
+        self._fetched = [
+            record for record in self._fetched if (record.topic(), record.partition()) in self._next
+        ]
 
     def consume(self, count: int, timeout: float) -> list[Received]:
         """Some of what has come, never all at once."""

@@ -17,6 +17,7 @@ from benchmarks import (
     control,
     keyed_state,
     latency,
+    learned_state,
     open_windows,
     power_loss,
     running,
@@ -194,6 +195,15 @@ def test_state_growth_in_its_small_form(tmp_path: Path, here: None) -> None:
     assert (run["contestant"], run["keys"], run["growth"]) == ("penstock", 600, 1.0)
     assert 0 < run["batch_ms"] <= run["p95_ms"]
     state_growth.show(result)
+
+
+def test_learned_state_in_its_small_form(tmp_path: Path) -> None:
+    """Both states take the same room."""
+    sizes = learned_state.Sizes(keys=200, batch_rows=50, batches=2, key_groups=4)
+    result = json.loads(json.dumps(learned_state.measure(sizes, tmp_path)))
+    assert [run["bytes_per_key"] > 80 for run in result["runs"]] == [True, True]
+    assert all(run["batch_ms"] >= 0 for run in result["runs"])
+    learned_state.show(result)
 
 
 def test_state_dump_in_its_small_form(tmp_path: Path, here: None) -> None:

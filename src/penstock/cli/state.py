@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -22,9 +22,11 @@ from penstock.cli.target import (
 
 if TYPE_CHECKING:
     from penstock.savepoints.state_pages import StoredKey
+    from penstock.snapshots.column_statistics import TableStatistics
 
 __all__ = ["DumpFormat", "diff", "dump", "get", "ls", "plan", "state_app", "verify"]
 
+_STATISTICS: Final = ("values", "missing", "least", "mean", "deviation", "greatest")
 
 state_app = typer.Typer(
     name="state",
@@ -143,9 +145,13 @@ def diff(
         bool, typer.Option("--all", help="Also compare what steps keep about commands.")
     ] = False,
     samples: Annotated[int, typer.Option(metavar="N", min=0, help="How many differing rows to show.")] = 10,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Also compare the numbers in each column of what differs.")
+    ] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Compare two snapshots: keys that were added, removed and changed. Exit code 1 when they differ."""
+    from penstock.snapshots.column_statistics import statistics_of
     from penstock.snapshots.differences import diff as compare
 
     found = compare(before, after, samples=samples)
@@ -156,12 +162,17 @@ def diff(
             tables_added=tuple(name for name in found.tables_added if "/__" not in name),
             tables_removed=tuple(name for name in found.tables_removed if "/__" not in name),
         )
+    differing = [table.name for table in found.tables if not table.same]
+    numbers = list(statistics_of(before, after, differing)) if statistics else []
     if output is Output.json:
-        print_json({"same": found.same, **msgspec.to_builtins(found)})
+        more = {"statistics": msgspec.to_builtins(numbers)} if statistics else {}
+        print_json({"same": found.same, **msgspec.to_builtins(found), **more})
     elif found.same:
         stdout.print("Both have the same content.")
     else:
         _print_differences(found)
+        for one in numbers:
+            _print_statistics(one)
     if not found.same:
         raise typer.Exit(1)
 
@@ -231,6 +242,22 @@ def plan(
         stdout.print(table)
     if any(change.outcome == "refused" for change in changes):
         raise typer.Exit(1)
+
+
+def _print_statistics(found: TableStatistics) -> None:
+    """Print the statistics of a table, those of both snapshots for each column below each other."""
+    sides = [(column, "first") for column in found.before] + [(column, "second") for column in found.after]
+    if not sides:
+        return
+    table = Table("column", "snapshot", *_STATISTICS, title=escaped(found.name), title_justify="left")
+    names = dict.fromkeys(column.name for column, _ in sides)
+    for name in names:
+        for column, side in sides:
+            if column.name == name:
+                values = (getattr(column, statistic) for statistic in _STATISTICS)
+                shown = ["" if value is None else f"{value:,.6g}" for value in values]
+                table.add_row(escaped(name), side, *shown)
+    stdout.print(table)
 
 
 def _print_differences(found: Any) -> None:

@@ -2,5 +2,5 @@
 
 In: declared states; stored rows.
 Out: values by key or as columns; changed rows.
-Imports: base, errors, records.
+Imports: base, errors, learning, records.
 """

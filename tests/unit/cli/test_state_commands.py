@@ -165,6 +165,10 @@ def test_differences_are_counted_and_shown(tmp_path: Path) -> None:
         '  {"change":"removed","key":{"key":0},"before":{"key":0,"value":0},"after":null}',
         '  {"change":"changed","key":{"key":5},"before":{"key":5,"value":10},"after":{"key":5,"value":-1}}',
     ]
+    result = penstock("state", "diff", tmp_path / "a", tmp_path / "b", "--samples=0", "--statistics")
+    assert [line.split() for line in result.stdout.splitlines() if "value" in line and "│ first" in line] == [
+        ["│", "value", "│", "first", "│", "10", "│", "0", "│", "0", "│", "9", "│", "5.74456", "│", "18", "│"]
+    ]
     found = penstock("state", "diff", tmp_path / "a", tmp_path / "b", "-ojson")
     assert (found.exit_code, json.loads(found.stdout)["same"]) == (1, False)
     empty = StoredJob(JobWith([StepWith({"more": ps.ValueState(int)}, (int,), [{}, {}])], 4), 1)

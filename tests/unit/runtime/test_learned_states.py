@@ -1,0 +1,134 @@
+"""Learned states in jobs: both forms give the same bits, however records are cut; bad input is a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from encoded_commands import applied, command_to, commands
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+import penstock as ps
+from penstock.testing.batch_runner import BatchRunner
+
+
+@dataclass
+class Sample:
+    title: str
+    bitrate: float | None
+    stalls: float
+
+
+@dataclass
+class Scored:
+    title: str
+    score: float
+
+
+class Quality(ps.ProcessFunction):
+    """How unusual a sample of a title is, record by record."""
+
+    normal = ps.LearnedState(ps.Covariance("bitrate", "stalls"))
+
+    def process_record(self, record: Sample, ctx: ps.Context) -> Iterator[Scored]:
+        known = self.normal.score(record)
+        score = self.normal.learn(record)
+        assert known == score or np.isnan(known), "learning tells the score before"
+        yield Scored(record.title, -1.0 if np.isnan(score) else score)
+
+
+class QualityInColumns(ps.ProcessFunction):
+    """The same in columns."""
+
+    normal = ps.LearnedState(ps.Covariance("bitrate", "stalls"))
+
+    def process_batch(
+        self, records: pa.RecordBatch, ctx: ps.BatchContext
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        scores = np.nan_to_num(self.normal.learn(records, ctx.key_indices), nan=-1.0)
+        return ctx.select(np.arange(len(scores)), "title", score=scores)
+
+
+def quality_job(function: ps.ProcessFunction) -> ps.Job:
+    job = ps.Job("quality", key_groups=8)
+    samples = job.data_stream("samples", schema=Sample)
+    samples.key_by("title").process("quality", function, output=Scored).sink_to("scores")
+    return job
+
+
+def ran(
+    function: ps.ProcessFunction, batches: Any, parallelism: int = 1, **more: Any
+) -> dict[str, list[float]]:
+    """The scores of each title in order, over micro-batches."""
+    runner = BatchRunner(quality_job(function), parallelism=parallelism, **more)
+    found: dict[str, list[float]] = {}
+    for batch in batches:
+        again = runner.copy()
+        result = runner.run({"samples": [("0", batch)]})
+        assert again.run({"samples": [("0", batch)]}).data == result.data, "a replay gives the same bytes"
+        for scored in result.output("scores"):
+            found.setdefault(scored.title, []).append(scored.score)
+    return found
+
+
+SAMPLES = st.builds(Sample, st.sampled_from("aabcd"), st.floats(0, 1e4), st.floats(0, 10))
+
+
+@given(batches=st.lists(st.lists(SAMPLES, max_size=30), max_size=4), parallelism=st.integers(1, 3))
+@examples(25)
+def test_both_forms_learn_the_same_however_records_are_cut(
+    batches: list[list[Sample]], parallelism: int
+) -> None:
+    """To the bit: in one micro-batch or several, on one task or more, in columns or not, in real time or not."""
+    whole = [sample for batch in batches for sample in batch]
+    expected = ran(Quality(), [whole])
+    assert ran(Quality(), batches, parallelism) == expected
+    assert ran(QualityInColumns(), batches, parallelism) == expected
+    assert ran(QualityInColumns(), batches, parallelism, in_real_time=True) == expected
+
+
+@pytest.mark.parametrize("function", [Quality(), QualityInColumns()])
+def test_a_sample_without_a_number_is_a_dead_letter(function: ps.ProcessFunction) -> None:
+    """It teaches nothing, and the others are learned."""
+    samples = [Sample("a", 1.0, 0.0), Sample("a", None, 0.0), Sample("a", 2.0, 1.0)]
+    result = BatchRunner(quality_job(function)).run({"samples": [("0", samples)]})
+    (letter,) = result.dead_letters
+    assert "needs" in letter.reason
+    assert "bitrate" in letter.reason
+    assert [scored.score for scored in result.output("scores")] == [-1.0, 0.0]
+
+
+class Trips(ps.ProcessFunction):
+    """Expects the minutes of a trip, and tells its weights."""
+
+    expected = ps.LearnedState(ps.LinearRegression("km", target="minutes", rate=0.1))
+
+    def process_record(self, record: dict[str, Any], ctx: ps.Context) -> Iterator[Scored]:
+        yield Scored("expected", self.expected.learn(record))
+
+
+@dataclass
+class Trip:
+    line: str
+    km: float
+    minutes: float
+
+
+def test_weights_are_values_with_names_that_commands_set() -> None:
+    """A model may be put right while the job runs, and goes on from there."""
+    job = ps.Job("trips", key_groups=4)
+    trips = job.data_stream("trips", schema=Trip)
+    trips.key_by("line").process("trips", Trips(), output=Scored).sink_to("expected")
+    running = BatchRunner(job)
+    running.run({"trips": [("0", [Trip("m1", 1.0, 5.0)])]})
+    weights = {"count": 100, "bias": 2.0, "of_km": 3.0}
+    applied(running.run(commands(command_to("trips", "set", {"expected": weights}, key="m1"))))
+    result = running.run({"trips": [("0", [Trip("m1", 2.0, 8.0)])]})
+    assert [scored.score for scored in result.output("expected")] == [8.0]
