@@ -59,14 +59,14 @@ _SETTINGS: Final[dict[str, Any]] = {
     "max.partition.fetch.bytes": 2 << 20,
 }
 # Called for each message, by `map`, which calls a function of C five times as fast as a `methodcaller`.
-_PARTITION: Final = Message.partition
-_TOPIC: Final = Message.topic
+_PARTITION: Final[Any] = Message.partition
+_TOPIC: Final[Any] = Message.topic
 _NO_TOPIC: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # librdkafka's own codes begin with it
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 )
-_ERROR: Final = Message.error
+_ERROR: Final[Any] = Message.error
 
 
 class _Partition:
