@@ -43,7 +43,8 @@ def _places(bindings: Mapping[str, str]) -> list[str]:
 class RunningJob:
     """A job on folders: `folder/NAME` for each stream and sink, `folder/checkpoint` for the job itself.
 
-    `bindings` are streams and sinks in other places.
+    `bindings` are streams and sinks in other places. Commands may write to `allow_write`; without a checkpoint the job
+    starts from the state in `from_dump`.
 
     Use it as a context manager: at the end it stops the job between two micro-batches.
     """
@@ -56,6 +57,8 @@ class RunningJob:
         streams: Sequence[str] = (),
         sinks: Sequence[str] = (),
         bindings: Mapping[str, str] | None = None,
+        allow_write: Path | None = None,
+        from_dump: Path | None = None,
     ) -> None:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
@@ -64,10 +67,14 @@ class RunningJob:
             (folder / name).mkdir(parents=True)
         self.job_file = job_file
         self.bindings = {name: f"jsonl:{folder / name}" for name in (*streams, *sinks)} | dict(bindings or {})
+        self.allow_write = allow_write
+        self.from_dump = from_dump
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
         arguments = ["run", str(self.job_file), "--checkpoint", str(self.checkpoint), *_places(self.bindings)]
+        for option, place in (("--allow-write", self.allow_write), ("--from-dump", self.from_dump)):
+            arguments += [] if place is None else [option, str(place)]
         with (self.folder / "log").open("w") as log:
             self._process = subprocess.Popen([*PENSTOCK, *arguments], stdout=log, stderr=log)
         return self
@@ -127,9 +134,10 @@ class RunningJob:
         micro-batch that answers the second trace started later.
         """
         for _ in range(2):
-            number = next(self._numbers)
-            self.send({"id": f"settle-{number}", "kind": "trace"})
-            self._await_answer(f"settle-{number}")
+            # A job that starts from a dump knows the ids of the commands before it.
+            command_id = f"settle-{self.folder.name}-{next(self._numbers)}"
+            self.send({"id": command_id, "kind": "trace"})
+            self._await_answer(command_id)
 
     def _await_answer(self, command_id: str) -> None:
         deadline = time.monotonic() + PATIENCE_S

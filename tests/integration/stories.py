@@ -63,7 +63,12 @@ def _job_in(spark: SparkSession, running_job: Any) -> Any:
 
         def __enter__(self) -> Self:
             (self.folder / "log").write_text("It ran in the session of the tests.")
-            settings = RunSettings(bindings=self.bindings, checkpoint=str(self.checkpoint))
+            settings = RunSettings(
+                bindings=self.bindings,
+                checkpoint=str(self.checkpoint),
+                allow_write=() if self.allow_write is None else (str(self.allow_write),),
+                from_dump=None if self.from_dump is None else str(self.from_dump),
+            )
             self._job = JobInSession(spark, self.job_file, settings).__enter__()
             return self
 

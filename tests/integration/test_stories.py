@@ -66,6 +66,19 @@ def test_flags_hold_from_the_time_they_say(stories: Stories) -> None:
     assert "lost the new checkout while its share grew: 0." in out
 
 
+@pytest.mark.chaos
+def test_what_is_usual_is_learned_dumped_and_carried_over(stories: Stories) -> None:
+    """Each broken playback is found, also by a job with other key groups that starts from a dump.
+
+    tests/unit/examples/test_video_quality.py has the job without Spark.
+    """
+    out = stories.told("video_quality")
+    assert "23 playbacks of a broken transcoder, 23 of them found; 0 others" in out
+    assert "14 playbacks of a broken transcoder, 14 of them found; 0 others" in out
+    assert cells(out, "count")[1] == "285, 586"
+    assert [cell.split()[-1] for cell in cells(out, "salt")[1:]] == ["0", "23", "0"]
+
+
 def test_words_of_a_folder_are_counted_in_windows(stories: Stories, tmp_path: Path) -> None:
     """Each word is in the five windows that are open when it comes, and the end of the text ends them."""
     feed = stories.beside("wordcount", "feed")
