@@ -43,7 +43,7 @@ def playbacks_of(day: int) -> list[Record]:
 def is_amiss(playback: Record) -> bool:
     """Return whether a playback is one of the broken transcoder."""
     away = (playback["bitrate"] - TITLES[playback["title"]]) / 0.4
-    return abs(playback["stalls"] - (0.2 - 0.05 * away)) > 0.05
+    return bool(abs(playback["stalls"] - (0.2 - 0.05 * away)) > 0.05)
 
 
 def write(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Learn what is usual for each title, dump it, check the dump, and let an incompatible job start from it."""
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -99,7 +100,7 @@ def compare(before: Path, after: Path) -> list[Record]:
         "-o",
         "json",
     ]
-    done = running_job.subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     (table,) = (one for one in json.loads(done.stdout)["statistics"] if one["name"] == "watch/usual")
     pairs = zip(table["before"], table["after"], strict=True)
     return [
