@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from property_examples import examples
 
 import penstock as ps
 from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.saved_states import rescale_runner
 
 
 @dataclass
@@ -64,12 +65,15 @@ def quality_job(function: ps.ProcessFunction) -> ps.Job:
 
 
 def ran(
-    function: ps.ProcessFunction, batches: Any, parallelism: int = 1, **more: Any
+    function: ps.ProcessFunction, batches: Any, moves: Sequence[int] = (), **more: Any
 ) -> dict[str, list[float]]:
-    """The scores of each title in order, over micro-batches."""
-    runner = BatchRunner(quality_job(function), parallelism=parallelism, **more)
+    """The scores of each title in order, over micro-batches; `moves` are numbers of tasks to go on with after some."""
+    runner = BatchRunner(quality_job(function), **more)
     found: dict[str, list[float]] = {}
-    for batch in batches:
+    for number, batch in enumerate(batches):
+        if 0 < number <= len(moves):
+            # The state is saved, and restored for other tasks.
+            runner = rescale_runner(runner, moves[number - 1])
         again = runner.copy()
         result = runner.run({"samples": [("0", batch)]})
         assert again.run({"samples": [("0", batch)]}).data == result.data, "a replay gives the same bytes"
@@ -81,17 +85,21 @@ def ran(
 SAMPLES = st.builds(Sample, st.sampled_from("aabcd"), st.floats(0, 1e4), st.floats(0, 10))
 
 
-@given(batches=st.lists(st.lists(SAMPLES, max_size=30), max_size=4), parallelism=st.integers(1, 3))
+@given(
+    batches=st.lists(st.lists(SAMPLES, max_size=30), max_size=4),
+    parallelism=st.integers(1, 3),
+    moves=st.lists(st.integers(1, 4), max_size=3),
+)
 @examples(25)
 def test_both_forms_learn_the_same_however_records_are_cut(
-    batches: list[list[Sample]], parallelism: int
+    batches: list[list[Sample]], parallelism: int, moves: list[int]
 ) -> None:
-    """To the bit: in one micro-batch or several, on one task or more, in columns or not, in real time or not."""
+    """To the bit: in one micro-batch or several, on any tasks, carried over or not, in columns or in real time."""
     whole = [sample for batch in batches for sample in batch]
     expected = ran(Quality(), [whole])
-    assert ran(Quality(), batches, parallelism) == expected
-    assert ran(QualityInColumns(), batches, parallelism) == expected
-    assert ran(QualityInColumns(), batches, parallelism, in_real_time=True) == expected
+    assert ran(Quality(), batches, moves, parallelism=parallelism) == expected
+    assert ran(QualityInColumns(), batches, moves, parallelism=parallelism) == expected
+    assert ran(QualityInColumns(), batches, parallelism=parallelism, in_real_time=True) == expected
 
 
 @pytest.mark.parametrize("function", [Quality(), QualityInColumns()])
