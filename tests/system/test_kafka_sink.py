@@ -32,6 +32,7 @@ from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sinks.base import TaskContext
+from penstock.sinks.kafka_producers import TransactionalProducer
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_sizes import oversized
 from penstock.sources import kafka_source as kafka_source
@@ -118,6 +119,27 @@ def test_an_aborted_task_does_not_hold_up_consumers(
     assert values(kafka, topic) == [b"a"]
     workers[0].run(1, [b"b"])
     assert values(kafka, topic) == [b"a", b"b"]
+
+
+def test_a_task_that_is_aborted_leaves_alone_what_another_commits(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In real time the next interval may fail while the one before commits, with the same producer."""
+    sink = KafkaSink(bind(kafka, topic, "?delivery=exactly-once"), Plain())
+    lineage = uuid.uuid4().hex[:8]
+    sink.prepare(lineage, "")
+    first, second = (sink.task(TaskContext(batch, 0, 0, lineage), TEXT) for batch in (0, 1))
+    for task, value in ((first, b"a"), (second, b"b")):
+        task.write(pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], schema=TEXT.schema), None)
+    commit = TransactionalProducer.commit
+
+    def commit_beside(producer: TransactionalProducer, batch_id: int, note: str) -> None:
+        second.abort()
+        commit(producer, batch_id, note)
+
+    monkeypatch.setattr(TransactionalProducer, "commit", commit_beside)
+    first.finish()
+    assert consume(kafka, topic) == [(None, b"a")]
 
 
 def test_a_task_forgotten_by_its_worker_leaves_nothing(

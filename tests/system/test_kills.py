@@ -298,10 +298,15 @@ def check_in_real_time(pipes: Pipes, summary: RunSummary) -> None:
     settings, readings = pipes.inputs["settings"].sent(None, None), pipes.inputs["readings"].sent(None, None)
     expected = fold([(settings, readings)])
     count = sum(len(expected[sensor]) for sensor in Rooms.STEADY)
-    for place, commands in pipes.received(count).items():
-        received = by_sensor(commands)
-        for sensor in Rooms.STEADY:
-            assert received[sensor] == expected[sensor], f"steady room {sensor} in the {place}"
+    everywhere = {place: by_sensor(commands) for place, commands in pipes.received(count).items()}
+    wrong = {
+        (place, sensor): (len(received.get(sensor, [])), len(expected[sensor]))
+        for place, received in everywhere.items()
+        for sensor in Rooms.STEADY
+        if received.get(sensor, []) != expected[sensor]
+    }
+    assert not wrong, "steady rooms by place, and how many commands they have and should have"
+    for place, received in everywhere.items():
         for sensor in Rooms.LIVELY:
             codes = received.get(sensor, [])
             assert all(one != next_one for one, next_one in itertools.pairwise(codes)), (sensor, place)

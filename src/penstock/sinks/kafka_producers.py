@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -338,6 +339,8 @@ def committed_offset(consumer: Consumer, topic: str, timeout_s: float = _ANSWER_
 
 _Kept = TypeVar("_Kept")
 _producers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+# In real time one thread commits an interval while another one writes the next.
+_keeping: Final = threading.RLock()
 
 
 def _sorted_settings(binding: KafkaBinding) -> Sequence[tuple[str, str]]:
@@ -348,17 +351,19 @@ def _keep_client(key: tuple[Any, ...], make: Callable[[], _Kept]) -> _Kept:
     """Return the client of this process under the key; drop the least recently used one when there are many."""
     # A forked process inherits the objects, but not the threads that would serve them.
     key = (os.getpid(), *key)
-    if key not in _producers:
-        _producers[key] = make()
-    _producers.move_to_end(key)
-    if len(_producers) > _MAX_PRODUCERS:
-        _producers.popitem(last=False)
-    kept: _Kept = _producers[key]
+    with _keeping:
+        if key not in _producers:
+            _producers[key] = make()
+        _producers.move_to_end(key)
+        if len(_producers) > _MAX_PRODUCERS:
+            _producers.popitem(last=False)
+        kept: _Kept = _producers[key]
     return kept
 
 
 def forget(producer: PlainProducer | TransactionalProducer) -> None:
     """Close a producer, so that the next use creates a new one."""
     producer.close()
-    for key in [key for key, kept in _producers.items() if kept is producer]:
-        del _producers[key]
+    with _keeping:
+        for key in [key for key, kept in _producers.items() if kept is producer]:
+            del _producers[key]

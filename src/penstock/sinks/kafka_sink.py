@@ -161,6 +161,7 @@ class _TransactionTask(RejectingTask):
         self._batch_id = batch_id
         self._messages = OutgoingMessages(self._binding.stream)
         self._producer: TransactionalProducer | None = None
+        self._has_begun = False
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         if not len(batch):
@@ -180,7 +181,8 @@ class _TransactionTask(RejectingTask):
     def abort(self) -> None:
         self._messages.close()
         with suppress(Exception):
-            if self._producer is not None:
+            # In real time another thread may be committing the interval before with the same producer.
+            if self._has_begun and self._producer is not None:
                 self._producer.abort()
 
     def _limit(self, producer: TransactionalProducer) -> MessageLimit:
@@ -209,6 +211,7 @@ class _TransactionTask(RejectingTask):
 
     def _attempt(self) -> None:
         producer = self._producer = TransactionalProducer.of(self._binding, self._id)
+        self._has_begun = True
         # An earlier task of this process may have left a transaction open.
         producer.abort()
         if producer.done < self._batch_id:
