@@ -227,7 +227,7 @@ class Run:
         """The job ends with a sentence, or, when it can do without what was killed, goes on and is stopped."""
         before = max(numbered(self.checkpoint / "commits"), default=-1)
         await_true(
-            lambda: not job.running or max(numbered(self.checkpoint / "commits")) > before + 3,
+            lambda: not job.running or max(numbered(self.checkpoint / "commits"), default=-1) > before + 3,
             lambda: f"neither ended nor went on: {job.out} {job.err}",
         )
         if job.running:
