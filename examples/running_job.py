@@ -43,8 +43,8 @@ def _places(bindings: Mapping[str, str]) -> list[str]:
 class RunningJob:
     """A job on folders: `folder/NAME` for each stream and sink, `folder/checkpoint` for the job itself.
 
-    `bindings` are streams and sinks in other places. Commands may write to `allow_write`; without a checkpoint the job
-    starts from the state in `from_dump`.
+    `bindings` are streams and sinks in other places. Commands may have the job read below `allow_read` and write to
+    `allow_write`; without a checkpoint the job starts from the state in `from_dump`.
 
     Use it as a context manager: at the end it stops the job between two micro-batches.
     """
@@ -59,6 +59,7 @@ class RunningJob:
         bindings: Mapping[str, str] | None = None,
         allow_write: Path | None = None,
         from_dump: Path | None = None,
+        allow_read: Path | None = None,
     ) -> None:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
@@ -67,13 +68,19 @@ class RunningJob:
             (folder / name).mkdir(parents=True)
         self.job_file = job_file
         self.bindings = {name: f"jsonl:{folder / name}" for name in (*streams, *sinks)} | dict(bindings or {})
+        self.allow_read = allow_read
         self.allow_write = allow_write
         self.from_dump = from_dump
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
         arguments = ["run", str(self.job_file), "--checkpoint", str(self.checkpoint), *_places(self.bindings)]
-        for option, place in (("--allow-write", self.allow_write), ("--from-dump", self.from_dump)):
+        places = {
+            "--allow-read": self.allow_read,
+            "--allow-write": self.allow_write,
+            "--from-dump": self.from_dump,
+        }
+        for option, place in places.items():
             arguments += [] if place is None else [option, str(place)]
         with (self.folder / "log").open("w") as log:
             self._process = subprocess.Popen([*PENSTOCK, *arguments], stdout=log, stderr=log)

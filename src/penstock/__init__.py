@@ -6,6 +6,8 @@ from penstock.launch.job import Job
 from penstock.learning.learner import Learner
 from penstock.learning.regression import LinearRegression, LogisticRegression
 from penstock.learning.statistics import Covariance, ExponentialMean, Histogram, Moments
+from penstock.models.model import Model
+from penstock.models.scores import Score, Scores
 from penstock.operators.functions import (
     BatchContext,
     CommandContext,
@@ -109,6 +111,7 @@ __all__ = [
     "LogisticRegression",
     "MapState",
     "MessagePart",
+    "Model",
     "Moments",
     "NeverTrigger",
     "OperatorListState",
@@ -119,6 +122,8 @@ __all__ = [
     "ProcessingTimeTrigger",
     "PurgingTrigger",
     "ReducingState",
+    "Score",
+    "Scores",
     "SessionWindows",
     "Setting",
     "SlidingWindows",

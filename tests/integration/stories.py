@@ -66,6 +66,7 @@ def _job_in(spark: SparkSession, running_job: Any) -> Any:
             settings = RunSettings(
                 bindings=self.bindings,
                 checkpoint=str(self.checkpoint),
+                allow_read=() if self.allow_read is None else (str(self.allow_read),),
                 allow_write=() if self.allow_write is None else (str(self.allow_write),),
                 from_dump=None if self.from_dump is None else str(self.from_dump),
             )

@@ -79,6 +79,19 @@ def test_what_is_usual_is_learned_dumped_and_carried_over(stories: Stories) -> N
     assert [cell.split()[-1] for cell in cells(out, "salt")[1:]] == ["0", "23", "0"]
 
 
+@pytest.mark.chaos
+def test_versions_of_a_model_come_and_go_while_payments_are_scored(stories: Stories) -> None:
+    """Each day by the version of the plan; the better one finds more fraud, and the bad one is rolled back."""
+    out = stories.told("fraud_scoring")
+    assert [cells(out, str(day))[1] for day in range(1, 7)] == ["1", "1", "1 2", "2", "3", "2"]
+    found = [int(re.sub(r"\D", "", cells(out, str(day))[3])) for day in range(1, 7)]
+    false = [int(re.sub(r"\D", "", cells(out, str(day))[4])) for day in range(1, 7)]
+    assert max(found[0], found[1]) < 70 < 90 < min(found[3], found[5])
+    assert false[4] > 10 * max(false[3], false[5], 10)
+    assert cells(out, "validate-4")[1] == "REJECTED"
+    assert cells(out, "roll-back")[2] == "2 is SERVING, 3 is RETIRED"
+
+
 def test_words_of_a_folder_are_counted_in_windows(stories: Stories, tmp_path: Path) -> None:
     """Each word is in the five windows that are open when it comes, and the end of the text ends them."""
     feed = stories.beside("wordcount", "feed")

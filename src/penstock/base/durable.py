@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -17,6 +18,7 @@ __all__ = [
     "sync_folder",
     "whole_lines_bytes",
     "write_atomically",
+    "write_once",
 ]
 
 NO_HARD_LINKS: Final = (
@@ -53,6 +55,22 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def write_once(path: Path, content: bytes) -> None:
+    """Write a file durably, unless it is there already: whichever writer is first, its content stays."""
+    make_folder(path.parent)
+    new = path.with_name(f".{path.stem}-{uuid.uuid4().hex}")
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(new, path)
+        sync_folder(path.parent)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:

@@ -19,6 +19,7 @@ from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.init import init
 from penstock.cli.metrics import register_metrics
+from penstock.cli.models import models_app
 from penstock.cli.rescale import rescale
 from penstock.cli.run import run
 from penstock.cli.savepoint import savepoint
@@ -44,6 +45,7 @@ for job_command in (savepoint, stop, rescale, advise):
 register_metrics(app)
 app.add_typer(control_app, name="control")
 app.add_typer(state_app, name="state")
+app.add_typer(models_app, name="models")
 for machine_command in (serve, token, doctor):
     app.command()(machine_command)
 

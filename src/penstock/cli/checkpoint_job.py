@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from penstock.bindings.secrets import redacted
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.cli.job_target import CommandDraft, JobEvent, Outcome, Patience, ScalingAdvice
@@ -17,6 +19,7 @@ from penstock.cli.times import format_instant
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, find_waiting, send_command
 from penstock.commands.command_target import check_known, parse_target
+from penstock.commands.model_listing import list_models
 from penstock.commands.receipt_history import (
     CommandFilter,
     CommandHistory,
@@ -171,7 +174,12 @@ class CheckpointJob:
             self._folder, CommandFilter(read_command_catalog(self._folder), step, kind), limit
         )
 
-    # -- state --
+    # -- models and state --
+
+    def list_models(self) -> list[dict[str, Any]]:
+        """Read the models and their versions."""
+        found: list[dict[str, Any]] = msgspec.to_builtins(list_models(self._folder))
+        return found
 
     def list_states(self) -> list[dict[str, Any]]:
         """Read the description of the state."""

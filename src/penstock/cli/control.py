@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import os
-import socket
 import sys
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,7 +16,16 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.bindings.parse import split_definition
-from penstock.cli.job_target import CommandDraft, JobTarget, Patience
+from penstock.cli.command_sending import (
+    CODES,
+    COLOURS,
+    NOT_SENT_CODE,
+    WaitOption,
+    print_receipt,
+    send_and_wait,
+    sender_name,
+)
+from penstock.cli.job_target import CommandDraft, Patience
 from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr
 from penstock.cli.target import (
     CHECKPOINT_VARIABLE,
@@ -31,10 +38,7 @@ from penstock.cli.times import format_instant
 from penstock.commands.command_target import TARGET_FORMS
 from penstock.commands.job_receipts import plain
 from penstock.commands.receipt_history import CommandHistory
-from penstock.control.commands import AT_ONCE
-from penstock.control.receipts import Receipt
 from penstock.errors import BindingError, CommandRefusedError
-from penstock.jobs.events import user_name
 from penstock.streams.graph import COMMANDS
 
 __all__ = ["control_app"]
@@ -48,10 +52,6 @@ class When(enum.StrEnum):
 
 
 _SENT: Final = "SENT"
-_REFUSED_CODE: Final = 2
-_NOT_SENT_CODE: Final = 1
-_CODES: Final = {"APPLIED": 0, "REJECTED": 3, "DEGRADED": 4}
-_TIMED_OUT_CODE: Final = 5
 # Where no terminal says how wide a line is, a table is not squeezed.
 _FILE_COLUMNS: Final = 240
 _CHECKPOINT_ONLY: Final = dict.fromkeys(
@@ -65,7 +65,7 @@ control_app = typer.Typer(
 
 
 @control_app.command()
-@asks_server(_NOT_SENT_CODE)
+@asks_server(NOT_SENT_CODE)
 def send(
     servers: Servers,
     context: typer.Context,
@@ -106,7 +106,7 @@ def send(
     define: Annotated[
         str | None, typer.Option("-D", metavar="commands=URI", help="Where the job reads commands.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is applied or rejected.")] = False,
+    wait: WaitOption = False,
     timeout: TimeoutOption = 60.0,
     output: OutputOption = Output.text,
 ) -> None:
@@ -124,7 +124,7 @@ def send(
         payload=_payload(payload, payload_file),
         id=command_id,
         new_id=uuid.uuid4().hex,
-        issued_by=_issuer() if issued_by is None else issued_by,
+        issued_by=sender_name() if issued_by is None else issued_by,
         issued_at=now,
         version=version,
         effective_at=_time("--effective-at", effective_at),
@@ -134,28 +134,11 @@ def send(
     )
     patience = Patience(timeout, wait=wait)
     with servers.job(called, context, checkpoint_only=_CHECKPOINT_ONLY) as receiver:
-        _send(receiver, draft, patience, output)
-
-
-def _send(receiver: JobTarget, draft: CommandDraft, patience: Patience, output: Output) -> None:
-    sent = receiver.send(draft)
-    if output is Output.text:
-        print(sent["id"], flush=True)
-    if not patience.wait:
-        if output is Output.json:
-            print_json(sent)
-        return
-    final = _await_final(receiver, sent["id"], patience.timeout_s)
-    if output is Output.json:
-        print_json(sent if final is None else plain(final))
-    elif final is not None and final.details:
-        # What handlers replied, or a trace found.
-        print(final.details, flush=True)
-    raise typer.Exit(_TIMED_OUT_CODE if final is None else _CODES[final.status])
+        send_and_wait(receiver, draft, patience, output)
 
 
 @control_app.command()
-@asks_server(_NOT_SENT_CODE)
+@asks_server(NOT_SENT_CODE)
 def status(
     servers: Servers,
     place: Annotated[list[str], typer.Argument(metavar="[JOB] ID", help="The job, and the command's id.")],
@@ -180,11 +163,11 @@ def status(
         print(f"{command_id}: sent, no receipt yet")
     else:
         _show_history(history)
-    raise typer.Exit(0 if history is None else _CODES.get(history.last.status, 0))
+    raise typer.Exit(0 if history is None else CODES.get(history.last.status, 0))
 
 
 @control_app.command()
-@asks_server(_NOT_SENT_CODE)
+@asks_server(NOT_SENT_CODE)
 def history(
     servers: Servers,
     job: OptionalJobArgument = None,
@@ -227,10 +210,6 @@ def _commands_uri(define: str | None) -> str | None:
     if name != COMMANDS:
         raise BindingError(f"-D {name}=... has no effect here. Only -D {COMMANDS}=URI does.")
     return uri
-
-
-def _issuer() -> str:
-    return f"{user_name()}@{socket.gethostname()}"
 
 
 def _payload(text: str | None, file: str | None) -> msgspec.Raw:
@@ -281,44 +260,6 @@ def _expiry(at: str | None, in_s: float | None, now: dt.datetime) -> dt.datetime
     return expiry
 
 
-def _await_final(receiver: JobTarget, command_id: str, timeout_s: float) -> Receipt | None:
-    """Wait for the final receipt, and show each receipt on stderr."""
-    if stderr.is_terminal:
-        with stderr.status("Waiting for the job to read the command"):
-            final = receiver.await_final(command_id, timeout_s, _show_receipt)
-    else:
-        final = receiver.await_final(command_id, timeout_s, _show_receipt)
-    if final is None:
-        stderr.print(
-            f"No final receipt came within {timeout_s:g} s. The command stays sent: the job takes it when it runs. "
-            f"See penstock control status {escaped(command_id)}.",
-            soft_wrap=True,
-        )
-    return final
-
-
-_COLOURS: Final = {"APPLIED": "green", "REJECTED": "red", "DEGRADED": "yellow"}
-
-
-def _show_receipt(receipt: Receipt) -> None:
-    _print_receipt(stderr.print, receipt)
-
-
-def _print_receipt(show: Callable[..., None], receipt: Receipt) -> None:
-    """Print a receipt as one line."""
-    colour = _COLOURS.get(receipt.status, "default")
-    parts = [format_instant(receipt.at), f"[{colour}]{receipt.status:<9}[/]", f"batch {receipt.batch}"]
-    if receipt.apply != AT_ONCE:
-        parts.append(receipt.apply)
-    if receipt.key_groups:
-        parts.append(f"key groups {receipt.key_groups:,}, keys {receipt.keys:,}")
-    if receipt.degraded:
-        parts.append(f"degraded key groups {', '.join(map(str, receipt.degraded))}")
-    if receipt.reason:
-        parts.append(escaped(receipt.reason))
-    show("  ".join(parts), soft_wrap=True)
-
-
 def _show_history(history: CommandHistory) -> None:
     console = Console(highlight=False)
     last = history.last
@@ -326,7 +267,7 @@ def _show_history(history: CommandHistory) -> None:
     title = f"{last.id}  {last.kind} {last.target}{version}  by {last.issued_by or '-'}"
     console.print(escaped(title), soft_wrap=True)
     for receipt in history.receipts:
-        _print_receipt(console.print, receipt)
+        print_receipt(console.print, receipt)
     if last.details:
         console.print(escaped(last.details), soft_wrap=True)
 
@@ -348,7 +289,7 @@ def _table(histories: list[CommandHistory]) -> Table:
             *map(escaped, texts),
             "" if receipt.version is None else str(receipt.version),
             escaped(receipt.issued_by),
-            f"[{_COLOURS.get(receipt.status, 'default')}]{receipt.status}[/]",
+            f"[{COLOURS.get(receipt.status, 'default')}]{receipt.status}[/]",
             str(receipt.batch),
             f"{receipt.key_groups:,}",
             f"{receipt.keys:,}",

@@ -127,6 +127,9 @@ class JobTarget(Protocol):
     def histories(self, step: str | None, kind: str | None, limit: int) -> list[CommandHistory]:
         """Return the newest histories, oldest first."""
 
+    def list_models(self) -> list[dict[str, Any]]:
+        """Return the models that the steps declare, each with its versions."""
+
     def list_states(self) -> list[dict[str, Any]]:
         """Return the steps, each with its states and number of keys."""
 

@@ -68,6 +68,10 @@ class _Options:
         int,
         typer.Option(metavar="N", min=1, help="The largest command to accept; larger ones are rejected."),
     ] = 1 << 20
+    max_model_mb: Annotated[
+        int,
+        typer.Option(metavar="MB", min=1, help="The largest model to load; larger ones are rejected."),
+    ] = 512
     max_held_bytes: Annotated[
         int,
         typer.Option(

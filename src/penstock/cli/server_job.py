@@ -148,7 +148,12 @@ class ServerJob:
         page = self._server.get(f"{self._path}/commands", step=step, kind=kind, limit=min(limit, 1000))
         return [CommandHistory(tuple(map(_receipt, one["receipts"]))) for one in page["items"]]
 
-    # -- state --
+    # -- models and state --
+
+    def list_models(self) -> list[dict[str, Any]]:
+        """Get the models and their versions."""
+        found: list[dict[str, Any]] = self._server.get(f"{self._path}/models")
+        return found
 
     def list_states(self) -> list[dict[str, Any]]:
         """Get the steps and states."""

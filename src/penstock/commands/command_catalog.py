@@ -21,8 +21,8 @@ CONTROL_FILE: Final = "control.json"
 class StepEntry(msgspec.Struct, frozen=True):
     """A step: the type of its keys, its states and settings, and the commands that it takes, with their scopes.
 
-    `payloads` describes the payloads of the commands, by the names of `payload_key`; `defaults` has the defaults of its
-    settings, as JSON values.
+    `models` are those that it declares. `payloads` describes the payloads of the commands, by the names of
+    `payload_key`; `defaults` has the defaults of its settings, as JSON values.
     """
 
     key_type: str
@@ -31,6 +31,7 @@ class StepEntry(msgspec.Struct, frozen=True):
     settings: tuple[str, ...]
     payloads: dict[str, Payload] = {}
     defaults: dict[str, Any] = {}
+    models: tuple[str, ...] = ()
 
 
 class CommandCatalog(msgspec.Struct, frozen=True):
@@ -67,4 +68,5 @@ def _step_entry(step: AcceptedStep) -> StepEntry:
             name: msgspec.to_builtins(one.default, str_keys=True, enc_hook=str)
             for name, one in step.settings.items()
         },
+        tuple(step.models),
     )

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.control.commands import DumpRequest
 from penstock.engine.command_validation import AcceptedStep, payload_decoder
+from penstock.models.orders import MODEL_ORDERS
 
 __all__ = ["SETTINGS", "Payload", "payload_key", "payload_of_type", "payloads_of"]
 
@@ -62,6 +63,8 @@ def payloads_of(step: AcceptedStep) -> dict[str, Payload]:
             )
         elif kind == "dump-state":
             found[kind] = payload_of_type(DumpRequest)
+        elif kind in MODEL_ORDERS:
+            found[kind] = payload_of_type(MODEL_ORDERS[kind])
         else:
             found[kind] = Payload("", "")
     return found

@@ -20,6 +20,7 @@ __all__ = [
     "commands_for_slot",
     "decode_commands",
     "encode_commands",
+    "keys_named",
 ]
 
 
@@ -124,6 +125,29 @@ def commands_for_slot(
         else:
             sets.append(command.id)
     return found
+
+
+def keys_named(commands: Iterable[SlotCommand]) -> tuple[list[Any], list[int]]:
+    """Return the keys that commands name, as in their JSON, and the key group of each."""
+    named: list[Any] = []
+    groups: list[int] = []
+    for admitted in commands:
+        if isinstance(admitted, PlainSets):
+            own = [one for one in admitted.commands if isinstance(one, PlainSet)]
+            named += [one.key for one in own]
+            groups += [one.key_group for one in own]
+            continue
+        if isinstance(admitted, CommandIdNotice) or admitted.refusal:
+            continue
+        target = admitted.command.target
+        if target.key is not None:
+            named.append(target.key)
+        elif target.keys is not None:
+            named += target.keys
+        else:
+            continue
+        groups += admitted.key_groups
+    return named, groups
 
 
 def _is_plain(command: Command) -> bool:

@@ -18,6 +18,7 @@ from penstock.control.admitted_commands import (
     PlainSet,
     PlainSets,
     SlotCommand,
+    keys_named,
 )
 from penstock.control.commands import DumpRequest
 from penstock.control.encoded_receipts import Applied
@@ -27,8 +28,10 @@ from penstock.engine.actions import Action, StandingCommands, action_of, standin
 from penstock.engine.command_validation import are_same_in_json, named_keys, payload_of
 from penstock.engine.control_emissions import Emissions
 from penstock.engine.function_instance import FunctionInstance
+from penstock.engine.model_commands import change_versions
 from penstock.engine.slot import Slot, SlotHeader, dead_letter_of, letter_of, report_of
 from penstock.engine.step import MAIN, StepResult
+from penstock.models.orders import MODEL_ORDERS
 from penstock.operators.error_reasons import reason_in_short, reason_of
 from penstock.operators.event_times import event_times
 from penstock.operators.functions import (
@@ -98,24 +101,7 @@ class CommandExecution:
 
     def expect(self, commands: Sequence[SlotCommand]) -> None:
         """Collect the keys that commands name, so that their states are loaded together."""
-        named: list[Any] = []
-        groups: list[int] = []
-        for admitted in commands:
-            if isinstance(admitted, PlainSets):
-                own = [one for one in admitted.commands if isinstance(one, PlainSet)]
-                named += [one.key for one in own]
-                groups += [one.key_group for one in own]
-                continue
-            if isinstance(admitted, CommandIdNotice) or admitted.refusal:
-                continue
-            target = admitted.command.target
-            if target.key is not None:
-                named.append(target.key)
-            elif target.keys is not None:
-                named += target.keys
-            else:
-                continue
-            groups += admitted.key_groups
+        named, groups = keys_named(commands)
         for key, group in zip(named_keys(named, self._core.key_type), groups, strict=True):
             if group in self._own:
                 self._named.setdefault(group, []).append(key)
@@ -357,6 +343,10 @@ class CommandExecution:
 
     def _built_in(self, admitted: AdmittedCommand) -> None:
         kind = admitted.command.kind
+        if kind in MODEL_ORDERS:
+            found = change_versions(admitted, self._binding, self._key_groups, first=self._first)
+            self.reports.extend(found)
+            return
         if kind == "trace":
             # Answered after the data of this micro-batch is processed.
             self.traced.append(admitted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,8 @@ import pyarrow as pa
 from penstock.control.admitted_commands import AdmittedCommand
 from penstock.control.commands import Command, CommandError, DumpRequest, short_reason
 from penstock.control.receipts import RecordPosition
+from penstock.models.model import Model
+from penstock.models.orders import MODEL_ORDERS, PinModel
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
 from penstock.state.history import TemporalState
 from penstock.state.key_groups import key_groups
@@ -52,16 +54,17 @@ _NOT_A_KEY: Final = (
     pa.ArrowException,
     msgspec.ValidationError,
 )
-# Built-in kinds that a step only accepts with a handler.
-_NEEDS_HANDLER: Final = ("load-model",)
+# The kinds on models that choose by key.
+_BY_KEY: Final = ("canary-model", "pin-model")
 
 
 @dataclass(frozen=True)
 class AcceptedStep:
     """The commands that one step accepts.
 
-    If `timed`, its records have an event time, so a command may be effective at an event time. A step without a key has
-    the key type null, and no states that a command can set.
+    `models` are those that it declares, by the name that commands use. If `timed`, its records have an event time, so a
+    command may be effective at an event time. A step without a key has the key type null, and no states that a command
+    can set.
     """
 
     step: str
@@ -71,6 +74,7 @@ class AcceptedStep:
     settings: Mapping[str, Setting[Any]]
     timed: bool
     has_cache: bool
+    models: Mapping[str, Model] = field(default_factory=dict)
 
     @functools.cached_property
     def kinds(self) -> dict[str, tuple[str, ...]]:
@@ -83,6 +87,10 @@ class AcceptedStep:
             found["set"] = tuple(scope for scope in found["set"] if scope == "step")
         if not self.has_cache:
             del found["clear-cache"]
+        if self.models:
+            found |= dict.fromkeys(MODEL_ORDERS, ("step",))
+        if pa.types.is_null(self.key_type):
+            found = {kind: scopes for kind, scopes in found.items() if kind not in _BY_KEY}
         for handler in self.handlers.values():
             found[handler.kind] = _HANDLER_SCOPES[handler.scope]
         return {kind: scopes for kind, scopes in found.items() if scopes}
@@ -223,6 +231,20 @@ class Accepting:
             self._check_read(command, step)
         elif command.kind == "dump-state":
             payload_of(command, DumpRequest)
+        elif command.kind in MODEL_ORDERS:
+            self._check_order(command, step)
+
+    def _check_order(self, command: Command, step: AcceptedStep) -> None:
+        order = payload_of(command, MODEL_ORDERS[command.kind])
+        if order.model not in step.models:
+            raise CommandError(
+                f"the step {step.step!r} has no model {order.model!r}; it has {', '.join(step.models)}"
+            )
+        if isinstance(order, PinModel):
+            try:
+                key_array(order.keys, step.key_type)
+            except _NOT_A_KEY as e:
+                raise CommandError(f"a key to pin is not of type {step.key_type}: {e}") from None
 
     def _check_read(self, command: Command, step: AcceptedStep) -> None:
         """Check values read from a file like those of a sender, but never quote the file: it may be confidential."""
@@ -266,7 +288,10 @@ class Accepting:
     def _check_time(self, command: Command, step: AcceptedStep) -> None:
         if command.effective_at is None:
             return
-        if command.kind in BUILT_IN_KINDS and command.kind not in ("set", "reload-config"):
+        is_built_in = command.kind in BUILT_IN_KINDS or (
+            command.kind in MODEL_ORDERS and command.kind not in step.handlers
+        )
+        if is_built_in and command.kind not in ("set", "reload-config"):
             raise CommandError(f"{command.kind!r} takes effect at the cut, not at an event time")
         if not step.timed:
             raise CommandError(
@@ -279,8 +304,8 @@ class Accepting:
 
 
 def _unknown(kind: str, who: str, kinds: Mapping[str, Any]) -> str:
-    if kind in _NEEDS_HANDLER:
-        return f"{who} has no handler for {kind!r}; write one with on_command({kind!r})"
+    if kind in MODEL_ORDERS:
+        return f"{who} declares no ps.Model that takes {kind!r}, and has no handler for it (on_command({kind!r}))"
     return f"{who} takes no command {kind!r}; it takes {', '.join(kinds)}"
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.engine.step import CONTROL_VERSION, StepCore
 from penstock.errors import StateError
+from penstock.models.bound_model import BoundModel
 from penstock.operators.watermarks import END_MS
 from penstock.state.cursor import Cursor
 from penstock.state.group_state import GroupState
@@ -80,7 +81,11 @@ class FunctionInstance:
                 state.restore(around.unions[name])
             self.states[name] = state
         self.cursor.timers = self.states.get(TIMERS)
-        self.shared_states: Final[dict[str, Any]] = dict(around.shared.bind(self.cursor))
+        self.models: Final = {
+            name: BoundModel(model, around.shared, self.cursor, core.model_place)
+            for name, model in core.models.items()
+        }
+        self.shared_states: Final[dict[str, Any]] = {**around.shared.bind(self.cursor), **self.models}
         for name, state in [*self.states.items(), *self.shared_states.items()]:
             if name not in (CONTROL_VERSION, TIMERS):
                 setattr(self.function, name, state)

@@ -22,6 +22,7 @@ from penstock.engine.command_execution import CommandExecution, KeptOnce
 from penstock.engine.function_instance import Clock, FunctionInstance, SlotContext
 from penstock.engine.group_emissions import DueTimers
 from penstock.engine.group_run import GroupRun
+from penstock.engine.model_commands import shown_versions
 from penstock.engine.slot import (
     REGISTER,
     SHARED,
@@ -39,6 +40,7 @@ from penstock.engine.step import MAIN, StepCore, StepResult
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
+from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.functions import Context, PartContext
 from penstock.operators.record_blocks import Block, DeadLetter
@@ -103,6 +105,7 @@ class SlotRun:
         self._unions: Final = Unions(tables.parts.load(UNIONS, whole_part), core.specs)
         self._standing = tables.parts.load(STANDING, _standing_of)
         self._plain: FunctionInstance | None = None
+        self._models: Final[list[FunctionInstance]] = []
         self._letters: list[DeadLetter] = []
         self._standing_applier: tuple[FunctionInstance | None, ApplyStanding | None] = (None, None)
         self._traced: list[AdmittedCommand] = []
@@ -335,6 +338,10 @@ class SlotRun:
     def _bind(self, *, checks_values: bool) -> FunctionInstance:
         """Return an instance of the function for data, for all key groups."""
         binding = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=checks_values)
+        for model in binding.models.values():
+            # Here, since the loss of a model is no fault of a record.
+            model.make_ready()
+        self._models.append(binding)
         if self._core.windows is not None:
             self._core.windows.begin(binding.shared_states, binding.states)
         return binding
@@ -387,6 +394,21 @@ class SlotRun:
                 continue
             size = len(msgspec.json.encode(value))
             found[name] = value if size <= _MAX_SETTING_BYTES else f"{size:,} bytes of JSON"
+        return found
+
+    def models(self) -> dict[str, Any]:
+        """Return the versions of each model that the step declares, by the name that commands use."""
+        binding = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=False)
+        return {model.model: shown_versions(model) for model in binding.models.values()}
+
+    def tallies(self) -> dict[str, dict[str, VersionTally]]:
+        """Return what the versions of each model have scored in this run, for those that have."""
+        found: dict[str, dict[str, VersionTally]] = {}
+        for binding in self._models:
+            for model in binding.models.values():
+                tallies = model.tally.take()
+                if tallies:
+                    add_tallies(found.setdefault(model.model, {}), tallies)
         return found
 
     @property

@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from penstock.base.declarations import declared_in
 from penstock.engine.emission_causes import Causes
+from penstock.models.bound_model import ModelPlace
+from penstock.models.model import Model
 from penstock.operators.functions import ProcessFunction, is_vectorised
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
@@ -100,7 +102,8 @@ class StepCore:
     In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
-    outputs in `timed` carry the event times of their records, those in `caused` what caused them.
+    outputs in `timed` carry the event times of their records, those in `caused` what caused them. `model_folder` has
+    the contents of models.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class StepCore:
         stamped: bool = False,
         timed: Collection[str] = (),
         caused: Collection[str] = (),
+        model_folder: str = "",
     ) -> None:
         self.step = step
         self.function = function
@@ -127,6 +131,8 @@ class StepCore:
         self.has_key: Final = not data.key.by_place
         self.states: Final[dict[str, KeyedState]] = declared_in(type(function), KeyedState)
         self.shared: Final = declared_shared(type(function))
+        self.models: Final = {name: one for name, one in self.shared.items() if isinstance(one, Model)}
+        self.model_place: Final = ModelPlace(model_folder, self.key_type)
         if stamped:
             # The version is a hidden state of each key and of the step, so it is stored like others.
             self.states[CONTROL_VERSION] = TemporalState(int)

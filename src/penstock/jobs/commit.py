@@ -35,10 +35,12 @@ from penstock.jobs.compile import CompiledJob
 from penstock.jobs.control_history import ControlHistory
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.metrics_recorder import Counted, MetricsRecorder, SlotCounts
+from penstock.jobs.model_queue import ModelQueue
 from penstock.jobs.phases import IntervalEnd
 from penstock.jobs.stream_lags import StreamLags
 from penstock.metrics.batch_metrics import Lag, Mode
 from penstock.metrics.latency import Percentiles, percentiles_of
+from penstock.models.tallies import VersionTally, add_tallies, scores_of
 from penstock.runtime.packed_rows import (
     DEAD_LETTERS,
     RECEIPT_COLUMNS,
@@ -63,7 +65,8 @@ class _StepCounts(msgspec.Struct):
     """The counts of each step from the start of the checkpoint up to a micro-batch.
 
     `settings` holds the current values of the settings that were set. `keys`, `state_bytes` (stored state) and `held`
-    (bytes of data that waits for a paused step) are by step and slot.
+    (bytes of data that waits for a paused step) are by step and slot. `models` has the versions of each model, and
+    `scores` what they have scored, by step and model.
     """
 
     batch: int = -1
@@ -72,6 +75,8 @@ class _StepCounts(msgspec.Struct):
     state_bytes: dict[str, dict[str, int]] = {}
     records: dict[str, int] = {}
     settings: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, dict[str, Any]]] = {}
+    scores: dict[str, dict[str, dict[str, VersionTally]]] = {}
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class RunServices:
-    """The services of a run besides its micro-batches: ownership of the checkpoint, dumps, and metrics.
+    """The services of a run besides its micro-batches: ownership of the checkpoint, dumps, models and metrics.
 
     `lags` knows how long records have been waiting. It and `progress` live as long as the run, so rescalings do not
     reset them.
@@ -172,6 +177,7 @@ class RunServices:
     recorder: MetricsRecorder
     lags: StreamLags = field(default_factory=StreamLags)
     progress: Progress = field(default_factory=Progress)
+    models: ModelQueue | None = None
 
 
 class BatchCommitter:
@@ -189,6 +195,7 @@ class BatchCommitter:
         self.ownership: Final = services.ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
         self.dumps: Final = services.dumps
+        self.models: Final = services.models
         self.recorder: Final = services.recorder
         self._spark: ProgressReader | None = None
         self._lags: Final = services.lags
@@ -313,6 +320,11 @@ class BatchCommitter:
                 by_step.setdefault(report.name, {})[str(report.partition)] = report.total
             elif report.kind == "settings":
                 counts.settings[report.name] = msgspec.json.decode(bytes(report.body))
+            elif report.kind == "models":
+                counts.models[report.name] = msgspec.json.decode(bytes(report.body))
+            elif report.kind == "scores":
+                if is_new:
+                    _add_scores(counts.scores.setdefault(report.name, {}), bytes(report.body))
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
@@ -403,6 +415,12 @@ class BatchCommitter:
             latency=percentiles_of(self.recorder.latest.totals.latency),
             mode=progress.mode,
         )
+
+
+def _add_scores(totals: dict[str, dict[str, VersionTally]], body: bytes) -> None:
+    """Add what a slot reports of the versions of its models."""
+    for model, tallies in scores_of(body).items():
+        add_tallies(totals.setdefault(model, {}), tallies)
 
 
 def _amounts(lag: Lag) -> dict[str, int]:

@@ -39,6 +39,7 @@ from penstock.errors import BindingError, JobDefinitionError
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin
 from penstock.jobs.known_topics import known_topics
 from penstock.jobs.settings import RunSettings
+from penstock.models.library import MODELS
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
@@ -192,6 +193,7 @@ def _plan(
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
+        model_folder=str(checkpoint.folder / MODELS),
         origin_sinks=_origin_sinks(job, bindings) if settings.checkpoint_interval_ms else frozenset(),
         replayed=keep_partitions(
             checkpoint, lineage, {name: known for name, known in partitions.items() if name in timed}
@@ -429,7 +431,9 @@ def _command_source(
         )
     max_bytes = settings.max_command_bytes
     fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
-    reader = CommandReader(place.plan, known[form], max_bytes, fetched)
+    reader = CommandReader(
+        place.plan, known[form], max_bytes, fetched, max_model_bytes=settings.max_model_mb << 20
+    )
     return BoundSource(COMMAND_NODE, source.log, reader)
 
 

@@ -27,6 +27,7 @@ from penstock.metrics.batch_metrics import (
     Totals,
 )
 from penstock.metrics.latency import Latency, add_latencies
+from penstock.models.tallies import scores_of
 from penstock.operators.window_step import WindowStep
 from penstock.runtime.packed_rows import DEAD_LETTERS, TIME, time_of
 from penstock.spark.progress import BatchProgress
@@ -69,6 +70,9 @@ class Counted:
     in_windows: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     without_window: dict[str, int] = field(default_factory=dict)
+    model_records: dict[str, int] = field(default_factory=dict)
+    model_failures: dict[str, int] = field(default_factory=dict)
+    model_seconds: dict[str, float] = field(default_factory=dict)
     watermarks: dict[str, dict[int, int]] = field(default_factory=dict)
     measured: TaskMeasurements = field(default_factory=TaskMeasurements)
     latency: dict[str, Latency] = field(default_factory=dict)
@@ -95,6 +99,8 @@ def count_reports(
             _add(sums[report.kind], report.name, report.total)
         elif report.kind == "records":
             by_slot.setdefault(report.name, []).append(report.total)
+        elif report.kind == "scores":
+            _add_scores(found, report.name, bytes(report.body))
         elif report.kind == TIME:
             watermark_ms = time_of(bytes(report.body)).watermark_ms
             if watermark_ms is not None:
@@ -297,6 +303,9 @@ class MetricsRecorder:
                 without_window=_sum(totals.without_window, found.without_window),
                 commands=_sum(totals.commands, found.commands),
                 latency=add_latencies(totals.latency, found.latency),
+                model_records=_sum(totals.model_records, found.model_records),
+                model_failures=_sum(totals.model_failures, found.model_failures),
+                model_seconds=_sum(totals.model_seconds, found.model_seconds),
             ),
         )
 
@@ -330,6 +339,16 @@ class MetricsRecorder:
         else:
             self._failed = False
             self._written_at = metrics.ended
+
+
+def _add_scores(found: Counted, step: str, body: bytes) -> None:
+    """Add what a slot of a step reports of the versions of its models."""
+    for model, tallies in scores_of(body).items():
+        for version, tally in tallies.items():
+            name = f"{step}/{model}/{version}"
+            _add(found.model_records, name, tally.records)
+            _add(found.model_failures, name, tally.failures)
+            found.model_seconds[name] = _plus(found.model_seconds.get(name, 0.0), tally.seconds)
 
 
 def _add(counts: dict[str, int], name: str, count: int) -> None:

@@ -231,6 +231,8 @@ class QueryRun:
                 query.stop()
                 raise failure
             committer.dumps.step()
+            if committer.models is not None:
+                committer.models.step()
             committer.refresh()
             self.hooks.on_progress(committer.progress)
         query.awaitTermination()

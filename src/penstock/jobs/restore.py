@@ -18,6 +18,7 @@ from penstock.checkpoints.ownership import locked
 from penstock.errors import CheckpointError, SnapshotError, StateMismatchError
 from penstock.jobs.compile import wanted_lineage
 from penstock.jobs.settings import RunSettings
+from penstock.models.library import MODELS
 from penstock.runtime.plan import JobPlan
 from penstock.savepoints.savepoints import place_of
 from penstock.savepoints.source_files import OWN_FOLDERS, is_beginning
@@ -120,8 +121,7 @@ def begin(job: JobDescription, settings: RunSettings, checkpoint: Checkpoint) ->
     _check_empty(checkpoint)
     checkpoint.save(_MARK_FILE, {"from": uri})
     keys = write_seed(snapshot, declared, lineage.parallelism, changes, checkpoint.seed)
-    if lineage.positions:
-        _restore_own_files(snapshot, checkpoint.folder)
+    _restore_own_files(snapshot, checkpoint.folder, with_sources=bool(lineage.positions))
     # Before the lineage is written, which may be on disk as soon as it has its name.
     sync_folder(checkpoint.folder)
     checkpoint.begin(lineage)
@@ -209,8 +209,11 @@ def _filled_folders(checkpoint: Checkpoint) -> list[Path]:
     return [folder for folder in folders if folder.exists()]
 
 
-def _restore_own_files(snapshot: Snapshot, folder: Path) -> None:
+def _restore_own_files(snapshot: Snapshot, folder: Path, *, with_sources: bool = True) -> None:
     for file in snapshot.manifest.files:
+        # Models belong to the state, the other files to the positions of the sources.
+        if not with_sources and not file.path.startswith(f"{MODELS}/"):
+            continue
         # Savepoints of earlier versions have these, too.
         if is_beginning(file.path):
             continue

@@ -31,6 +31,7 @@ from penstock.jobs.hindrances import check_room, convert_system_errors
 from penstock.jobs.intervals import changes_mode, check_cores
 from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import MetricsRecorder
+from penstock.jobs.model_queue import ModelQueue
 from penstock.jobs.outputs import check_outputs, start_new_outputs
 from penstock.jobs.query_run import QueryRun, RunHooks, do_nothing
 from penstock.jobs.replan import describe_pending, take_back_plan
@@ -43,6 +44,7 @@ from penstock.jobs.stream_lags import StreamLags
 from penstock.jobs.worker_output import WorkerOutput
 from penstock.machine.limits import LOCAL_HEAP_MB, cores
 from penstock.metrics.batch_metrics import BatchMetricsWriter
+from penstock.models.library import ModelLibrary
 from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import evolve, finish_rescaling
 from penstock.savepoints.snapshot_capture import Capture, capture
@@ -234,7 +236,9 @@ class JobRunner:
         progress = Progress()
         while True:
             dumps = DumpQueue(checkpoint, bound.lineage, self._settings.allowed, hooks.on_note)
-            services = RunServices(prepared.ownership, dumps, prepared.recorder, lags, progress)
+            services = RunServices(
+                prepared.ownership, dumps, prepared.recorder, lags, progress, self._model_queue(bound, hooks)
+            )
             in_real_time = bool(self._settings.checkpoint_interval_ms)
             committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)
             run = QueryRun(self._settings, session, committer, checkpoint, requests, stop, hooks, on_start)
@@ -249,6 +253,12 @@ class JobRunner:
                 return summary
             bound, on_start = self._rescale(run, request, prepared.events)
             prepared.recorder.bind(bound)
+
+    def _model_queue(self, bound: CompiledJob, hooks: RunHooks) -> ModelQueue:
+        settings = self._settings
+        library = ModelLibrary(bound.plan.model_folder, settings.allowed, settings.max_model_mb << 20)
+        steps = bound.plan.accepting.steps if bound.plan.graph.steps() else {}
+        return ModelQueue(library, {name: step.models for name, step in steps.items()}, hooks.on_note)
 
     def _start_details(
         self, bound: CompiledJob, state_note: str, epoch: int, aside: Path | None

@@ -14,6 +14,7 @@ from penstock.errors import JobDefinitionError
 from penstock.jobs.memory_shares import MemoryShares
 from penstock.metrics.addresses import metrics_address
 from penstock.metrics.batch_metrics import DEFAULT_METRICS_BYTES
+from penstock.models.library import DEFAULT_MAX_MODEL_BYTES
 from penstock.objects.allowed import AllowedPlaces
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 
@@ -23,6 +24,7 @@ __all__ = ["RunSettings"]
 _MIN_CHECKPOINT_INTERVAL_MS: Final = 500
 _LEAST: Final = {
     "max_command_bytes": 1,
+    "max_model_mb": 1,
     "receipts_mb": 1,
     "metrics_mb": 1,
     "log_mb": 1,
@@ -51,6 +53,7 @@ class RunSettings:
         master: the Spark master.
         strict: stop at the first record that cannot be processed, instead of writing it to the dead letters.
         max_command_bytes: the size limit of a command; larger ones are rejected.
+        max_model_mb: the size limit of a model that a command loads, in MiB; larger ones are rejected.
         max_held_bytes: how much data may wait for paused steps inside the job; beyond it data streams are not read.
         state_memory_mb: how much of the state of keyed steps each worker keeps in memory, in MiB; the rest is on its
             local disk, with 16 bytes per key in memory.
@@ -89,6 +92,7 @@ class RunSettings:
     master: str = "local[*]"
     strict: bool = False
     max_command_bytes: int = DEFAULT_MAX_BYTES
+    max_model_mb: int = DEFAULT_MAX_MODEL_BYTES >> 20
     max_held_bytes: int = 256 << 20
     state_memory_mb: int = DEFAULT_STATE_MEMORY_BYTES >> 20
     memory_mb: int | None = None

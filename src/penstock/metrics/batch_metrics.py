@@ -93,7 +93,8 @@ class Totals(msgspec.Struct, frozen=True):
     """Totals over all committed micro-batches of a run since it started. They only grow.
 
     `batches_within` has, for each of `BOUNDS_S`, the number of micro-batches in which the job worked for at most that
-    long. `latency` is by sink.
+    long. `latency` is by sink. What versions of models have scored, and how many scores failed, is by step, model and
+    version, with slashes between them; `model_seconds` is the time it took, summed over tasks.
     """
 
     batches: int = 0
@@ -109,6 +110,9 @@ class Totals(msgspec.Struct, frozen=True):
     without_window: dict[str, int] = {}
     commands: dict[str, int] = {}
     latency: dict[str, Latency] = {}
+    model_records: dict[str, int] = {}
+    model_failures: dict[str, int] = {}
+    model_seconds: dict[str, float] = {}
 
 
 class BatchMetrics(msgspec.Struct, frozen=True, kw_only=True):

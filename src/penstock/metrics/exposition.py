@@ -61,6 +61,16 @@ def _by_name(name: str, label: str, about: str, of: Callable[[Totals], Mapping[s
     return Metric(name, about, lambda job: [((k,), n) for k, n in of(job.metrics.totals).items()], (label,))
 
 
+def _by_version(name: str, about: str, of: Callable[[Totals], Mapping[str, float]]) -> Metric:
+    """Return a metric of the versions of models."""
+    return Metric(
+        name,
+        about,
+        lambda job: [(tuple(k.split("/")), n) for k, n in of(job.metrics.totals).items()],
+        ("step", "model", "version"),
+    )
+
+
 def _by_step(name: str, about: str, of: Callable[[StepBatchMetrics], float | None]) -> Metric:
     return Metric(name, about, lambda job: [((k,), of(s)) for k, s in job.metrics.steps.items()], ("step",))
 
@@ -138,6 +148,21 @@ METRICS: Final = (
         "outcome",
         "Finished commands by outcome: applied, degraded or rejected.",
         lambda totals: totals.commands,
+    ),
+    _by_version(
+        "penstock_model_records_total",
+        "Records that a version of a model scored, also in the shadow.",
+        lambda totals: totals.model_records,
+    ),
+    _by_version(
+        "penstock_model_failures_total",
+        "Records for which a version of a model had no usable score.",
+        lambda totals: totals.model_failures,
+    ),
+    _by_version(
+        "penstock_model_seconds_total",
+        "Time that a version of a model took to score, summed over tasks.",
+        lambda totals: totals.model_seconds,
     ),
     _one(
         "penstock_jvm_gc_seconds_total",
@@ -229,7 +254,7 @@ _LATENCY_HELP: Final = "How long outputs took from the source of their records t
 def families(jobs: Sequence[ExposedJob]) -> Iterator[Family]:
     """Yield the metrics of jobs with different names.
 
-    No label has more values than the jobs have streams, steps and sinks.
+    No label has more values than the jobs have streams, steps, sinks and versions of models.
     """
     histogram = HistogramMetricFamily(HISTOGRAM, _HISTOGRAM_HELP, labels=["job_name"])
     for job in jobs:

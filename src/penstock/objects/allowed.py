@@ -101,6 +101,10 @@ class AllowedPlaces:
             return read_web(place.uri, max_bytes)
         return read_object(place.uri, max_bytes)
 
+    def check_read(self, uri: str) -> None:
+        """Raise PlaceRefusedError for a place that is not allowed. The place itself is not looked at."""
+        _allowed(uri, self.read, _NOT_READ)
+
     def check_write(self, uri: str) -> None:
         """Raise PlaceRefusedError for a place that is not allowed. The place itself is not looked at."""
         _allowed(uri, self.write, _NOT_WRITTEN)

@@ -16,7 +16,11 @@ from penstock.control.admitted_commands import AdmittedCommand, commands_for_slo
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command, CommandError, CommandFormat, DumpRequest
 from penstock.control.receipts import RecordPosition
+from penstock.engine.command_validation import payload_of
 from penstock.engine.slot import Slot
+from penstock.models.library import DEFAULT_MAX_MODEL_BYTES, ModelLibrary
+from penstock.models.orders import MODEL_ORDERS
+from penstock.models.refusals import ModelRefusedError
 from penstock.operators.record_blocks import DeadLetter
 from penstock.records.schemas import record_type
 from penstock.runtime.packed_rows import (
@@ -53,6 +57,8 @@ class CommandReader:
     max_bytes: int
     fetched: FetchedFiles
     node: SourceNode = COMMAND_NODE
+    max_model_bytes: int = DEFAULT_MAX_MODEL_BYTES
+    examines_apart: bool = True
 
     def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the commands as packed Arrow batches. `now_ms` is when they were planned."""
@@ -122,6 +128,9 @@ class CommandReader:
 
         Raises CommandError for a place that is not allowed.
         """
+        if command.kind in MODEL_ORDERS:
+            self._check_model(command, place)
+            return command
         if command.kind not in ("reload-config", "dump-state"):
             return command
         payload: Any = msgspec.json.decode(command.payload)
@@ -137,6 +146,35 @@ class CommandReader:
             raise CommandError('the payload of reload-config must be {"from": "FILE or URI"}', command.id)
         content = self.fetched.json_of(uri, name, command.id)
         return msgspec.structs.replace(command, payload=msgspec.Raw(content))
+
+    def _check_model(self, command: Command, place: RecordPosition) -> None:
+        """Do for a command on a model what depends on the world: look at places, contents and times.
+
+        Raises CommandError with what is wrong; a replay gets the same answer. What is not valid is left to validation.
+        """
+        step = self.plan.accepting.steps.get(command.target.step)
+        if step is None or command.kind in step.handlers or command.kind not in step.kinds:
+            return
+        try:
+            order = payload_of(command, MODEL_ORDERS[command.kind])
+        except msgspec.MsgspecError:
+            return
+        declared = step.models.get(order.model)
+        if declared is None or order.version is None:
+            return
+
+        library = ModelLibrary(
+            self.plan.model_folder, self.fetched.allowed, self.max_model_bytes, isolated=self.examines_apart
+        )
+
+        def check() -> bytes:
+            try:
+                library.check(step.step, order, declared.spec)
+            except ModelRefusedError as e:
+                raise CommandError(str(e), command.id) from None
+            return b"null"
+
+        self.fetched.find_once(f"{place.partition}-{place.offset}", command.id, check)
 
 
 def _concerns(slot: Slot, admitted: AdmittedCommand) -> bool:

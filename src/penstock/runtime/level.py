@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.engine.slot import Slot, held_name
 from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult
 from penstock.errors import StateError
+from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block
 from penstock.operators.watermarks import WatermarkUpdate
@@ -148,7 +149,10 @@ class _Work:
 
 @dataclass
 class _OpenSlot:
-    """The state of a step in a slot, from `open` to `store`. `name` is that of the slot in the worker's cache."""
+    """The state of a step in a slot, from `open` to `store`. `name` is that of the slot in the worker's cache.
+
+    `tallies` is what the versions of each model have scored meanwhile.
+    """
 
     slot: Slot
     name: Hashable
@@ -156,6 +160,7 @@ class _OpenSlot:
     tables: SlotTables
     was_woken: bool = False
     has_swept: bool = False
+    tallies: dict[str, dict[str, VersionTally]] = field(default_factory=dict)
 
 
 class _StepRunner:
@@ -238,6 +243,8 @@ class _StepRunner:
         if slot.first and (run.changed_shared or work.wakes):
             settings = msgspec.json.encode(run.settings())
             yield counts_row("settings", self.node.step, 0, first, settings)
+            if self._core.models:
+                yield counts_row("models", self.node.step, 0, first, msgspec.json.encode(run.models()))
         held_before = run.header.held_bytes
         run.begin_data()
         if run.header.paused:
@@ -263,6 +270,9 @@ class _StepRunner:
             yield counts_row("records", self.node.step, run.records, first)
         for what, count in run.counts.items():
             yield counts_row(what, self.node.step, count, first)
+        if self._core.models:
+            for model, tallies in run.tallies().items():
+                add_tallies(self._opened.tallies.setdefault(model, {}), tallies)
         self.next_timer_ms = run.next_timer_ms
 
     def store(self) -> Iterator[PackedRow]:
@@ -271,6 +281,8 @@ class _StepRunner:
         if opened is None:
             return
         tables, first = opened.tables, opened.slot.key_groups[0]
+        if opened.tallies:
+            yield counts_row("scores", self.node.step, 0, first, msgspec.json.encode(opened.tallies))
         if tables.changed or opened.was_woken:
             yield counts_row("keys", self.node.step, tables.keys, first)
         if tables.changed:

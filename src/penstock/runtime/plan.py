@@ -23,6 +23,7 @@ from penstock.base.declarations import declared_in
 from penstock.engine.command_validation import AcceptedStep, Accepting
 from penstock.engine.slot import Slot
 from penstock.engine.step import StepCore, StepInput
+from penstock.models.model import Model
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.handlers import declared_handlers
@@ -89,7 +90,7 @@ class JobPlan:
     the partitions of each Kafka stream at the start of the job. `origin_sinks` are the sinks that take, in real time,
     the names by which records are known again. `replayed` is the micro-batch, in Spark's numbering,
     that was planned before and is repeated, with the partitions known at that time. With `in_real_time` the records of
-    a slot travel together, under its first key group.
+    a slot travel together, under its first key group. `model_folder` has the models that the job has fetched.
     """
 
     graph: Graph
@@ -105,6 +106,7 @@ class JobPlan:
     replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None
     in_real_time: bool = False
     origin_sinks: frozenset[str] = frozenset()
+    model_folder: str = ""
 
     def of_batch(self, number: int) -> JobPlan:
         """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""
@@ -207,7 +209,14 @@ class JobPlan:
         timed = [output for output in node.outputs if self.wants_times(Port(node.id, output))]
         caused = [output for output in node.outputs if self.wants_origins(Port(node.id, output))]
         return StepCore(
-            node.step, node.function, inputs, node.emitted, stamped=node.stamped, timed=timed, caused=caused
+            node.step,
+            node.function,
+            inputs,
+            node.emitted,
+            stamped=node.stamped,
+            timed=timed,
+            caused=caused,
+            model_folder=self.model_folder,
         )
 
     @functools.cached_property
@@ -293,7 +302,8 @@ class JobPlan:
 
 def _accepted(node: ProcessNode) -> AcceptedStep:
     function = type(node.function)
-    settings = {name: s for name, s in declared_shared(function).items() if isinstance(s, Setting)}
+    shared = declared_shared(function)
+    settings = {name: s for name, s in shared.items() if isinstance(s, Setting)}
     has_key = not node.key.by_place
     return AcceptedStep(
         step=node.step,
@@ -304,4 +314,5 @@ def _accepted(node: ProcessNode) -> AcceptedStep:
         timed=node.edges[-1].time is not None,
         has_cache=function.clear_cache is not ProcessFunction.clear_cache
         or bool(declared_in(function, TransientField)),
+        models={one.model: one for one in shared.values() if isinstance(one, Model)},
     )

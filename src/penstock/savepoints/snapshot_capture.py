@@ -16,7 +16,7 @@ from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.seed import SlotReader, read_seed
 from penstock.runtime.slots import first_key_groups
 from penstock.savepoints.captured_tables import assemble
-from penstock.savepoints.source_files import OvertakenError, copy_own_files, copy_topic_ids
+from penstock.savepoints.source_files import OvertakenError, copy_models, copy_own_files, copy_topic_ids
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.snapshot_writer import Contents
 from penstock.snapshots.stores import open_store
@@ -41,7 +41,7 @@ class Capture:
     """What to capture, and where to: `batch` is the micro-batch, None the newest committed one.
 
     Unless `keeps_files` is off, a savepoint includes the files and journals of the sources, and a dump the identities
-    of their Kafka topics.
+    of their Kafka topics; both include the models that the state refers to.
     """
 
     kind: SnapshotKind
@@ -87,7 +87,8 @@ def _capture_batch(
         positions = positions_of(checkpoint, lineage, number)
         files = copy_own_files(checkpoint.folder, positions, open_store(wanted.uri))
     elif wanted.keeps_files:
-        files = copy_topic_ids(checkpoint.folder, open_store(wanted.uri))
+        store = open_store(wanted.uri)
+        files = (*copy_topic_ids(checkpoint.folder, store), *copy_models(checkpoint.folder, store))
     contents = Contents(
         kind=wanted.kind,
         id=wanted.id or f"{lineage.job}-{number}",

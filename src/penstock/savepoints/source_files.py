@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import IO, Any, Final
 
 from penstock.errors import CheckpointError
+from penstock.models.library import MODELS
 from penstock.snapshots.manifest import FileEntry
 from penstock.snapshots.snapshot_writer import write_file
 from penstock.snapshots.stores import Store
@@ -17,6 +18,7 @@ from penstock.sources.stored_topics import TOPIC_FILES
 __all__ = [
     "OWN_FOLDERS",
     "OvertakenError",
+    "copy_models",
     "copy_own_files",
     "copy_topic_ids",
     "is_beginning",
@@ -25,7 +27,7 @@ __all__ = [
 
 SOURCES: Final = "sources"
 FETCHED: Final = "fetched"
-OWN_FOLDERS: Final = (SOURCES, FETCHED)
+OWN_FOLDERS: Final = (SOURCES, FETCHED, MODELS)
 """The folders that a checkpoint keeps besides states, which a savepoint includes."""
 
 
@@ -75,7 +77,15 @@ def copy_own_files(folder: Path, positions: dict[str, Any], store: Store) -> tup
     for path in _paths(folder / FETCHED):
         with contextlib.suppress(FileNotFoundError):
             written.append(write_file(store, str(path.relative_to(folder)), path.read_bytes()))
-    return tuple(written)
+    return (*written, *copy_models(folder, store))
+
+
+def copy_models(folder: Path, store: Store) -> tuple[FileEntry, ...]:
+    """Copy the models that the versions in the state refer to, and what was found on them. They never change."""
+    return tuple(
+        write_file(store, str(path.relative_to(folder)), path.read_bytes())
+        for path in _paths(folder / MODELS)
+    )
 
 
 def copy_topic_ids(folder: Path, store: Store) -> tuple[FileEntry, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from penstock.base.durable import make_folder, sync_folder
+from penstock.base.durable import write_once
 from penstock.control.commands import CommandError
 from penstock.errors import ExternalSystemError
 from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
@@ -47,7 +46,7 @@ class FetchedFiles:
         Raises ExternalSystemError when the cause is not what the command names: memory, file handles, or the
         checkpoint's disk are exhausted.
         """
-        return self._find_once(
+        return self.find_once(
             place, command_id, lambda: _as_json(uri, self.allowed.content(uri, self.max_bytes))
         )
 
@@ -58,15 +57,20 @@ class FetchedFiles:
             self.allowed.check_write(uri)
             return b"null"
 
-        self._find_once(place, command_id, check)
+        self.find_once(place, command_id, check)
 
-    def _find_once(self, place: str, command_id: str, found: Callable[[], bytes]) -> bytes:
-        """Return what was found for a command the first time."""
+    def find_once(self, place: str, command_id: str, found: Callable[[], bytes]) -> bytes:
+        """Return the JSON that was found for a command (its place and id) the first time. A replay gets the same.
+
+        `found` may raise CommandError, PlaceRefusedError or ExternalSystemError, which counts as found, too. Raises
+        CommandError with its message.
+        """
         name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
         kept = Path(self.folder) / f"{name}.json"
         try:
             if not kept.exists():
-                _keep(kept, _outcome(found))
+                # The first task decides what a replay sees.
+                write_once(kept, _outcome(found))
                 self._forget()
             stored = kept.read_bytes()
         except (OSError, MemoryError) as e:
@@ -95,22 +99,6 @@ class FetchedFiles:
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest_s:
                     path.unlink()
-
-
-def _keep(kept: Path, outcome: bytes) -> None:
-    make_folder(kept.parent)
-    new = kept.with_name(f".{kept.stem}-{uuid.uuid4().hex}")
-    try:
-        with new.open("wb") as file:
-            file.write(outcome)
-            file.flush()
-            os.fsync(file.fileno())
-        # The first task decides what a replay sees.
-        with contextlib.suppress(FileExistsError):
-            os.link(new, kept)
-        sync_folder(kept.parent)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _outcome(found: Callable[[], bytes]) -> bytes:

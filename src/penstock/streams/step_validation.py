@@ -6,6 +6,8 @@ import pyarrow as pa
 
 from penstock.base.declarations import declared_in
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.models.model import Model
+from penstock.models.orders import MODEL_ORDERS
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.handlers import declared_handlers
 from penstock.operators.keys import KeySelector
@@ -75,12 +77,30 @@ def check_states(function: ProcessFunction, step: str) -> None:
             shared.check()
         except SchemaError as e:
             raise SchemaError(f"{name!r} of step {step!r}: {e}") from e
-    declared_handlers(type(function))
+    _check_models(function, step)
     for name, value in vars(function).items():
         if isinstance(value, KeyedState | Setting | BroadcastState | TransientField):
             raise JobDefinitionError(
                 f"Step {step!r} sets its state {name!r} on the instance; declare it in the body of the class "
                 f"{type(function).__name__}."
+            )
+
+
+def _check_models(function: ProcessFunction, step: str) -> None:
+    """Raise JobDefinitionError when two models have one name, or a handler takes a command that changes models."""
+    kind = type(function)
+    models = [found for found in declared_shared(kind).values() if isinstance(found, Model)]
+    names = [found.model for found in models]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise JobDefinitionError(
+            f"Step {step!r} declares two models {twice!r}; commands could not tell them apart. Give one another name."
+        )
+    for handler in declared_handlers(kind).values():
+        if models and handler.kind in MODEL_ORDERS:
+            raise JobDefinitionError(
+                f"{kind.__name__}.{handler.method} handles the command {handler.kind!r}, which changes the versions of "
+                f"the models of step {step!r}; choose another kind."
             )
 
 

@@ -108,6 +108,8 @@ class BatchRunner:
         self.allow_read: Sequence[str] = ()
         self.allow_write: Sequence[str] = ()
         self.max_command_bytes = DEFAULT_MAX_BYTES
+        self.model_store: Any = None
+        self.examines_models_apart = False
         self._cache = SlotCache()
         self._open: dict[tuple[str, int], Level] = {}
 
@@ -201,7 +203,9 @@ class BatchRunner:
     def _read_commands(self, partition: str, start: int, raw: Sequence[bytes]) -> list[PackedRow]:
         allowed = AllowedPlaces.of(self.allow_read, self.allow_write)
         fetched = FetchedFiles(self.fetched_folder, 1 << 20, allowed)
-        reader = CommandReader(self.plan, "json", self.max_command_bytes, fetched)
+        reader = CommandReader(
+            self.plan, "json", self.max_command_bytes, fetched, examines_apart=self.examines_models_apart
+        )
         offsets = pa.array(range(start, start + len(raw)), pa.int64())
         return _rows(reader.batches([SourceChunk(partition, offsets, raw=pa.array(raw, pa.binary()))]))
 

@@ -6,7 +6,7 @@ import datetime as dt
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import msgspec
 
@@ -15,7 +15,7 @@ from penstock.base.instants import MILLISECOND, milliseconds_of
 from penstock.bindings.types import FilesBinding
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.command_target import check_known, parse_target
-from penstock.control.commands import Apply, Command
+from penstock.control.commands import Command
 from penstock.control.receipts import Receipt
 from penstock.errors import JobDefinitionError, UnknownIdError
 from penstock.operators.record_blocks import DeadLetter
@@ -25,6 +25,7 @@ from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_report import batch_report
 from penstock.testing.batch_runner import NOW, BatchRunner
+from penstock.testing.command_fields import CommandFields
 from penstock.testing.replay import check_replay
 from penstock.testing.source_chunks import check_records
 from penstock.testing.state_view import key_of, values_by_key
@@ -33,17 +34,6 @@ if TYPE_CHECKING:
     from penstock.testing.saved_states import Savepoint
 
 __all__ = ["CommandFields", "JobHarness"]
-
-
-class CommandFields(TypedDict, total=False):
-    """The optional fields of a command, in addition to kind, target and payload; see `Command`."""
-
-    id: str
-    version: int
-    issued_by: str
-    effective_at: dt.datetime
-    expires_at: dt.datetime
-    apply: Apply
 
 
 class _Batch(msgspec.Struct):
@@ -202,6 +192,26 @@ class JobHarness:
         check_known(command, catalog)
         self.send(COMMANDS, msgspec.json.encode(command))
         return command.id
+
+    def load_model(self, step: str, model: str, version: str, content: bytes, **fields: Any) -> str:
+        """Send a command that loads a version of a model, whose content the test has; return the command's id.
+
+        >>> run.load_model("count", "fraud", "1", b"model", format="onnx")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+        penstock.errors.CommandRefusedError: The step declares no model.
+
+        Args:
+            step: the step that declares the model.
+            model: the name of the model.
+            version: the name of the new version.
+            content: the content of the model's file.
+            fields: the other fields of the payload: format (`onnx`, `skops`, `safetensors` or `arrow`), and perhaps
+                metadata and sample.
+
+        """
+        from penstock.testing.model_store import load_order
+
+        return self.send_command("load-model", step, load_order(self.runner, model, version, content, fields))
 
     def run_batch(self) -> BatchOutcome:
         """Run a micro-batch on everything sent since the last one, at the current time of the clock.

@@ -23,6 +23,7 @@ from penstock.snapshots.snapshot_writer import Contents
 from penstock.snapshots.stores import open_store
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
+from penstock.testing.model_store import models_in, put_models
 
 __all__ = ["Savepoint", "begin_from", "read_slots_of", "rescale_runner", "scratch_folder", "take_savepoint"]
 
@@ -69,6 +70,7 @@ def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
         tables=(),
         positions=positions,
         steps={name: msgspec.to_builtins(step) for name, step in state.steps.items()},
+        files=models_in(runner, open_store(place)),
     )
     return assemble(place, contents, state, lambda node, reader: read_slots_of(runner, node, reader))
 
@@ -104,6 +106,7 @@ def begin_from(runner: BatchRunner, place: str, *, allow_non_restored_state: boo
             for slot, share in runner.plan.slot_of.items():
                 entries = MemoryEntries(runner.states.setdefault((node.id, slot), {}))
                 take_over(seed_folder(Path(folder), node.id, share.key_groups[0]), entries)
+    put_models(runner, snapshot.manifest, snapshot.store)
     runner.has_seed = True
     return snapshot.manifest
 

@@ -184,6 +184,7 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
         watch=lambda query: None,
         refresh=lambda: None,
         failure=lambda: None,
+        models=None,
         dumps=SimpleNamespace(step=lambda: None),
         bounds=SimpleNamespace(are_outdated=False),
     )

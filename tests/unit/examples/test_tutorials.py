@@ -14,6 +14,7 @@ PAGES = {
     "dynamic_rules": ["dynamic_rules/rules_job.py"],
     "feature_flags": ["feature_flags/flags_job.py"],
     "video_quality": ["video_quality/quality_job.py", "video_quality/wider_job.py"],
+    "fraud_scoring": ["fraud_scoring/fraud_job.py", "fraud_scoring/train.py"],
     "windows": ["wordcount/batch_job.py", "wordcount/windowed_job.py", "sessions/sessions_job.py"],
 }
 

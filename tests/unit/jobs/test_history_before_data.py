@@ -142,6 +142,7 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
         watch=lambda query: None,
         refresh=lambda: None,
         failure=lambda: None,
+        models=None,
         dumps=SimpleNamespace(step=lambda: None),
         bounds=SimpleNamespace(are_outdated=False),
     )

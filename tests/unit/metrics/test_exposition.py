@@ -46,6 +46,9 @@ def metrics(**more: Any) -> BatchMetrics:
             without_window={"count": 5},
             commands={"applied": 6, "degraded": 0, "rejected": 1},
             latency={"out": Latency((0, 80, 0, 8), 0.25, 0.0025)},
+            model_records={"count/fraud/2": 70},
+            model_failures={"count/fraud/2": 8},
+            model_seconds={"count/fraud/2": 0.75},
         ),
     }
     return metrics_of_batch(41, ENDED - dt.timedelta(seconds=2), 2.0, **(found | more))
@@ -72,6 +75,7 @@ def test_every_metric_has_a_value() -> None:
     assert value(found, "penstock_batch_running_seconds") == 0.25
     assert value(found, "penstock_records_in_total", stream="visits") == 100
     assert value(found, "penstock_commands_total", outcome="applied") == 6
+    assert value(found, "penstock_model_failures_total", step="count", model="fraud", version="2") == 8
     assert value(found, "penstock_lag_seconds", stream="visits") == 4.5
     assert value(found, "penstock_lag_records", stream="other") == 7
     assert value(found, "penstock_step_state_bytes", step="count") == 1000
@@ -159,6 +163,7 @@ def test_names_follow_the_rules() -> None:
             "outcome",
             "process",
             "job_id",
+            "model",
             "version",
             "mode",
         }

@@ -37,7 +37,7 @@ UNFIT: dict[str, tuple[bytes, str]] = {
         command("set", {"limit": 5}, key=1, effective_at="2026-11-21T00:00:00Z"),
         "has no history",
     ),
-    "a hook without a handler": (command("load-model", {}), "no handler for 'load-model'"),
+    "a hook without a handler": (command("load-model", {}), "declares no ps.Model that takes 'load-model'"),
     "a file that the job may not read": (
         command("reload-config", {"from": "/nowhere/at/all.json"}),
         "may not read",

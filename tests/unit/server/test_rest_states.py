@@ -14,6 +14,7 @@ import pytest
 from rest_support import RestPlace
 from rooms_job import snapshot
 
+from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
 from penstock.errors import ExternalSystemError
 from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
@@ -35,6 +36,24 @@ def committed(place: RestPlace) -> str:
     (checkpoint.spark_folder / "commits").mkdir()
     (checkpoint.spark_folder / "commits" / "0").write_text("v1")
     return job_id
+
+
+def test_models_are_listed_with_their_versions(place: RestPlace) -> None:
+    """As the job's checkpoint has them; they hold nothing of its records."""
+    job_id = place.submit()
+    folder = place.begin(job_id).folder
+    steps = {"score": StepEntry("string", {}, (), (), models=("fraud",))}
+    (folder / CONTROL_FILE).write_bytes(msgspec.json.encode(CommandCatalog("rooms", "", steps)))
+    about = {"format": "onnx", "sha256": "ab", "uri": "/m", "metadata": {"auc": 0.9}, "changed_by": "ann"}
+    versions = {"score": {"fraud": {"1": {"status": "SERVING", **about}}}}
+    scores = {"score": {"fraud": {"1": {"records": 4, "failures": 1, "seconds": 0.002}}}}
+    counts = {"batch": 0, "models": versions, "scores": scores}
+    (folder / "counts.json").write_bytes(msgspec.json.encode(counts))
+    (model,) = place.ask("GET", f"/v1/jobs/{job_id}/models", Role.VIEWER).json()
+    (version,) = model["versions"]
+    assert (model["step"], model["model"], version["status"]) == ("score", "fraud", "SERVING")
+    assert (version["records"], version["failures"], version["ms"]) == (4, 1, 500.0)
+    assert version["metadata"] == {"auc": 0.9}
 
 
 def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -> None:

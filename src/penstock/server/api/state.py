@@ -1,4 +1,4 @@
-"""Routes for state: the states of a job's steps, key by key, and dumps to download."""
+"""Routes for state: the states and models of a job's steps, keys with their values, and dumps to download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.server.api.models import DumpRequest, Page
 from penstock.server.api.routes import LARGEST, After, Asker, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN, Operation
 from penstock.server.service.service import Dump
-from penstock.server.service.view_resources import StateStep
+from penstock.server.service.view_resources import Model, StateStep
 
 __all__ = ["router"]
 
@@ -30,6 +30,15 @@ DumpId = Annotated[str, Path(pattern=ID_PATTERN, description="The id of a dump."
 def list_state(job_id: JobId, reader: Reader) -> list[StateStep]:
     """List the steps of a job with their states and numbers of keys."""
     return reader.states(job_id)
+
+
+@router.get("/jobs/{job_id}/models", summary="List the models of a job", openapi_extra=needs(Role.VIEWER))
+def list_models(job_id: JobId, reader: Reader) -> list[Model]:
+    """List the models that the steps of a job declare, with their versions and what these have scored.
+
+    Commands change them: `POST /jobs/{job_id}/commands`.
+    """
+    return reader.models(job_id)
 
 
 # Values may contain anything, so viewers may not read them.

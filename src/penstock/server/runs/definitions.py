@@ -50,6 +50,7 @@ class JobSettings(pydantic.BaseModel):
     master: str = "local[*]"
     strict: bool = False
     max_command_bytes: int = RunSettings.max_command_bytes
+    max_model_mb: int = RunSettings.max_model_mb
     max_held_bytes: int = RunSettings.max_held_bytes
     state_memory_mb: int = RunSettings.state_memory_mb
     memory_mb: int | None = None

@@ -1,0 +1,246 @@
+"""The command line of models: `penstock models` and its commands. None of them needs Spark."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.table import Table
+
+from penstock.cli.command_sending import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
+from penstock.cli.job_target import JobTarget, Patience
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
+from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
+from penstock.errors import CommandRefusedError, JobDefinitionError
+
+__all__ = ["models_app"]
+
+models_app = typer.Typer(
+    help="List the models of jobs, and bring versions of them in.", no_args_is_help=True, add_completion=False
+)
+
+
+class ModelFormat(enum.StrEnum):
+    """The formats of models."""
+
+    onnx = "onnx"
+    skops = "skops"
+    safetensors = "safetensors"
+    arrow = "arrow"
+
+
+class Change(enum.StrEnum):
+    """The steps in the life of a version."""
+
+    validate = "validate"
+    shadow = "shadow"
+    canary = "canary"
+    promote = "promote"
+    roll_back = "roll-back"
+    pin = "pin"
+    retire = "retire"
+
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The name of the model.")]
+StepOption = Annotated[
+    str | None,
+    typer.Option(metavar="STEP", help="The step, if several declare a model of that name."),
+]
+_COLUMNS: Final = (
+    "step",
+    "model",
+    "version",
+    "status",
+    "records",
+    "failures",
+    "ms/1000",
+    "agreement",
+    "drift",
+    "changed by",
+)
+
+
+@models_app.command("list")
+@asks_server()
+def list_command(
+    servers: Servers,
+    job: JobArgument,
+    output: OutputOption = Output.text,
+) -> None:
+    """List the models of a job with their versions, and what these have scored."""
+    with servers.job(job) as target:
+        found = target.list_models()
+    if output is Output.json:
+        print_json(found)
+        return
+    table = Table(*_COLUMNS)
+    for model in found:
+        for one in model["versions"] or [None]:
+            table.add_row(escaped(model["step"]), escaped(model["model"]), *_shown(one))
+    stdout.print(table)
+
+
+def _shown(version: dict[str, Any] | None) -> list[str]:
+    if version is None:
+        return []
+    status = version["status"]
+    if version["share"]:
+        status += f" {version['share']:.0%}"
+    if version["pinned"]:
+        status += f" +{version['pinned']} pinned"
+    return [
+        escaped(version["version"]),
+        status,
+        f"{version['records']:,}",
+        f"{version['failures']:,}",
+        _number(version["ms"], ".2f"),
+        _number(version["agreement"], ".2%"),
+        _number(version["drift"], ".3f"),
+        escaped(version["changed_by"]),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+@models_app.command()
+@asks_server(NOT_SENT_CODE)
+def load(
+    servers: Servers,
+    job: JobArgument,
+    model: ModelArgument,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The name of the new version.")],
+    uri: Annotated[str, typer.Argument(metavar="URI", help="A file or object that the job may read.")],
+    form: Annotated[ModelFormat, typer.Option("--format", help="The format of the model.")],
+    sha256: Annotated[
+        str | None,
+        typer.Option(metavar="HEX", help="The SHA-256 of the content. Default: that of the file here."),
+    ] = None,
+    metadata: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What to keep with the version: a JSON object.")
+    ] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A JSON file with inputs and expected outputs, by column."),
+    ] = None,
+    step: StepOption = None,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = 60.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Load a version of a model into a job. The job fetches and examines it beside its work.
+
+    Exit codes as for penstock control send.
+    """
+    payload: dict[str, Any] = {"version": version, "uri": uri, "format": form.value}
+    path = Path(uri)
+    if "://" not in uri:
+        payload["uri"] = str(path.absolute())
+    if sha256 is None:
+        if "://" in uri or not path.is_file():
+            raise CommandRefusedError(
+                f"{uri} is no file here, so --sha256 must give the hash of its content."
+            )
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    payload["sha256"] = sha256
+    if metadata is not None:
+        payload["metadata"] = _object("--metadata", metadata.encode())
+    if sample is not None:
+        payload["sample"] = _object(f"--sample {sample}", _content(sample))
+    with servers.job(job) as target:
+        _send(target, "load-model", model, step, payload, Patience(timeout, wait=wait), output)
+
+
+@models_app.command()
+@asks_server(NOT_SENT_CODE)
+def change(
+    servers: Servers,
+    job: JobArgument,
+    what: Annotated[Change, typer.Argument(metavar="CHANGE", help=", ".join(Change))],
+    model: ModelArgument,
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="VERSION", help="The version; roll-back and pin may go without."),
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="canary: the share of the keys, above 0 up to 1.")
+    ] = None,
+    keys: Annotated[str | None, typer.Option(metavar="JSON", help="pin: the keys as a JSON array.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="roll-back: why.")] = None,
+    step: StepOption = None,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = 60.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Change the status of a version of a model: a step in its life.
+
+    Exit codes as for penstock control send.
+    """
+    needs: dict[Change, tuple[str, Any]] = {
+        Change.canary: ("share", share),
+        Change.pin: ("keys", keys),
+        Change.roll_back: ("reason", reason),
+    }
+    payload: dict[str, Any] = {} if version is None else {"version": version}
+    for one, (name, value) in needs.items():
+        if value is not None and one is not what:
+            raise JobDefinitionError(f"--{name} goes with {one.value} only, not with {what.value}.")
+        if one is what and value is not None:
+            payload[name] = msgspec.json.decode(value) if one is Change.pin and _is_json(value) else value
+    if version is None and what not in (Change.roll_back, Change.pin):
+        raise JobDefinitionError(f"{what.value} needs a VERSION.")
+    with servers.job(job) as target:
+        _send(target, f"{what.value}-model", model, step, payload, Patience(timeout, wait=wait), output)
+
+
+def _send(
+    target: JobTarget,
+    kind: str,
+    model: str,
+    step: str | None,
+    payload: dict[str, Any],
+    patience: Patience,
+    output: Output,
+) -> None:
+    found = _step_of(target, model, step)
+    whole = msgspec.Raw(msgspec.json.encode({"model": model, **payload}))
+    send_and_wait(target, new_draft(kind, found, whole), patience, output)
+
+
+def _step_of(target: JobTarget, model: str, step: str | None) -> str:
+    """Return the step that declares a model. Raises CommandRefusedError unless it is one."""
+    models = target.list_models()
+    steps = [found["step"] for found in models if found["model"] == model and step in (None, found["step"])]
+    if len(steps) != 1:
+        known = ", ".join(f"{found['model']} of {found['step']}" for found in models) or "none"
+        what = "several steps declare" if steps else "no step declares"
+        raise CommandRefusedError(f"{what.capitalize()} a model {model!r}; the job has {known}. See --step.")
+    return str(steps[0])
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise CommandRefusedError(f"--sample {path} cannot be read ({e.strerror or e}).") from None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        raise CommandRefusedError(f"--keys is no JSON array: {text}") from None
+    return True
+
+
+def _object(name: str, data: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.MsgspecError as e:
+        raise CommandRefusedError(f"{name} is no JSON object ({e}).") from None

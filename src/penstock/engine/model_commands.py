@@ -1,0 +1,69 @@
+"""Model commands: carry out a step in the life of a model's version in a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.control.admitted_commands import AdmittedCommand
+from penstock.control.commands import Command
+from penstock.control.receipts import Report
+from penstock.engine.command_validation import named_keys, payload_of
+from penstock.engine.function_instance import FunctionInstance
+from penstock.engine.slot import report_of
+from penstock.models.bound_model import BoundModel
+from penstock.models.orders import MODEL_ORDERS, PinModel, RollBackModel, ValidateModel
+from penstock.models.refusals import ModelRefusedError
+
+__all__ = ["change_versions", "shown_versions"]
+
+
+def change_versions(
+    admitted: AdmittedCommand, binding: FunctionInstance, key_groups: Sequence[int], *, first: bool
+) -> list[Report]:
+    """Carry out a command on the versions of a model, in all slots alike; return the reports of this one.
+
+    `first` is whether it is the first slot of its step, which reports refusals and details for all.
+    """
+    try:
+        details = _change(admitted.command, binding)
+    except ModelRefusedError as e:
+        return [report_of(admitted, "refused", str(e), alone=True)] if first else []
+    replies = [(None, details)] if first else []
+    return [report_of(admitted, "applied", key_groups=list(key_groups), replies=replies)]
+
+
+def _change(command: Command, binding: FunctionInstance) -> dict[str, Any]:
+    """Change the versions, and return what has changed. Raises ModelRefusedError when they do not allow it."""
+    order = payload_of(command, MODEL_ORDERS[command.kind])
+    model = next(found for found in binding.models.values() if found.model == order.model)
+    if isinstance(order, PinModel):
+        order = msgspec.structs.replace(order, keys=named_keys(order.keys, binding.core.key_type))
+    changes = model.change(order, command.issued_by)
+    binding.cursor.undo.clear()
+    if isinstance(order, ValidateModel):
+        # It may score at a later cut, which then need not wait for it.
+        model.preload(order.version)
+    statuses = {name: None if version is None else version.status for name, version in changes.items()}
+    details = {"model": order.model, "versions": statuses}
+    reason = order.reason if isinstance(order, RollBackModel) else ""
+    return details | ({"reason": reason} if reason else {})
+
+
+def shown_versions(model: BoundModel) -> dict[str, dict[str, Any]]:
+    """Return the versions of a model as plain values, for people."""
+    return {
+        name: {
+            "status": version.status,
+            "format": version.format,
+            "sha256": version.sha256,
+            "uri": version.uri,
+            "metadata": msgspec.json.decode(version.metadata),
+            "changed_by": version.changed_by,
+        }
+        | ({"share": version.share} if version.share else {})
+        | ({"pinned": len(version.pinned)} if version.pinned else {})
+        for name, version in model.items()
+    }

@@ -1,0 +1,73 @@
+"""The model queue: fetch and examine the models that commands have loaded, beside the running job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.models.library import ModelLibrary, Reference
+from penstock.models.model import Model
+
+__all__ = ["ModelQueue"]
+
+
+class ModelQueue:
+    """The queue of a job's models, in its library: one after the other, in a thread beside the job.
+
+    So a command that validates a version finds what there is to know. One that comes before waits in the task that
+    reads it, which then does the same. `models` has the declared models of each step by name; `on_note` gets a sentence
+    about each version.
+    """
+
+    def __init__(
+        self,
+        library: ModelLibrary,
+        models: Mapping[str, Mapping[str, Model]],
+        on_note: Callable[[str], None],
+    ) -> None:
+        self._library: Final = library
+        self._models: Final = {step: found for step, found in models.items() if found}
+        self._on_note: Final = on_note
+        self._seen: Final[set[str]] = set()
+        self._running: threading.Thread | None = None
+        self._notes: Final[list[str]] = []
+
+    def step(self) -> bool:
+        """Begin with the next version, or tell what became of the last one; return whether any is left."""
+        if not self._models:
+            return False
+        if self._running is not None:
+            if self._running.is_alive():
+                return True
+            self._running = None
+            while self._notes:
+                self._on_note(self._notes.pop(0))
+        for name, reference in self._library.references(self._seen):
+            self._seen.add(name)
+            declared = self._models.get(reference.step, {}).get(reference.order.model)
+            if declared is not None and not self._library.is_examined(reference, declared.spec):
+                self._running = threading.Thread(
+                    target=self._examine, args=(reference, declared), name="models", daemon=True
+                )
+                self._running.start()
+                return True
+        return False
+
+    def _examine(self, reference: Reference, declared: Model) -> None:
+        order = reference.order
+        what = f"Version {order.version!r} of the model {order.model!r} of step {reference.step!r}"
+        try:
+            found = self._library.examine(reference, declared.spec)
+        except PenstockError as e:
+            self._notes.append(
+                f"{what} could not be fetched: {e}. The command validate-model tries it again."
+            )
+            return
+        if found.refusal:
+            self._notes.append(f"{what} cannot be validated: {found.refusal}.")
+        else:
+            self._notes.append(
+                f"{what} was fetched and examined: {found.ms:.1f} ms for {found.records:,} records."
+            )

@@ -1,0 +1,288 @@
+"""Bound models: a model at run time, which scores records with the versions in force."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.models.choice import Choice
+from penstock.models.loaded import loaded_models
+from penstock.models.model import BatchPlace, Model, RecordPlace
+from penstock.models.outputs import conform_outputs
+from penstock.models.refusals import ModelError
+from penstock.models.scores import Score, Scores
+from penstock.models.spec import numpy_column, numpy_value
+from penstock.models.tallies import Tally
+from penstock.models.versions import Changes, ModelVersion, next_versions
+from penstock.state.cursor import Cursor
+from penstock.state.shared import SharedStates
+from penstock.state.undo import undo_of
+
+__all__ = ["BoundModel", "ModelPlace"]
+
+# Keys without records are chosen for as well, unless there are so many times as many of them.
+_MANY: Final = 4
+
+_Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class ModelPlace:
+    """Where the models of a step are: the folder of their contents, and the type of the step's keys."""
+
+    folder: str
+    key_type: pa.DataType
+
+
+@dataclass
+class _Scored:
+    """What a version has made of some records: their scores, which of them have none, and why."""
+
+    columns: _Arrays
+    bad: npt.NDArray[np.bool_]
+    reason: str = ""
+
+
+class BoundModel(Model):
+    """A model at run time: its versions in the shared states of a slot, and the contents in a place."""
+
+    def __init__(self, declared: Model, states: SharedStates, cursor: Cursor, place: ModelPlace) -> None:
+        vars(self).update(vars(declared))
+        self._states: Final = states
+        self._versions: Final[dict[str, ModelVersion]] = states.mapping(declared.name)
+        self._cursor: Final = cursor
+        self._place: Final = place
+        self._choice: Choice | None = None
+        self.tally: Final = Tally(cursor.undo)
+
+    # -- versions --
+
+    def make_ready(self) -> None:
+        """Load the versions that may score. Raises StateError when the checkpoint does not have one any more."""
+        for name in self._chosen().needed:
+            self._predictor(name)
+
+    def preload(self, version: str) -> None:
+        """Begin to load a version beside the work."""
+        loaded_models.preload(self._place.folder, self._versions[version], self.spec)
+
+    def change(self, order: Any, by: str) -> Changes:
+        """Carry out an order, and return the changes. Raises ModelRefusedError when the versions do not allow it."""
+        changes = next_versions(self._versions, order, by)
+        for name, version in changes.items():
+            self._states.note(self._cursor, undo_of(self._versions, name))
+            if version is None:
+                del self._versions[name]
+            else:
+                self._versions[name] = version
+        self._choice = None
+        return changes
+
+    @property
+    def serving(self) -> str | None:
+        """The version that serves, None if none does."""
+        return self._chosen().serving
+
+    def get(self, key: str, default: ModelVersion | None = None) -> ModelVersion | None:
+        """Return a version, or the default."""
+        return self._versions.get(key, default)
+
+    def items(self) -> Any:
+        """Return all versions with their names, in the order in which they were loaded."""
+        return self._versions.items()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._versions
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def _chosen(self) -> Choice:
+        if self._choice is None:
+            self._choice = Choice.of(self.model, self._versions)
+        return self._choice
+
+    def _predictor(self, version: str) -> Any:
+        return loaded_models.get(self._place.folder, self._versions[version], self.spec)
+
+    # -- scores --
+
+    def predict(  # type: ignore[override]  # one body for both forms
+        self, inputs: Any, ctx: BatchPlace | RecordPlace, rows: npt.NDArray[np.int64] | None = None
+    ) -> Scores | Score:
+        """Score records; see `Model.predict`."""
+        if not isinstance(ctx, BatchPlace):
+            return self._predict_record(inputs, ctx.key)
+        columns = {
+            field.name: numpy_column(_column(inputs, field.name), field.type) for field in self.spec.inputs
+        }
+        count = len(next(iter(columns.values())))
+        indices = ctx.key_indices if rows is None else ctx.key_indices[rows]
+        if len(indices) != count:
+            raise ValueError(
+                f"the model {self.model!r} got {count} records for {len(indices)} rows. Pass the rows to which the "
+                "records belong: predict(records, ctx, rows)"
+            )
+        names, codes = self._versions_of(ctx.keys, indices)
+        found, known, by = self._score(columns, names, codes)
+        texts = pa.array([name or "" for name in known], pa.string())
+        versions = pa.repeat(texts[0], count) if len(known) == 1 else texts.take(pa.array(by))
+        return Scores(found, self.model, versions)
+
+    def _predict_record(self, record: Any, key: Any) -> Score:
+        columns = {
+            field.name: numpy_value(_value(record, field.name), field.type) for field in self.spec.inputs
+        }
+        choice = self._chosen()
+        name = choice.serving
+        if choice.is_by_key and key is not None:
+            (name,) = choice.versions_of(pa.array([key], self._place.key_type))
+        found, known, by = self._score(columns, [name], np.zeros(1, np.intp))
+        values = {name: column.tolist()[0] for name, column in found.items()}
+        return Score(values, self.model, known[by[0]] or "")
+
+    def _versions_of(
+        self, keys: pa.Array, indices: npt.NDArray[np.int64]
+    ) -> tuple[list[str | None], npt.NDArray[np.intp]]:
+        """Return the versions that score, and the place of each record's among them."""
+        choice = self._chosen()
+        if not choice.is_by_key or keys.null_count:
+            return [choice.serving], np.zeros(len(indices), np.intp)
+        if len(keys) <= _MANY * len(indices):
+            return list(choice.chosen), choice.places_of(keys)[indices]
+        present, inverse = np.unique(indices, return_inverse=True)
+        return list(choice.chosen), choice.places_of(keys.take(pa.array(present)))[inverse]
+
+    def _score(
+        self, columns: _Arrays, names: Sequence[str | None], codes: npt.NDArray[np.intp]
+    ) -> tuple[_Arrays, list[str | None], npt.NDArray[np.intp]]:
+        """Return the scores of records, the versions that made them, and the place of each one's among these."""
+        count = len(codes)
+        choice = self._chosen()
+        if len(names) == 1 and names[0] is not None and not choice.shadows and choice.canary is None:
+            scored = self._run(names[0], columns, count)
+            if not scored.bad.any():
+                self.tally.add(names[0], "records", count)
+                return scored.columns, [names[0]], codes
+        found = self._empty(count)
+        known = list(names)
+        by = codes.copy()
+        for code, name in enumerate(names):
+            rows = np.arange(count) if len(names) == 1 else np.flatnonzero(codes == code)
+            self._score_rows(found, by, known, columns, name, rows)
+        for shadow in choice.shadows:
+            self._compare(shadow, columns, found)
+        return found, known, by
+
+    def _score_rows(
+        self,
+        found: _Arrays,
+        by: npt.NDArray[np.intp],
+        known: list[str | None],
+        columns: _Arrays,
+        name: str | None,
+        rows: npt.NDArray[np.intp],
+    ) -> None:
+        """Score some rows with a version, and those for which it fails with the version before it."""
+        if not len(rows):
+            return
+        if name is None:
+            self._fill_default(found, rows)
+            return
+        part = columns if len(rows) == len(by) else {key: column[rows] for key, column in columns.items()}
+        scored = self._run(name, part, len(rows))
+        self.tally.add(name, "records", len(rows))
+        for key, column in scored.columns.items():
+            found[key][rows] = column
+        if self._chosen().shadows or self._chosen().canary is not None:
+            self._add_distribution(name, scored)
+        if not scored.bad.any():
+            return
+        failed = rows[scored.bad]
+        self.tally.add(name, "failures", len(failed))
+        before = self._chosen().before.get(name)
+        if before is None:
+            raise ModelError(
+                f"Version {name!r} of the model {self.model!r} has no usable score for this record ({scored.reason}), "
+                "and no version before it can score it."
+            )
+        if before not in known:
+            known.append(before)
+        by[failed] = known.index(before)
+        self._score_rows(found, by, known, columns, before, failed)
+
+    def _run(self, name: str, columns: _Arrays, count: int) -> _Scored:
+        """Let a version score records. If it raises, halve them until those for which it does are found."""
+        if not count:
+            return _Scored(self._empty(0), np.zeros(0, np.bool_))
+        predictor = self._predictor(name)
+        begun_s = time.perf_counter()
+        try:
+            found, bad = conform_outputs(predictor.predict(columns), self.spec, count)
+            reason = "it is not finite" if bad.any() else ""
+            return _Scored(found, bad, reason)
+        except Exception as e:  # the library's, or the user's class
+            if count == 1:
+                return _Scored(self._empty(1), np.ones(1, np.bool_), f"{type(e).__name__}: {e}"[:300])
+        finally:
+            self.tally.add(name, "seconds", time.perf_counter() - begun_s)
+        middle = count // 2
+        first = self._run(name, {key: column[:middle] for key, column in columns.items()}, middle)
+        last = self._run(name, {key: column[middle:] for key, column in columns.items()}, count - middle)
+        joined = {key: np.concatenate([column, last.columns[key]]) for key, column in first.columns.items()}
+        return _Scored(joined, np.concatenate([first.bad, last.bad]), first.reason or last.reason)
+
+    def _compare(self, shadow: str, columns: _Arrays, found: _Arrays) -> None:
+        """Let a shadow score the same records, and count where it agrees."""
+        count = len(next(iter(found.values())))
+        scored = self._run(shadow, columns, count)
+        agrees = ~scored.bad
+        for name, column in found.items():
+            other = scored.columns[name]
+            if column.dtype.kind == "f":
+                with np.errstate(invalid="ignore"):
+                    agrees &= np.abs(other - column) <= self.tolerance
+            else:
+                agrees &= np.asarray(other == column, np.bool_)
+        self.tally.add(shadow, "records", count)
+        self.tally.add(shadow, "compared", count)
+        self.tally.add(shadow, "failures", int(scored.bad.sum()))
+        self.tally.add(shadow, "agreed", int(agrees.sum()))
+        self._add_distribution(shadow, scored)
+
+    def _add_distribution(self, name: str, scored: _Scored) -> None:
+        first = next(iter(scored.columns.values()))
+        if first.dtype.kind in "fiub":
+            self.tally.add_scores(name, first[~scored.bad])
+
+    def _empty(self, count: int) -> _Arrays:
+        return {
+            field.name: np.empty(count, object)
+            if pa.types.is_string(field.type)
+            else np.zeros(count, field.type.to_pandas_dtype())
+            for field in self.spec.outputs
+        }
+
+    def _fill_default(self, found: _Arrays, rows: npt.NDArray[np.intp]) -> None:
+        if self.default is None:
+            raise ModelError(
+                f"No version of the model {self.model!r} serves. Load, validate and promote one, or declare a default."
+            )
+        for name, column in found.items():
+            column[rows] = self.default[name]
+
+
+def _column(inputs: Any, name: str) -> Any:
+    if isinstance(inputs, Mapping):
+        return inputs[name]
+    return inputs.column(name)
+
+
+def _value(record: Any, name: str) -> Any:
+    return record[name] if isinstance(record, Mapping) else getattr(record, name)

@@ -1,0 +1,190 @@
+"""The library: the models that a job has fetched, beside its checkpoint, each under the hash of its content.
+
+    models/SHA256                                    the content
+    models/versions/STEP/MODEL/VERSION.json          what a version refers to
+    models/findings/SHA256-DECLARATION.json          what its examination has found
+
+Nothing in it changes once it is there, so the driver and all workers may write it at the same time, and a replay finds
+what the first attempt found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.base.durable import write_atomically, write_once
+from penstock.models.examination import Findings, examine, examine_apart, is_importable
+from penstock.models.orders import LoadModel, RetireModel, RollBackModel, ValidateModel
+from penstock.models.refusals import ModelRefusedError
+from penstock.models.spec import ModelSpec
+from penstock.objects.allowed import AllowedPlaces
+
+__all__ = ["DEFAULT_MAX_MODEL_BYTES", "MODELS", "ModelLibrary", "Reference"]
+
+MODELS: Final = "models"
+"""The name of the library's folder in a checkpoint."""
+
+DEFAULT_MAX_MODEL_BYTES: Final = 512 << 20
+"""The default limit of the size of a model."""
+
+_VERSIONS: Final = "versions"
+_FINDINGS: Final = "findings"
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """What a version refers to: the step that declares the model, and the order that loads it."""
+
+    step: str
+    order: LoadModel
+
+
+@dataclass(frozen=True)
+class ModelLibrary:
+    """The library in a folder. Models come from allowed places, up to a size.
+
+    With `isolated` they are examined in processes of their own.
+    """
+
+    folder: str
+    allowed: AllowedPlaces
+    max_bytes: int = DEFAULT_MAX_MODEL_BYTES
+    isolated: bool = True
+
+    def check(self, step: str, order: Any, spec: ModelSpec) -> None:
+        """Do what an order needs of the library, before slots see it. Raises as `note` and `fetch` do.
+
+        A version is noted when it is loaded, and fetched and examined when it is validated, if that was not done beside
+        the job before. Where a version is to score, its content must be there.
+        """
+        if isinstance(order, LoadModel):
+            self.note(step, order)
+            return
+        reference = self.reference(step, order.model, order.version)
+        if isinstance(order, ValidateModel):
+            found = self.examine(reference, spec)
+            if found.refusal:
+                raise ModelRefusedError(found.refusal)
+        elif not isinstance(order, RetireModel | RollBackModel):
+            self.check_intact(reference.order.sha256)
+
+    def note(self, step: str, order: LoadModel) -> None:
+        """Note what a version refers to.
+
+        Raises ModelRefusedError for a version that refers to something else already, and PlaceRefusedError for a place
+        that is not allowed.
+        """
+        self.allowed.check_read(order.uri)
+        reference = Reference(step, order)
+        path = self._reference_path(step, order.model, order.version)
+        write_once(path, msgspec.json.encode(reference))
+        known = msgspec.json.decode(path.read_bytes(), type=Reference)
+        if known != reference:
+            raise ModelRefusedError(
+                f"version {order.version!r} of the model {order.model!r} is registered with other content "
+                f"({known.order.sha256[:12]}...); give the new one another name"
+            )
+
+    def reference(self, step: str, model: str, version: str) -> Reference:
+        """Return what a version refers to. Raises ModelRefusedError if it was never loaded."""
+        path = self._reference_path(step, model, version)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Reference)
+        except FileNotFoundError:
+            raise ModelRefusedError(
+                f"the model {model!r} has no version {version!r}; send load-model first"
+            ) from None
+
+    def references(self, known: Collection[str] = ()) -> Iterator[tuple[str, Reference]]:
+        """Yield what versions refer to, each with a name for it, in the order of the names that are not known."""
+        folder = Path(self.folder) / _VERSIONS
+        paths = {str(path.relative_to(folder)): path for path in folder.glob("*/*/[!.]*.json")}
+        for name in sorted(paths.keys() - set(known)):
+            yield name, msgspec.json.decode(paths[name].read_bytes(), type=Reference)
+
+    def path(self, sha256: str) -> Path:
+        """Return where the content with a hash is, once it was fetched."""
+        return Path(self.folder) / sha256
+
+    def fetch(self, reference: Reference) -> Path:
+        """Fetch the content of a version, unless it is there; return its path.
+
+        Raises ModelRefusedError for other content than that of the hash, PlaceRefusedError and ExternalSystemError when
+        it cannot be read.
+        """
+        order, path = reference.order, self.path(reference.order.sha256)
+        if path.exists():
+            return path
+        content = self.allowed.content(order.uri, self.max_bytes)
+        if hashlib.sha256(content).hexdigest() != order.sha256:
+            raise ModelRefusedError(
+                f"the content of {order.uri!r} has not the SHA-256 {order.sha256}: it was changed or is another file"
+            )
+        write_atomically(path, content)
+        return path
+
+    def check_intact(self, sha256: str) -> None:
+        """Raise ModelRefusedError unless the kept content is there and unchanged."""
+        path = self.path(sha256)
+        try:
+            found = hashlib.file_digest(path.open("rb"), "sha256").hexdigest()
+        except FileNotFoundError:
+            raise ModelRefusedError(
+                f"the checkpoint has lost the content {sha256}; load the model again"
+            ) from None
+        if found != sha256:
+            raise ModelRefusedError(
+                f"the checkpoint's content {sha256} is damaged; restore it from a savepoint"
+            )
+
+    def examine(self, reference: Reference, spec: ModelSpec) -> Findings:
+        """Fetch and examine a version, or return what an earlier examination has found. Raises as `fetch` does.
+
+        The findings of a model that is refused have the reason.
+        """
+        kept = self._findings_path(reference, spec)
+        with contextlib.suppress(FileNotFoundError):
+            return msgspec.json.decode(kept.read_bytes(), type=Findings)
+        path, order = self.fetch(reference), reference.order
+        self.check_intact(order.sha256)
+        try:
+            if self.isolated and is_importable(spec.weights):
+                found = examine_apart(path, order.format, spec, order.sample)
+            else:
+                found = examine(path.read_bytes(), order.format, spec, order.sample)
+        except ModelRefusedError as e:
+            found = Findings(str(e))
+        write_once(kept, msgspec.json.encode(found))
+        return msgspec.json.decode(kept.read_bytes(), type=Findings)
+
+    def is_examined(self, reference: Reference, spec: ModelSpec) -> bool:
+        """Return whether there are findings on a version."""
+        return self._findings_path(reference, spec).exists()
+
+    def _reference_path(self, step: str, model: str, version: str) -> Path:
+        return (
+            Path(self.folder) / _VERSIONS / quote(step, safe="") / quote(model, safe="") / f"{version}.json"
+        )
+
+    def _findings_path(self, reference: Reference, spec: ModelSpec) -> Path:
+        """Return where the findings on a version are, which depend on what the step declares."""
+        kind = spec.weights
+        declared = (
+            reference.order.format,
+            spec.inputs.serialize().to_pybytes(),
+            spec.outputs.serialize().to_pybytes(),
+            "" if kind is None else f"{kind.__module__}:{kind.__qualname__}",
+            spec.trusted,
+            spec.budget_ms,
+            spec.allow_nan,
+            reference.order.sample,
+        )
+        digest = hashlib.sha256(msgspec.json.encode(declared, order="deterministic")).hexdigest()[:16]
+        return Path(self.folder) / _FINDINGS / f"{reference.order.sha256}-{digest}.json"

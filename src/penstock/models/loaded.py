@@ -1,0 +1,105 @@
+"""Loaded models: what a worker keeps in memory of the models in its job's library."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from penstock.errors import StateError
+from penstock.models.predictors import open_predictor
+from penstock.models.refusals import ModelRefusedError
+from penstock.models.spec import ModelSpec, Predictor
+from penstock.models.versions import ModelVersion
+
+__all__ = ["LoadedModels", "loaded_models"]
+
+_MAX_KEPT: Final = 32
+_Name: TypeAlias = tuple[str, str, ModelSpec]
+
+
+@dataclass
+class _Loading:
+    """A model that is being loaded, or is loaded."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    predictor: Predictor | None = None
+    error: StateError | None = None
+
+
+class LoadedModels:
+    """The models that a worker has loaded, those used least recently dropped first.
+
+    A model that a later cut may need is loaded in a thread beside the work, so that the cut does not wait.
+    """
+
+    def __init__(self, max_kept: int = _MAX_KEPT) -> None:
+        self._max_kept: Final = max_kept
+        self._kept: Final[OrderedDict[_Name, _Loading]] = OrderedDict()
+        self._lock: Final = threading.Lock()
+
+    def get(self, folder: str, version: ModelVersion, spec: ModelSpec) -> Predictor:
+        """Return a model, and load it if necessary. Raises StateError when the checkpoint does not have it any more."""
+        loading, is_new = self._find(version, spec)
+        if is_new:
+            self._load(loading, folder, version, spec)
+        loading.done.wait()
+        if loading.error is not None:
+            raise loading.error
+        assert loading.predictor is not None
+        return loading.predictor
+
+    def preload(self, folder: str, version: ModelVersion, spec: ModelSpec) -> None:
+        """Begin to load a model. An error is raised by `get`."""
+        loading, is_new = self._find(version, spec)
+        if is_new:
+            threading.Thread(
+                target=self._load, args=(loading, folder, version, spec), name="model", daemon=True
+            ).start()
+
+    def _find(self, version: ModelVersion, spec: ModelSpec) -> tuple[_Loading, bool]:
+        name = (version.sha256, version.format, spec)
+        with self._lock:
+            found = self._kept.get(name)
+            if found is not None and found.error is None:
+                self._kept.move_to_end(name)
+                return found, False
+            loading = self._kept[name] = _Loading()
+            while len(self._kept) > self._max_kept:
+                self._kept.popitem(last=False)
+            return loading, True
+
+    def _load(self, loading: _Loading, folder: str, version: ModelVersion, spec: ModelSpec) -> None:
+        try:
+            loading.predictor = open_predictor(_content(folder, version), version.format, spec)
+        except ModelRefusedError as e:
+            loading.error = StateError(
+                f"The model {version.sha256} in {folder} cannot be loaded any more: {e}. Start the job with the code "
+                "and the libraries with which the model was validated."
+            )
+        except StateError as e:
+            loading.error = e
+        finally:
+            loading.done.set()
+
+
+def _content(folder: str, version: ModelVersion) -> bytes:
+    path = Path(folder) / version.sha256
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise StateError(
+            f"The model {path} cannot be read ({e.strerror}). Restore it from a savepoint of the job, then start again."
+        ) from e
+    if hashlib.sha256(content).hexdigest() != version.sha256:
+        raise StateError(
+            f"The model {path} is damaged. Restore it from a savepoint of the job, then start again."
+        )
+    return content
+
+
+loaded_models: Final = LoadedModels()
+"""The models of this worker. They are found by their content, so jobs in one process may share them."""

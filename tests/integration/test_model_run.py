@@ -1,0 +1,154 @@
+"""Models on Spark: versions that come into a running job beside it, and go with its savepoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from integration_support import read_lines, write_lines
+from job_in_session import JobInSession
+from pyspark.sql import SparkSession
+from safetensors.numpy import save
+
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.commands.job_receipts import plain, read_receipts
+from penstock.jobs.settings import RunSettings
+from penstock.savepoints.snapshot_capture import Capture, capture
+
+JOB = """
+from typing import Any
+
+import numpy as np
+import penstock as ps
+
+
+class Linear:
+    def __init__(self, weights: dict[str, Any], metadata: dict[str, str]) -> None:
+        self.factor = weights["factor"][0]
+
+    def predict(self, columns: dict[str, Any]) -> Any:
+        return columns["amount"] * self.factor
+
+
+class Score(ps.ProcessFunction):
+    model = ps.Model("fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear, default=0.0)
+
+    def process_batch(self, records: Any, ctx: ps.BatchContext) -> Any:
+        scores = self.model.predict(records, ctx)
+        return ctx.select(np.arange(len(records)), "card", score=scores.values, version=scores.versions)
+
+
+job = ps.Job("cards", key_groups=8)
+payments = job.data_stream("payments", schema="card INT, amount DOUBLE")
+output = "card INT, score DOUBLE, version STRING"
+payments.key_by("card").process("score", Score(), output=output).sink_to("scores")
+"""
+
+
+class Cards:
+    """The job in a folder, with what goes in and comes out."""
+
+    def __init__(self, folder: Path, session: SparkSession, **more: Any) -> None:
+        self.folder = folder
+        # Jobs of one session have files of different names.
+        self.file = folder / f"cards_{uuid.uuid4().hex[:8]}.py"
+        self.file.write_text(JOB)
+        (folder / "payments").mkdir()
+        self.checkpoint = folder / "checkpoint"
+        bindings = {"payments": f"jsonl:{folder / 'payments'}", "scores": f"jsonl:{folder / 'scores'}"}
+        settings = RunSettings(
+            bindings, checkpoint=str(self.checkpoint), parallelism=2, allow_read=[str(folder.parent)], **more
+        )
+        self.run = JobInSession(session, self.file, settings)
+        self.fed = 0
+
+    def pay(self) -> None:
+        """Ten payments of as many cards; waits for their scores."""
+        self.fed += 10
+        write_lines(
+            self.folder / "payments",
+            f"{self.fed:03}.jsonl",
+            [{"card": card, "amount": 1.0} for card in range(10)],
+        )
+        self.run.await_true(lambda: len(read_lines(self.folder / "scores")) == self.fed)
+
+    def versions(self) -> list[str]:
+        """The versions of the last ten scores."""
+        return [found["version"] for found in read_lines(self.folder / "scores")[-10:]]
+
+    def command(self, kind: str, **payload: Any) -> dict[str, Any]:
+        """Send a command and wait for its last receipt."""
+        name = uuid.uuid4().hex
+        order = {"id": name, "kind": f"{kind}-model", "target": {"step": "score"}}
+        folder = self.checkpoint / "commands"
+        write_lines(folder, f"{name}.jsonl", [order | {"payload": {"model": "fraud", **payload}}])
+        self.run.await_true(lambda: self.final(name))
+        return self.final(name)
+
+    def final(self, name: str) -> Any:
+        found = [plain(one) for _, some in read_receipts(self.checkpoint) for one in some if one.id == name]
+        return next((one for one in found if one["status"] in ("APPLIED", "REJECTED")), None)
+
+    def load(self, version: str, factor: float) -> None:
+        """Load a version, and wait until it was examined beside the job."""
+        content = save({"factor": np.array([factor])})
+        path = self.folder / f"{version}.safetensors"
+        path.write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        self.command("load", version=version, uri=str(path), sha256=sha256, format="safetensors")
+        self.run.await_true(lambda: f"Version '{version}' of the model 'fraud'" in self.run.err)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [{}, pytest.param({"checkpoint_interval_ms": 500}, marks=pytest.mark.chaos)],
+    ids=["batches", "real time"],
+)
+def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
+    mode: dict[str, Any], tmp_path: Path, spark: SparkSession
+) -> None:
+    """In micro-batches and in real time; a later job needs no more than the savepoint."""
+    (tmp_path / "first").mkdir()
+    cards = Cards(tmp_path / "first", spark, **mode)
+    with cards.run:
+        cards.run.await_true((cards.checkpoint / "commands").exists)
+        cards.pay()
+        assert cards.versions() == [""] * 10
+        cards.load("1", 2.0)
+        assert "1,000 records" in cards.run.err
+        assert cards.command("validate", version="1")["status"] == "APPLIED"
+        assert cards.command("promote", version="1")["status"] == "APPLIED"
+        cards.pay()
+        assert cards.versions() == ["1"] * 10
+        cards.load("2", 3.0)
+        cards.command("validate", version="2")
+        refused = cards.command("promote", version="3")
+        assert "no version '3'" in refused["reason"]
+        cards.command("canary", version="2", share=0.5)
+        cards.pay()
+        chosen = cards.versions()
+        assert set(chosen) == {"1", "2"}
+        cards.run.stop()
+    counts = json.loads((cards.checkpoint / "counts.json").read_text())
+    scores = counts["scores"]["score"]["fraud"]
+    assert scores["1"]["records"] + scores["2"]["records"] == 20
+    assert counts["models"]["score"]["fraud"]["2"]["status"] == "CANARY"
+    place = str(tmp_path / "savepoint")
+    capture(spark, Checkpoint(cards.checkpoint), Capture("savepoint", place, "arrow"))
+    for path in (tmp_path / "first").glob("*.safetensors"):
+        path.unlink()
+    (tmp_path / "second").mkdir()
+    other = Cards(tmp_path / "second", spark, from_savepoint=place, keep_positions=False, **mode)
+    with other.run:
+        other.run.await_true((other.checkpoint / "commands").exists)
+        other.pay()
+        assert sorted(other.versions()) == sorted(chosen)
+        assert other.command("promote", version="2")["status"] == "APPLIED"
+        other.pay()
+        assert other.versions() == ["2"] * 10
+        other.run.stop()

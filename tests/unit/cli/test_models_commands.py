@@ -1,0 +1,143 @@
+"""The commands of models: what they send, what they list, and what they refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from control_checkpoint import make_checkpoint
+from typed_commands import refused, told, typed
+
+from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
+from penstock.models.orders import MODEL_ORDERS
+
+KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(MODEL_ORDERS, ("step",))
+
+
+def shown(status: str, **more: Any) -> dict[str, Any]:
+    about = {"format": "onnx", "sha256": "ab", "uri": "/m/1.onnx", "metadata": {}, "changed_by": "ann"}
+    return {"status": status, **about, **more}
+
+
+COUNTS = {
+    "batch": 3,
+    "models": {
+        "score": {
+            "fraud": {"1": shown("SERVING", pinned=2), "2": shown("SHADOW"), "3": shown("CANARY", share=0.1)}
+        }
+    },
+    "scores": {
+        "score": {
+            "fraud": {
+                "1": {"records": 2000, "failures": 1, "seconds": 0.5, "bins": {"1": 1000, "9": 1000}},
+                "2": {"records": 2000, "compared": 2000, "agreed": 1900, "bins": {"1": 1000, "9": 1000}},
+                "3": {"records": 10, "bins": {"60": 10}},
+            }
+        }
+    },
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Of a job with the model `fraud` in one step, and `churn` in two."""
+    folder = make_checkpoint(tmp_path / "checkpoint")
+    steps = {
+        "score": StepEntry("string", KINDS, (), (), models=("fraud", "churn")),
+        "again": StepEntry("string", KINDS, (), (), models=("churn",)),
+    }
+    catalog = CommandCatalog("cards", f"jsonl:{folder / 'commands'}", steps)
+    (folder / CONTROL_FILE).write_bytes(msgspec.json.encode(catalog))
+    (folder / "counts.json").write_text(json.dumps(COUNTS))
+    (folder / "lineage.json").write_text("{}")
+    return folder
+
+
+def sent(checkpoint: Path) -> dict[str, Any]:
+    """The only command that waits."""
+    (path,) = (checkpoint / "commands").glob("*.jsonl")
+    command = json.loads(path.read_text())
+    path.unlink()
+    msgspec.convert(command["payload"], MODEL_ORDERS[command["kind"]])
+    return {"kind": command["kind"], "step": command["target"]["step"], **command["payload"]}
+
+
+def test_the_list_compares_versions(checkpoint: Path) -> None:
+    """A shadow agrees in a share of the records; the scores of another version drift."""
+    fraud, *others = told(typed("models", "list", checkpoint, "-o", "json"))
+    assert [(found["step"], found["model"], found["versions"]) for found in others] == [
+        ("score", "churn", []),
+        ("again", "churn", []),
+    ]
+    one, two, three = fraud["versions"]
+    assert (one["ms"], one["failures"], one["drift"], one["pinned"]) == (250.0, 1, None, 2)
+    assert (two["agreement"], two["drift"]) == (0.95, 0.0)
+    assert three["drift"] > 1
+    text = typed("models", "list", checkpoint).output
+    assert all(word in text for word in ("SERVING +2 pinned", "CANARY 10%", "95.00%", "ann"))
+
+
+def test_a_file_here_is_loaded_with_its_hash(checkpoint: Path, tmp_path: Path) -> None:
+    """With its sample, for the step that declares the model."""
+    path = tmp_path / "2.onnx"
+    path.write_bytes(b"model")
+    sample = tmp_path / "sample.json"
+    sample.write_text('{"inputs": {"amount": [1.0]}, "expected": {"score": [0.5]}}')
+    words = ("--format", "onnx", "--sample", sample, "--metadata", '{"auc": 0.9}')
+    typed("models", "load", checkpoint, "fraud", "2", path, *words)
+    assert sent(checkpoint) == {
+        "kind": "load-model",
+        "step": "score",
+        "model": "fraud",
+        "version": "2",
+        "uri": str(path),
+        "sha256": hashlib.sha256(b"model").hexdigest(),
+        "format": "onnx",
+        "metadata": {"auc": 0.9},
+        "sample": json.loads(sample.read_text()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        (("validate", "fraud", "2"), {"kind": "validate-model", "version": "2"}),
+        (("canary", "fraud", "2", "--share", "0.1"), {"kind": "canary-model", "version": "2", "share": 0.1}),
+        (("roll-back", "fraud", "--reason", "late"), {"kind": "roll-back-model", "reason": "late"}),
+        (("pin", "fraud", "2", "--keys", '["a"]'), {"kind": "pin-model", "version": "2", "keys": ["a"]}),
+        (("pin", "fraud", "--keys", '["a"]'), {"kind": "pin-model", "keys": ["a"]}),
+    ],
+)
+def test_a_change_is_a_command(words: tuple[str, ...], order: dict[str, Any], checkpoint: Path) -> None:
+    """With a payload that the job takes."""
+    typed("models", "change", checkpoint, *words)
+    assert sent(checkpoint) == {"step": "score", "model": "fraud", **order}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("change", "promote", "fraud"), "promote needs a VERSION"),
+        (("change", "promote", "fraud", "2", "--share", "0.1"), "--share goes with canary only"),
+        (("change", "pin", "fraud", "2", "--keys", "[a"), "--keys is no JSON array"),
+        (("change", "promote", "other", "2"), "No step declares a model 'other'; the job has fraud of score"),
+        (("change", "promote", "churn", "2"), "Several steps declare a model 'churn'"),
+        (("load", "fraud", "2", "s3://b/2.onnx", "--format", "onnx"), "--sha256 must give the hash"),
+        (("load", "fraud", "2", "/nowhere", "--format", "onnx"), "is no file here"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: tuple[str, ...], said: str, checkpoint: Path) -> None:
+    """Before anything is sent."""
+    verb, *rest = words
+    refused(typed("models", verb, checkpoint, *rest), said)
+    assert list((checkpoint / "commands").iterdir()) == []
+
+
+def test_one_of_several_steps_is_named(checkpoint: Path) -> None:
+    """By an option."""
+    typed("models", "change", checkpoint, "retire", "churn", "1", "--step", "again")
+    assert sent(checkpoint)["step"] == "again"

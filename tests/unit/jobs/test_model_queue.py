@@ -1,0 +1,95 @@
+"""The queue of models: each version is fetched and examined beside the job, once, and the run says what was found."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import penstock as ps
+from penstock.jobs.model_queue import ModelQueue
+from penstock.models.library import ModelLibrary
+from penstock.models.orders import LoadModel
+from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
+
+
+class Doubled:
+    """Doubles the amount; its weights say nothing."""
+
+    def __init__(self, weights: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+        self.weights = weights
+
+    def predict(self, columns: Mapping[str, Any]) -> Any:
+        return columns["amount"] * 2
+
+
+MODEL = ps.Model("fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Doubled)
+CONTENT = save({"any": np.ones(1)})
+
+
+def library(folder: Path, max_bytes: int = 1 << 20) -> ModelLibrary:
+    (folder / "incoming").mkdir(exist_ok=True)
+    allowed = AllowedPlaces.of([str(folder / "incoming")], [])
+    return ModelLibrary(str(folder / "models"), allowed, max_bytes, isolated=False)
+
+
+def noted(
+    place: ModelLibrary, folder: Path, version: str, content: bytes = CONTENT, model: str = "fraud"
+) -> None:
+    """Let a command load a version of this content."""
+    path = folder / "incoming" / version
+    path.write_bytes(content)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    place.note("score", LoadModel(model, version, str(path), sha256, "safetensors"))
+
+
+def work_off(queue: ModelQueue) -> None:
+    deadline = time.monotonic() + 30
+    while queue.step():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
+    """Also after a new start; a model that the job does not declare any more is left alone."""
+    place, notes = library(tmp_path), list[str]()
+    queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append)
+    noted(place, tmp_path, "1")
+    noted(place, tmp_path, "1", model="churn")
+    work_off(queue)
+    noted(place, tmp_path, "2", b"other")
+    work_off(queue)
+    assert "Version '1' of the model 'fraud' of step 'score' was fetched and examined" in notes[0]
+    # The same content is there already.
+    assert "Version '2'" not in "".join(notes)
+    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append))
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "max_bytes", "said"),
+    [(b"other", 1 << 20, "has not the SHA-256"), (CONTENT, 10, "larger than 10 bytes")],
+)
+def test_what_cannot_be_fetched_is_told_and_can_be_tried_again(
+    content: bytes, max_bytes: int, said: str, tmp_path: Path
+) -> None:
+    """By the command that validates it; the job goes on."""
+    place, notes = library(tmp_path, max_bytes), list[str]()
+    noted(place, tmp_path, "1", content)
+    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append))
+    assert said in notes[0]
+    assert "validate-model tries it again" in notes[0]
+
+
+def test_a_place_that_is_not_allowed_is_not_noted(tmp_path: Path) -> None:
+    """So nobody ever fetches it."""
+    place = library(tmp_path)
+    with pytest.raises(PlaceRefusedError, match="may not read"):
+        place.note("score", LoadModel("fraud", "1", "/etc/hostname", "0" * 64, "onnx"))
+    assert list(place.references()) == []

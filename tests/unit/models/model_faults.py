@@ -1,0 +1,40 @@
+"""Faults of models that only another process survives."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from model_parts import Linear
+
+
+class Sleeps(Linear):
+    """Never answers."""
+
+    def predict(self, columns: Mapping[str, Any]) -> Any:
+        time.sleep(600)
+
+
+class Allocates(Linear):
+    """Takes more memory than there is."""
+
+    def predict(self, columns: Mapping[str, Any]) -> Any:
+        return np.ones(1 << 40)
+
+
+class Exits(Linear):
+    """Ends the process."""
+
+    def predict(self, columns: Mapping[str, Any]) -> Any:
+        os._exit(9)
+
+
+class Slow(Linear):
+    """Takes 20 ms."""
+
+    def predict(self, columns: Mapping[str, Any]) -> Any:
+        time.sleep(0.02)
+        return super().predict(columns)

@@ -1,0 +1,103 @@
+"""Formats: each one scores as its library does alone, and examination measures it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import skops.io
+from model_parts import Linear, weights
+from onnx_models import matrix_model, named_model
+from sklearn.linear_model import LinearRegression, LogisticRegression
+
+from penstock.models.examination import examine
+from penstock.models.orders import Sample
+from penstock.models.predictors import open_predictor
+from penstock.models.spec import ModelSpec
+
+INPUTS = pa.schema([("amount", pa.float64()), ("age", pa.float64())])
+SCORE = pa.schema([("score", pa.float64())])
+RNG = np.random.default_rng(7)
+X = RNG.normal(size=(200, 2))
+Y = (X[:, 0] + X[:, 1] > 0).astype(int)
+COLUMNS: Mapping[str, Any] = {"amount": X[:, 0], "age": X[:, 1]}
+
+
+def predicted(content: bytes, form: str, spec: ModelSpec) -> Any:
+    return open_predictor(content, form, spec).predict(COLUMNS)
+
+
+@pytest.mark.parametrize("make", [matrix_model, named_model])
+def test_onnx_takes_one_input_for_all_columns_or_one_for_each(make: Any) -> None:
+    """By the names of the columns, or in their declared order."""
+    found = predicted(make([2.0, 3.0]), "onnx", ModelSpec(INPUTS, SCORE))
+    np.testing.assert_allclose(found["score"], 2 * X[:, 0] + 3 * X[:, 1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_classifier_gives_the_probability_of_its_second_class() -> None:
+    """And the class itself for a column that is no floating-point number."""
+    model = LogisticRegression().fit(X, Y)
+    content = skops.io.dumps(model)
+    found = predicted(content, "skops", ModelSpec(INPUTS, SCORE))
+    np.testing.assert_array_equal(found["score"], model.predict_proba(X)[:, 1])
+    labels = predicted(content, "skops", ModelSpec(INPUTS, pa.schema([("label", pa.int64())])))
+    np.testing.assert_array_equal(labels["label"], model.predict(X))
+
+
+def test_an_estimator_that_knows_names_gets_them() -> None:
+    """Without the warning that it was fitted with names."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"amount": X[:, 0], "age": X[:, 1]})
+    model = LinearRegression().fit(frame, Y)
+    found = predicted(skops.io.dumps(model), "skops", ModelSpec(INPUTS, SCORE))
+    np.testing.assert_array_equal(found["score"], model.predict(frame))
+
+
+class Matrix:
+    """Multiplies by a matrix; its output has two columns."""
+
+    def __init__(self, weights: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+        self.matrix, self.unit = weights["matrix"], metadata.get("unit", "")
+
+    def predict(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        scores = np.column_stack([columns["amount"], columns["age"]]) @ self.matrix
+        return {"low": scores[:, 0], "unit": np.full(len(scores), self.unit, object)}
+
+
+def test_a_class_of_the_users_gets_the_weights_of_an_arrow_file() -> None:
+    """Lists of a fixed size are a matrix; the metadata comes along, and several columns go out."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array([1.0, 2.0, 3.0, 4.0]), 2)
+    table = pa.table({"matrix": lists}).replace_schema_metadata({"unit": "EUR"})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    outputs = pa.schema([("low", pa.float64()), ("unit", pa.string())])
+    found = predicted(sink.getvalue().to_pybytes(), "arrow", ModelSpec(INPUTS, outputs, weights=Matrix))
+    np.testing.assert_allclose(found["low"], X[:, 0] + 3 * X[:, 1])
+    assert set(found["unit"]) == {"EUR"}
+
+
+def test_an_examination_compares_the_sample_and_measures() -> None:
+    """On a thousand records, which repeat the sample."""
+    amount = pa.schema([("amount", pa.float64())])
+    sample = Sample({"amount": [1.0, 2.0]}, {"score": [2.0, 4.0]})
+    found = examine(weights(2.0), "safetensors", ModelSpec(amount, SCORE, weights=Linear), sample)
+    assert (found.refusal, found.records) == ("", 1000)
+    assert found.ms > 0
+
+
+def test_jobs_without_models_do_not_load_their_libraries() -> None:
+    """Neither the package nor what a worker imports."""
+    program = (
+        "import sys, penstock, penstock.runtime.level, penstock.runtime.command_reader, penstock.jobs.compile\n"
+        "heavy = {'onnxruntime', 'sklearn', 'skops', 'safetensors', 'scipy'}\n"
+        "print(sorted(heavy & {name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,183 @@
+"""Random schedules of commands, crashes and rescalings against a plain model: which version scores which record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+from model_parts import CARDS, ScoreRecords, bring_in, last, order, pay, scoring_job, weights
+from property_examples import examples
+
+import penstock as ps
+from penstock.testing import JobHarness
+
+NAMES = ["a", "b", "c", "d"]
+FACTORS = {name: float(number) for number, name in enumerate(NAMES, 2)}
+MASK = (1 << 64) - 1
+
+
+def position(card: str) -> float:
+    """Where a card is among all of them: its hash, mixed, as a share of the largest one."""
+    found = xxhash.xxh64_intdigest(card.encode()) ^ xxhash.xxh64_intdigest(b"fraud")
+    found = (found + 0x9E3779B97F4A7C15) & MASK
+    found = ((found ^ (found >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    found = ((found ^ (found >> 27)) * 0x94D049BB133111EB) & MASK
+    return (found ^ (found >> 31)) / (1 << 64)
+
+
+@dataclass
+class Plain:
+    """What a team would write down: who serves, who served before, who is beside, and what is pinned."""
+
+    loaded: set[str] = field(default_factory=set)
+    serving: list[str] = field(default_factory=list)
+    canary: tuple[str, float] | None = None
+    shadows: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
+    pins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def now(self) -> str | None:
+        return self.serving[-1] if self.serving else None
+
+    def version(self, card: str) -> str:
+        if card in self.pins:
+            return self.pins[card]
+        if self.canary is not None and position(card) < self.canary[1]:
+            return self.canary[0]
+        return self.now or ""
+
+    def leave(self, name: str) -> None:
+        """Take a version from where it is beside."""
+        self.shadows.discard(name)
+        self.retired.discard(name)
+        if self.canary is not None and self.canary[0] == name:
+            self.canary = None
+
+    def load(self, name: str) -> bool:
+        if name in self.loaded:
+            return False
+        self.loaded.add(name)
+        return True
+
+    def shadow(self, name: str) -> bool:
+        if name not in self.loaded or self.now in (None, name) or name in self.shadows:
+            return False
+        self.leave(name)
+        self.shadows.add(name)
+        return True
+
+    def start_canary(self, name: str, share: float) -> bool:
+        if name not in self.loaded or self.now in (None, name):
+            return False
+        if self.canary is not None and self.canary[0] != name:
+            return False
+        self.leave(name)
+        self.canary = name, share
+        return True
+
+    def promote(self, name: str) -> bool:
+        if name not in self.loaded or name == self.now:
+            return False
+        self.leave(name)
+        if self.now is not None:
+            self.retired.add(self.now)
+        # A version that serves again has its place behind the present one.
+        self.serving = [*(one for one in self.serving if one != name), name]
+        return True
+
+    def roll_back(self, name: str | None) -> bool:
+        if name is not None and name != self.now:
+            if name not in self.shadows and (self.canary is None or self.canary[0] != name):
+                return False
+            self.leave(name)
+            # It keeps the place where it served, if it did.
+            return True
+        if len(self.serving) < 2:
+            return False
+        bad = self.serving.pop()
+        self.retired.add(bad)
+        self.leave(self.serving[-1])
+        self.pins = {card: version for card, version in self.pins.items() if version != bad}
+        return True
+
+    def pin(self, name: str | None, card: str) -> bool:
+        if name is not None and name not in self.loaded:
+            return False
+        self.pins.pop(card, None)
+        if name is not None:
+            self.pins[card] = name
+        return True
+
+    def retire(self, name: str) -> bool:
+        if name not in self.loaded or name == self.now:
+            return False
+        self.leave(name)
+        self.retired.add(name)
+        self.pins = {card: version for card, version in self.pins.items() if version != name}
+        return True
+
+
+VERSION = st.sampled_from(NAMES)
+COMMAND = st.one_of(
+    st.tuples(st.just("load"), VERSION),
+    st.tuples(st.just("promote"), VERSION),
+    st.tuples(st.just("canary"), VERSION, st.sampled_from([0.1, 0.5, 1.0])),
+    st.tuples(st.just("shadow"), VERSION),
+    st.tuples(st.just("roll-back"), st.none() | VERSION),
+    st.tuples(st.just("pin"), st.none() | VERSION, st.sampled_from(CARDS[:4])),
+    st.tuples(st.just("retire"), VERSION),
+)
+DISTURBANCE = st.sampled_from(["", "", "crash", "crash", "restart", "rescale", "savepoint"])
+BATCH = st.tuples(st.lists(COMMAND, max_size=4), DISTURBANCE, st.integers(1, 4))
+
+
+def send(run: JobHarness, plain: Plain, command: tuple[Any, ...]) -> tuple[str, bool]:
+    """Send a command, and do the same to the plain model; return its id, and whether it is to be applied."""
+    kind, name, *more = command
+    if kind == "load":
+        return bring_in(run, name, weights(FACTORS[name])), plain.load(name)
+    if kind == "canary":
+        return order(run, kind, name, share=more[0]), plain.start_canary(name, more[0])
+    if kind == "pin":
+        return order(run, kind, name, keys=[more[0]]), plain.pin(name, more[0])
+    does = {
+        "promote": plain.promote,
+        "shadow": plain.shadow,
+        "roll-back": plain.roll_back,
+        "retire": plain.retire,
+    }
+    return order(run, kind, name), does[kind](name)
+
+
+@examples(18)
+@given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans())
+def test_each_record_is_scored_by_the_version_that_the_schedule_says(
+    schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool
+) -> None:
+    """By exactly one, and a repetition gives the same bytes, which `crash` compares."""
+    function: ps.ProcessFunction | None = ScoreRecords() if by_record else None
+    job = scoring_job(function, key_groups=4)
+    run, plain = JobHarness(job, parallelism=tasks), Plain()
+    first = [([("load", "a"), ("promote", "a"), ("load", "b")], "", 1)]
+    for commands, disturbance, number in first + schedule:
+        sent = [send(run, plain, command) for command in commands]
+        assert pay(run) == {card: plain.version(card) for card in CARDS}
+        assert run.outcomes[-1].dead_letters == []
+        for (command, applied), words in zip(sent, commands, strict=True):
+            status = last(run, command).status
+            if words[0] != "load":
+                assert status == ("APPLIED" if applied else "REJECTED"), (words, last(run, command).reason)
+        for record in run.outcomes[-1].output("scores"):
+            assert record.score == (FACTORS[record.version] if record.version else -1.0)
+        if disturbance == "crash":
+            run.crash()
+        elif disturbance == "restart":
+            run.restart()
+        elif disturbance == "rescale":
+            run.rescale(number)
+        elif disturbance == "savepoint":
+            run = JobHarness(job, parallelism=number, from_savepoint=run.savepoint())

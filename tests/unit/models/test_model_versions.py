@@ -1,0 +1,128 @@
+"""Versions: which steps a version's life has, as a table, and what a register makes of orders."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.models.orders import (
+    CanaryModel,
+    LoadModel,
+    PinModel,
+    PromoteModel,
+    RetireModel,
+    RollBackModel,
+    ShadowModel,
+    ValidateModel,
+)
+from penstock.models.refusals import ModelRefusedError
+from penstock.models.versions import ModelVersion, next_versions
+
+ORDERS = {
+    "validate": lambda v: ValidateModel("fraud", v),
+    "shadow": lambda v: ShadowModel("fraud", v),
+    "canary": lambda v: CanaryModel("fraud", v, 0.1),
+    "promote": lambda v: PromoteModel("fraud", v),
+    "retire": lambda v: RetireModel("fraud", v),
+    "roll-back": lambda v: RollBackModel("fraud", v),
+}
+LEGAL = {
+    "REGISTERED": {"validate": "VALIDATED"},
+    "VALIDATED": {
+        "validate": "VALIDATED",
+        "shadow": "SHADOW",
+        "canary": "CANARY",
+        "promote": "SERVING",
+        "retire": "RETIRED",
+    },
+    "SHADOW": {"canary": "CANARY", "promote": "SERVING", "retire": "RETIRED", "roll-back": "VALIDATED"},
+    "CANARY": {
+        "shadow": "SHADOW",
+        "canary": "CANARY",
+        "promote": "SERVING",
+        "retire": "RETIRED",
+        "roll-back": "VALIDATED",
+    },
+    "RETIRED": {"shadow": "SHADOW", "canary": "CANARY", "promote": "SERVING", "retire": "RETIRED"},
+}
+
+
+def version(status: str, rank: int = 0, **more: object) -> ModelVersion:
+    return ModelVersion(status, "onnx", "0" * 64, "/m", rank=rank, **more)  # type: ignore[arg-type]
+
+
+def after(versions: dict[str, ModelVersion], order: object) -> dict[str, ModelVersion]:
+    found = dict(versions)
+    for name, changed in next_versions(versions, order, "ann").items():
+        if changed is None:
+            del found[name]
+        else:
+            found[name] = changed
+    return found
+
+
+@pytest.mark.parametrize("status", list(LEGAL))
+@pytest.mark.parametrize("kind", list(ORDERS))
+def test_a_version_takes_the_steps_of_its_status_and_no_others(status: str, kind: str) -> None:
+    """Beside one that serves; a refusal says what the version is."""
+    versions = {"1": version("SERVING", 1), "2": version(status)}
+    wanted = LEGAL[status].get(kind)
+    if wanted is None:
+        with pytest.raises(ModelRefusedError, match=f"{status}|neither serving nor beside"):
+            after(versions, ORDERS[kind]("2"))
+        return
+    found = after(versions, ORDERS[kind]("2"))
+    assert found["2"].status == wanted
+    assert found["1"].status == ("RETIRED" if kind == "promote" else "SERVING")
+    assert found["2"].changed_by == "ann"
+
+
+def test_a_roll_back_lets_the_version_before_serve_and_forgets_the_bad_one() -> None:
+    """A second one goes further back, and a version that was rolled back is never what another one falls back to."""
+    versions = {name: version("VALIDATED") for name in "123"}
+    for name in "12":
+        versions = after(versions, PromoteModel("fraud", name))
+    versions = after(versions, RollBackModel("fraud"))
+    assert [versions[name].status for name in "12"] == ["SERVING", "RETIRED"]
+    versions = after(versions, PromoteModel("fraud", "3"))
+    versions = after(versions, RollBackModel("fraud"))
+    assert [versions[name].status for name in "123"] == ["SERVING", "RETIRED", "RETIRED"]
+    with pytest.raises(ModelRefusedError, match="has served before '1'"):
+        after(versions, RollBackModel("fraud"))
+
+
+def test_there_is_one_canary_and_none_before_a_version_serves() -> None:
+    """And a shadow needs a version to be compared with."""
+    with pytest.raises(ModelRefusedError, match="serves yet"):
+        after({"1": version("VALIDATED")}, ShadowModel("fraud", "1"))
+    versions = {"1": version("SERVING", 1), "2": version("CANARY"), "3": version("VALIDATED")}
+    with pytest.raises(ModelRefusedError, match="'2' is the canary"):
+        after(versions, CanaryModel("fraud", "3", 0.5))
+
+
+def test_a_key_is_pinned_to_one_version() -> None:
+    """A later pin takes it from the earlier one, and a pin without a version sets it free."""
+    versions = {"1": version("SERVING", 1), "2": version("VALIDATED")}
+    versions = after(versions, PinModel("fraud", ["a", "b"], "2"))
+    versions = after(versions, PinModel("fraud", ["b"], "1"))
+    assert [versions[name].pinned for name in "12"] == [['"b"'], ['"a"']]
+    versions = after(versions, PinModel("fraud", ["a"]))
+    assert [versions[name].pinned for name in "12"] == [['"b"'], []]
+
+
+def test_a_version_is_loaded_once_and_the_oldest_idle_one_is_forgotten() -> None:
+    """A register does not grow without end."""
+    load = LoadModel("fraud", "new", "/m", "0" * 64, "onnx")
+    with pytest.raises(ModelRefusedError, match="give the new one another name"):
+        after({"new": version("RETIRED")}, load)
+    many = {str(number): version("RETIRED") for number in range(200)}
+    found = after(many, load)
+    assert "0" not in found
+    assert found["new"].status == "REGISTERED"
+    with pytest.raises(ModelRefusedError, match="retire some"):
+        after({name: version("VALIDATED") for name in many}, load)
+
+
+def test_what_is_not_there_cannot_change() -> None:
+    """The refusal names the versions that there are."""
+    with pytest.raises(ModelRefusedError, match=r"no version '9'; it has 1\. Send load-model first"):
+        after({"1": version("SERVING", 1)}, PromoteModel("fraud", "9"))
