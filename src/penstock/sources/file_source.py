@@ -352,11 +352,14 @@ class _Directory:
         now, mtime = time.time_ns(), os.stat(self._path).st_mtime_ns  # noqa: PTH116  # asked for every batch
         if not force and mtime == self._settled_mtime_ns and 0 <= now - self._listed_ns < self._FORCED_NS:
             return []
-        new = [
-            file
-            for name in sorted(found.unknown(self._path, _visible_names(self._path)))
-            if (file := _look_at(self._path, name)) is not None
-        ]
+        names = sorted(found.unknown(self._path, _visible_names(self._path)))
+        if names and mtime >= now - self._SETTLED_NS:
+            # A listing may have a file that appeared while it was made, and not one that appeared before it.
+            earlier = (
+                name for name in found.unknown(self._path, _visible_names(self._path)) if name < names[-1]
+            )
+            names = sorted({*names, *earlier})
+        new = [file for name in names if (file := _look_at(self._path, name)) is not None]
         self._listed_ns = now
         self._settled_mtime_ns = mtime if mtime < now - self._SETTLED_NS else None
         return new

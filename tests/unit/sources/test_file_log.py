@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from penstock.bindings.types import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.schemas import record_type
+from penstock.sources import file_source
 from penstock.sources.base import BadRecord, Split
 from penstock.sources.file_source import FileLog, share
 
@@ -70,6 +71,18 @@ def test_files_are_taken_in_name_order_as_they_appear(log: FileLog, folder: Path
     assert log.latest(2, limited=True) == 4
     assert [names(log, 0, 2), names(log, 2, 4)] == [["b", "c"], ["a", "z"]]
     assert names(log, 1, 3) == ["a", "c"], "one batch reads in name order"
+
+
+def test_a_file_is_not_overtaken_by_one_that_appears_later(
+    log: FileLog, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing has `c`, which appeared while it was made, and not `b`, which was there before `c`."""
+    write(folder, "a", "b", "c", "d")
+    listings = iter([["a", "c"], ["a", "b", "c", "d"], ["a", "b", "c", "d"], ["a", "b", "c", "d"]])
+    monkeypatch.setattr(file_source, "_visible_names", lambda _: next(listings))
+    assert log.latest(0, limited=True) == 3
+    assert names(log, 0, 3) == ["a", "b", "c"]
+    assert log.latest(3, limited=True) == 4
 
 
 def test_hidden_and_unfinished_files_are_ignored(log: FileLog, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from property_examples import examples
 from window_cases import Case, case_ids, check, load_case, load_expected
 from window_reference import EndlessFiringError, Outcome, run, windowed
@@ -41,6 +41,8 @@ def test_the_model_accounts_for_every_record(drawn: tuple[dict[str, Any], list[d
     assert_accounted_for(outcome)
 
 
+# Only some kinds of windows go by event time, and by chance hardly any of the first examples may.
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(specs_and_elements())
 def test_nothing_is_left_behind_the_final_watermark(
     drawn: tuple[dict[str, Any], list[dict[str, Any]]],
