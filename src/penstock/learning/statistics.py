@@ -13,6 +13,9 @@ from penstock.learning.learner import Learner, Numbers
 
 __all__ = ["Covariance", "ExponentialMean", "Histogram", "Moments"]
 
+# A covariance has (n + 1)(n + 2) / 2 weights.
+_MOST_FIELDS: Final = 30
+
 
 class Moments(Learner):
     """The mean and the variance of a field, by Welford's method (Technometrics 4(3), 1962).
@@ -47,8 +50,7 @@ class Moments(Learner):
     def score(self, weights: Numbers, record: Numbers) -> Any:
         """Return the distance from the mean in standard deviations."""
         variance = weights["squares"] / np.maximum(weights["count"] - 1, 1)
-        distance = record[self.features[0]] - weights["mean"]
-        return np.where(variance > 0, distance / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+        return _in_deviations(record[self.features[0]] - weights["mean"], variance)
 
 
 class ExponentialMean(Learner):
@@ -82,9 +84,7 @@ class ExponentialMean(Learner):
 
     def score(self, weights: Numbers, record: Numbers) -> Any:
         """Return the distance from the mean in standard deviations."""
-        variance = weights["variance"]
-        distance = record[self.features[0]] - weights["mean"]
-        return np.where(variance > 0, distance / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+        return _in_deviations(record[self.features[0]] - weights["mean"], weights["variance"])
 
 
 class Covariance(Learner):
@@ -199,5 +199,6 @@ class Histogram(Learner):
         return below / np.maximum(count, 1)
 
 
-# A covariance has (n + 1)(n + 2) / 2 weights.
-_MOST_FIELDS: Final = 30
+def _in_deviations(distance: Any, variance: Any) -> Any:
+    """Return a distance in standard deviations; 0 without any variance."""
+    return np.where(variance > 0, distance / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)

@@ -12,7 +12,6 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.learning.in_order import learn_in_order, score_all
 from penstock.learning.learner import Learner
-from penstock.state.state_spec import StateSpec
 from penstock.state.ttl import Ttl
 from penstock.state.values import BoundValueState, CheckedValueState, ValueState
 
@@ -54,10 +53,6 @@ class LearnedState(ValueState[Any]):
         fields = ", ".join(f"`{name}` {_type(learner, kind)} NOT NULL" for name, kind in _weights(learner))
         super().__init__(fields, ttl=ttl, renamed_from=renamed_from)
         self.learner = learner
-
-    def spec(self) -> StateSpec:
-        """Return how the state is stored: as a record of its weights."""
-        return super().spec()
 
     @overload
     def score(self, records: Any) -> float: ...
