@@ -19,7 +19,7 @@ from penstock.cli.times import format_instant
 from penstock.commands.command_catalog import read_command_catalog
 from penstock.commands.command_sender import command_binding, find_waiting, send_command
 from penstock.commands.command_target import check_known, parse_target
-from penstock.commands.model_listing import list_models
+from penstock.commands.listed_models import list_models
 from penstock.commands.receipt_history import (
     CommandFilter,
     CommandHistory,

@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.bindings.parse import split_definition
-from penstock.cli.command_sending import (
+from penstock.cli.job_target import CommandDraft, Patience
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr
+from penstock.cli.sent_commands import (
     CODES,
     COLOURS,
     NOT_SENT_CODE,
@@ -25,8 +27,6 @@ from penstock.cli.command_sending import (
     send_and_wait,
     sender_name,
 )
-from penstock.cli.job_target import CommandDraft, Patience
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr
 from penstock.cli.target import (
     CHECKPOINT_VARIABLE,
     OptionalJobArgument,

@@ -11,9 +11,9 @@ import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli.command_sending import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.job_target import JobTarget, Patience
 from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
+from penstock.cli.sent_commands import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
 from penstock.errors import CommandRefusedError, JobDefinitionError
 

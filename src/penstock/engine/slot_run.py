@@ -339,7 +339,7 @@ class SlotRun:
         """Return an instance of the function for data, for all key groups."""
         binding = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=checks_values)
         for model in binding.models.values():
-            # Here, since the loss of a model is no fault of a record.
+            # Before any record, which is not to blame when a model is lost.
             model.make_ready()
         self._models.append(binding)
         if self._core.windows is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from penstock.learning.learner import Learner, Numbers
 
 __all__ = ["Learned", "learn_in_order", "score_all"]
 
-# Below so many keys at once, single numbers are faster than columns.
+# With fewer keys at once, single numbers are faster than columns.
 _FEW: Final = 16
 
 _Columns = dict[str, npt.NDArray[Any]]
@@ -58,11 +59,14 @@ def learn_in_order(
     """
     known, local = np.unique(keys, return_inverse=True)
     start = learner.start()
-    models = {
-        name: np.where(present[known], column[known], np.asarray(start[name], column.dtype))
-        for name, column in weights.items()
-    }
-    has_learned = present[known].copy()
+    models = _Models(
+        learner,
+        {
+            name: np.where(present[known], column[known], np.asarray(start[name], column.dtype))
+            for name, column in weights.items()
+        },
+        present[known].copy(),
+    )
     scores = np.full(len(keys), np.nan)
     turn = _turns(local)
     order = np.argsort(turn, kind="stable")
@@ -72,12 +76,12 @@ def learn_in_order(
         rows = order[begin:end]
         if len(rows) < _FEW:
             break
-        _learn_columns(learner, models, has_learned, local[rows], records, rows, scores)
+        scores[rows] = models.learn_at_once(local[rows], _rows(records, rows))
         begin = int(end)
     rest = np.sort(order[begin:])
     if len(rest):
-        _learn_one_by_one(learner, models, has_learned, local, records, rest, scores)
-    return Learned(known, models, scores)
+        scores[rest] = models.learn_in_turn(local[rest], _rows(records, rest))
+    return Learned(known, models.weights, scores)
 
 
 def _turns(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -91,48 +95,44 @@ def _turns(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return turns
 
 
-def _learn_columns(
-    learner: Learner,
-    models: _Columns,
-    has_learned: npt.NDArray[np.bool_],
-    keys: npt.NDArray[np.int64],
-    records: Numbers,
-    rows: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float64],
-) -> None:
-    """Let different keys learn one record each."""
-    weights = {name: column[keys] for name, column in models.items()}
-    values = {name: column[rows] for name, column in records.items()}
-    found = np.broadcast_to(learner.score(weights, values), len(rows))
-    scores[rows] = np.where(has_learned[keys], found, np.nan)
-    for name, column in learner.learn(weights, values).items():
-        models[name][keys] = column
-    has_learned[keys] = True
+def _rows(records: Numbers, rows: npt.NDArray[np.int64]) -> _Columns:
+    return {name: column[rows] for name, column in records.items()}
 
 
-def _learn_one_by_one(
-    learner: Learner,
-    models: _Columns,
-    has_learned: npt.NDArray[np.bool_],
-    keys: npt.NDArray[np.int64],
-    records: Numbers,
-    rows: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float64],
-) -> None:
-    """Let keys learn records in turn, with single numbers, which NumPy computes as it does columns."""
-    single = {name: list(column[rows]) for name, column in records.items()}
-    kinds = {name: column.dtype.type for name, column in models.items()}
-    held: dict[int, Numbers] = {}
-    for place, (row, key) in enumerate(zip(rows.tolist(), keys[rows].tolist(), strict=True)):
-        values = {name: column[place] for name, column in single.items()}
-        weights = held.get(key)
-        if weights is None:
-            weights = {name: column[key] for name, column in models.items()}
-        if has_learned[key]:
-            scores[row] = learner.score(weights, values)
-        found = learner.learn(weights, values)
-        held[key] = {name: kind(found[name]) for name, kind in kinds.items()}
-        has_learned[key] = True
-    for key, weights in held.items():
-        for name, column in models.items():
-            column[key] = weights[name]
+@dataclass(frozen=True)
+class _Models:
+    """The models of some keys: their weights, and whether each has learned anything."""
+
+    learner: Learner
+    weights: _Columns
+    has_learned: npt.NDArray[np.bool_]
+
+    def learn_at_once(self, keys: npt.NDArray[np.int64], records: _Columns) -> npt.NDArray[np.float64]:
+        """Let different keys learn one record each, and return the scores before."""
+        weights = {name: column[keys] for name, column in self.weights.items()}
+        found = np.broadcast_to(self.learner.score(weights, records), len(keys))
+        scores = np.where(self.has_learned[keys], found, np.nan)
+        for name, column in self.learner.learn(weights, records).items():
+            self.weights[name][keys] = column
+        self.has_learned[keys] = True
+        return scores
+
+    def learn_in_turn(self, keys: npt.NDArray[np.int64], records: _Columns) -> npt.NDArray[np.float64]:
+        """Let keys learn records in turn, with single numbers, which NumPy computes as it does columns."""
+        scores = np.full(len(keys), np.nan)
+        kinds = {name: column.dtype.type for name, column in self.weights.items()}
+        held: dict[int, Numbers] = {}
+        for row, key in enumerate(keys.tolist()):
+            record = {name: column[row] for name, column in records.items()}
+            weights = held.get(key)
+            if weights is None:
+                weights = {name: column[key] for name, column in self.weights.items()}
+            if self.has_learned[key]:
+                scores[row] = self.learner.score(weights, record)
+            found = self.learner.learn(weights, record)
+            held[key] = {name: kind(found[name]) for name, kind in kinds.items()}
+            self.has_learned[key] = True
+        for key, weights in held.items():
+            for name, column in self.weights.items():
+                column[key] = weights[name]
+        return scores

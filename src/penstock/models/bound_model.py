@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.models.choice import Choice
 from penstock.models.loaded import loaded_models
 from penstock.models.model import BatchPlace, Model, RecordPlace
-from penstock.models.outputs import conform_outputs
+from penstock.models.output_columns import conform_outputs
 from penstock.models.refusals import ModelError
 from penstock.models.scores import Score, Scores
 from penstock.models.spec import numpy_column, numpy_value

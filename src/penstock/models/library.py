@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.base.durable import write_atomically, write_once
-from penstock.models.examination import Findings, examine, examine_apart, is_importable
+from penstock.models.model_examination import Findings, examine, examine_apart, is_importable
 from penstock.models.orders import LoadModel, RetireModel, RollBackModel, ValidateModel
 from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import ModelSpec

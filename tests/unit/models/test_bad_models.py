@@ -27,7 +27,7 @@ from safetensors.numpy import save
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import FunctionTransformer
 
-from penstock.models.examination import examine_apart
+from penstock.models.model_examination import examine_apart
 from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import ModelSpec
 from penstock.testing import JobHarness

@@ -15,7 +15,7 @@ from model_parts import Linear, weights
 from onnx_models import matrix_model, named_model
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from penstock.models.examination import examine
+from penstock.models.model_examination import examine
 from penstock.models.orders import Sample
 from penstock.models.predictors import open_predictor
 from penstock.models.spec import ModelSpec

@@ -14,7 +14,7 @@ from penstock.checkpoints.described_graph import read_described_graph
 from penstock.checkpoints.described_state import read_described
 from penstock.checkpoints.ownership import newest_epoch
 from penstock.commands.command_sender import MASK
-from penstock.commands.model_listing import list_models
+from penstock.commands.listed_models import list_models
 from penstock.errors import CheckpointError
 from penstock.jobs.dead_letters import newest_letters
 from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics, read_batch_metrics

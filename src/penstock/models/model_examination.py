@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.models.orders import Sample
-from penstock.models.outputs import conform_outputs
+from penstock.models.output_columns import conform_outputs
 from penstock.models.predictors import open_predictor
 from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import Columns, ModelSpec, Predictor, numpy_column
@@ -103,7 +103,7 @@ def examine_apart(
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "penstock.models.examination"],
+            [sys.executable, "-m", "penstock.models.model_examination"],
             input=msgspec.msgpack.encode(wanted),
             capture_output=True,
             timeout=time_limit_s,

@@ -1,4 +1,4 @@
-"""Model listing: the models of a job with their versions, and what these have scored, from its checkpoint."""
+"""Listed models: the models of a job with their versions, and what these have scored, from its checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command sending: how verbs that send a command to a job do so, wait for its end, and show its receipts."""
+"""Sent commands: how verbs that send a command to a job do so, wait for its end, and show its receipts."""
 
 from __future__ import annotations
 
