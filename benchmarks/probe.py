@@ -86,8 +86,8 @@ class Probe(Background):
             for value, sensor in zip(values, numbers, strict=True)
         ]
         self._turn: Final = rooms.count
-        # Send as soon as possible: a lingering producer would add to the latency.
-        settings = {"linger.ms": 0, "compression.type": "none", "enable.idempotence": broker_stops}
+        # A millisecond is one tick. Without it the broker gets a request for every few readings, and does not keep up.
+        settings = {"linger.ms": 1, "compression.type": "none", "enable.idempotence": broker_stops}
         self._producer: Final = producer(broker, **settings)
         self._consumer: Final = consumer(broker, heaters, new_records=True)
         self._failed: BaseException | None = None

@@ -13,6 +13,7 @@ from penstock.models.bound_model import BoundModel
 from penstock.operators.watermarks import END_MS
 from penstock.state.cursor import Cursor
 from penstock.state.group_state import GroupState
+from penstock.state.open_values import OpenValues
 from penstock.state.shared import SharedStates
 from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec
@@ -69,7 +70,7 @@ class FunctionInstance:
         self.cursor.watermark_ms, self.cursor.has_watermarks = clock.watermark_ms, clock.has_watermarks
         self.function: Final = copy.copy(core.function)
         self.states: dict[str, Any] = {}
-        self._entered: GroupState | None = None
+        self._entered: GroupState | OpenValues | None = None
         self._no_columns = {
             name: _no_column(_no_key_reason(name, core), spec)
             for name, spec in zip(core.states, core.specs, strict=True)
@@ -90,7 +91,7 @@ class FunctionInstance:
             if name not in (CONTROL_VERSION, TIMERS):
                 setattr(self.function, name, state)
 
-    def enter(self, group: GroupState) -> None:
+    def enter(self, group: GroupState | OpenValues) -> None:
         """Move the states to a key group."""
         self._entered = group
         for name, state in self.states.items():

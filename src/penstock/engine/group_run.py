@@ -38,7 +38,7 @@ from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.state.group_state import GroupState
 from penstock.state.key_index import key_values
-from penstock.state.merged_table import StateTable
+from penstock.state.open_values import OpenValues
 from penstock.state.timeline import Domain
 from penstock.state.timer import StoredTimer, Timer
 
@@ -55,18 +55,24 @@ class GroupRun:
     """One run of a step in one key group: control records, then data."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, table: StateTable
+        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
         self._core: Final = binding.core
         self._binding: Final = binding
         self._function: Final = binding.function
-        self._state: Final = GroupState(binding.core.specs, table, binding.cursor)
+        self._state: Final = state
         self._context: Final = context
         self._result: Final = StepResult()
         context.key_group = key_group
         binding.cursor.clock_ms = binding.clock.event_ms
         binding.cursor.watermark_ms = binding.clock.watermark_ms
         binding.enter(self._state)
+
+    @property
+    def _group(self) -> GroupState:
+        """The rows of the key group, for code that works on whole columns."""
+        assert isinstance(self._state, GroupState)
+        return self._state
 
     def process(
         self, blocks: list[Block], apply_standing: Callable[[int], None] | None, due: DueTimers | None = None
@@ -118,7 +124,7 @@ class GroupRun:
 
     def _apply_standing(self, blocks: list[Block], apply_standing: Callable[[int], None]) -> None:
         """Apply the standing commands to the keys that are new to the step."""
-        new = dict.fromkeys(key for block in blocks for key in self._state.new_keys(self._keys(block)))
+        new = dict.fromkeys(key for block in blocks for key in self._group.new_keys(self._keys(block)))
         for key in new:
             self._binding.cursor.key = key
             apply_standing(self._context.key_group)
@@ -430,13 +436,13 @@ class GroupRun:
         """Run `process_batch`. If it raises, halve the batch until each failing record is isolated."""
         source = self._core.inputs[block.input]
         keys = self._keys(block)
-        slots = self._state.slots_of(keys)
+        slots = self._group.slots_of(keys)
         names = list(source.record_type.field_names)
         records = block.batch.select(names)
         times = self._row_times(block) if self._core.timed else None
         causes = causes_in(block) if self._core.caused else None
         cursor = self._binding.cursor
-        known = self._state.keys
+        known = self._group.keys
         if len(records) and not self._core.has_key:
             # All records belong to one part, whose states the code accesses like code for single records.
             cursor.key = key_values(keys.slice(0, 1))[0]

@@ -45,8 +45,11 @@ from penstock.operators.error_reasons import reason_of
 from penstock.operators.functions import Context, PartContext
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import END_MS, EventClock, InputWatermarkRule, Progress, WatermarkUpdate
+from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
-from penstock.state.merged_table import GroupsOf, MergedTable, StateTable
+from penstock.state.merged_table import MergedTable, StateTable
+from penstock.state.open_values import OpenValues
+from penstock.state.row_cache import GroupsOf
 from penstock.state.shared import BroadcastState, SharedStates
 from penstock.state.slot_parts import PartChange
 from penstock.state.slot_tables import SlotTables
@@ -57,6 +60,8 @@ __all__ = ["BatchTime", "SlotRun"]
 
 
 _MAX_SETTING_BYTES: Final = 4096
+# In a round of more records, values are made from rows, one after the other, faster than found all over the memory.
+_MAX_OPEN_RECORDS: Final = 1000
 ApplyStanding: TypeAlias = Callable[[int], None]
 
 
@@ -351,11 +356,24 @@ class SlotRun:
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
-        run = self._run_type(binding, context, key_group, self._table(key_group))
+        applier = self._standing_applier_in(binding)
+        is_small = sum(block.batch.num_rows for block in blocks) <= _MAX_OPEN_RECORDS
+        state = self._state(binding, key_group, may_stay_open=is_small and applier is None)
+        run = self._run_type(binding, context, key_group, state)
         self._letters = []
-        result = run.process(blocks, self._standing_applier_in(binding), due)
+        result = run.process(blocks, applier, due)
         result.dead_letters[:0] = self._letters
         return result
+
+    def _state(
+        self, binding: FunctionInstance, key_group: int, *, may_stay_open: bool
+    ) -> GroupState | OpenValues:
+        table = self._table(key_group)
+        if isinstance(table, MergedTable):
+            if may_stay_open and self._core.states_stay_open:
+                return table.open(self._core.specs)
+            table.close()
+        return GroupState(self._core.specs, table, binding.cursor)
 
     def _standing_applier_in(self, binding: FunctionInstance) -> ApplyStanding | None:
         """Return the function that applies the standing commands to a new key, made once for all key groups."""

@@ -28,12 +28,13 @@ from penstock.operators.window_step import WindowStep
 from penstock.records.types import RecordType
 from penstock.state.group_state import state_schema
 from penstock.state.history import TemporalState
+from penstock.state.open_values import can_stay_open
 from penstock.state.plain_values import PlainValues
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.timeline import TIMERS, TimerColumn, earliest_timers
 from penstock.state.timers import TimerState
 from penstock.state.transient import Kept
-from penstock.state.values import KeyedState
+from penstock.state.values import KeyedState, ValueState
 from penstock.windows.window_state import WINDOWS, earliest_window_timers
 
 __all__ = [
@@ -148,12 +149,24 @@ class StepCore:
         self.state_schema: Final = state_schema(self.key_type, self.specs)
         self.handlers: Final = declared_handlers(type(function))
         self.vectorised: Final = is_vectorised(function)
+        self.states_stay_open: Final = self._states_stay_open()
         self.has_history: Final = any(isinstance(state, TemporalState) for state in self.states.values())
         self.expires_by_event: Final = any(spec.ttl and spec.ttl.time == "event" for spec in self.specs)
         self.judges_by_time: Final = self.has_history or self.expires_by_event
         # Outlives this core in its worker, and is shared by all copies of the function.
         self._kept: Final = Kept.of(function)
         self._cleared = 0
+
+    def _states_stay_open(self) -> bool:
+        """Return whether the states may be Python objects from round to round; timers are found in rows."""
+        return (
+            not self.vectorised
+            and self.windows is None
+            and self.timers is None
+            and not pa.types.is_floating(self.key_type)
+            and all(type(state) is ValueState for state in self.states.values())
+            and can_stay_open(self.specs)
+        )
 
     def _timers(self) -> TimerColumn | None:
         """Declare the hidden state for timers, and return its column; None without timers."""

@@ -22,8 +22,9 @@ from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block
 from penstock.operators.watermarks import END_MS
 from penstock.operators.window_step import LATE, ResultOutput, WindowStep
+from penstock.state.group_state import GroupState
 from penstock.state.key_index import key_values
-from penstock.state.merged_table import StateTable
+from penstock.state.open_values import OpenValues
 from penstock.windows.assigners import CumulativeWindows, GridWindows, SlidingWindows, TumblingWindows
 from penstock.windows.column_aggregates import NEW, ColumnAggregate
 from penstock.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger
@@ -70,9 +71,9 @@ class WindowColumnsRun(WindowRun):
     """One run of a step with windows that aggregate a field, in one key group."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, table: StateTable
+        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        super().__init__(binding, context, key_group, table)
+        super().__init__(binding, context, key_group, state)
         contents = self._step.spec.contents
         assert isinstance(contents, Aggregated)
         assert isinstance(contents.aggregate, ColumnAggregate)
@@ -106,7 +107,7 @@ class WindowColumnsRun(WindowRun):
         if with_values is None or np.concatenate([is_untimely for _, is_untimely in found]).any():
             return False
         has_value, values = with_values
-        slots = self._state.slots_of(keys)
+        slots = self._group.slots_of(keys)
         at = times if self._by_event else np.full(len(times), self._clock.processing_ms, np.int64)
         rows, starts, ends = self._assign(at)
         watermark_ms = self._clock.watermark_ms if self._by_event else MIN_TIME
@@ -196,7 +197,7 @@ class WindowColumnsRun(WindowRun):
         return self._known[1]
 
     def _store(self, panes: PaneColumns, changed: Ints) -> None:
-        keys = len(self._state.keys)
+        keys = len(self._group.keys)
         column = panes.to_arrow(keys, self._column.spec.arrow_type, by_event=self._by_event)
         self._column.replace(column, changed)
         self._known = column, panes
@@ -216,7 +217,7 @@ class WindowColumnsRun(WindowRun):
             if (are_out_of_range(panes.starts) | are_out_of_range(panes.ends)).any():
                 # Results with bounds out of range become dead letters.
                 super()._materialise()
-                super()._fire_by_event(self._state.keys)
+                super()._fire_by_event(self._group.keys)
                 self._flush()
                 return
             self._clock.watermark_ms = clock.after_ms
@@ -240,14 +241,14 @@ class WindowColumnsRun(WindowRun):
     def _emit_columns(self, panes: PaneColumns) -> None:
         order = np.lexsort((self._ranks(panes.slots), panes.ends))
         panes = panes.take(order)
-        keys = self._state.keys.take(pa.array(panes.slots))
+        keys = self._group.keys.take(pa.array(panes.slots))
         batch = self._output.columns(keys, panes.starts, panes.ends, self._aggregate.results(panes.held))
         times = pa.array(panes.ends - 1) if MAIN in self._core.timed else None
         self._result.emissions.append(Emission(MAIN, batch, keys, times))
 
     def _ranks(self, slots: Ints) -> Ints:
         """Return for each slot the rank of its key in sorted order."""
-        keys = self._state.keys
+        keys = self._group.keys
         if pa.types.is_struct(keys.type):
             values = key_values(keys)
             order = np.array(sorted(range(len(values)), key=values.__getitem__), np.int64)

@@ -28,8 +28,9 @@ from penstock.operators.watermarks import END_MS, INGESTION_TIME
 from penstock.operators.window_step import LATE
 from penstock.records.schemas import VERSION_FIELD
 from penstock.records.types import RecordType
+from penstock.state.group_state import GroupState
 from penstock.state.key_index import key_values
-from penstock.state.merged_table import StateTable
+from penstock.state.open_values import OpenValues
 from penstock.windows.contexts import Clock
 from penstock.windows.emissions import Emission as Pane
 from penstock.windows.emissions import SideRecord
@@ -45,9 +46,9 @@ class WindowRun(GroupRun):
     """One run of a step with windows in one key group: processing-time timers, records, event-time timers."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, table: StateTable
+        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        super().__init__(binding, context, key_group, table)
+        super().__init__(binding, context, key_group, state)
         windows = self._core.windows
         assert windows is not None
         self._step: Final = windows

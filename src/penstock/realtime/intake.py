@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.realtime.pace import Pace
+
 __all__ = ["Intake"]
 
 # About what a slot does in this time may wait for it. An interval can only end once all of it is done.
@@ -17,12 +19,16 @@ _NEWEST_SHARE: Final = 0.5
 
 
 class Intake:
-    """The intake of a slot. `waiting_bytes` is how much may wait for it, at most `max_bytes`."""
+    """The intake of a slot.
+
+    `waiting_bytes` is how much may wait for it, at most `max_bytes`; `pace` is when it takes what has come.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: Final = max_bytes
         self._bytes_per_s: float | None = None
         self.waiting_bytes = min(_FIRST_BYTES, max_bytes)
+        self.pace: Final = Pace()
 
     def note(self, size: int, seconds: float) -> None:
         """Note a round with an input of some bytes."""

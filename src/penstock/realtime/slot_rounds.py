@@ -17,6 +17,7 @@ from penstock.realtime.inbox import Delivery, Inbox
 from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
 from penstock.realtime.messages import HISTORY, Round, now_ms
+from penstock.realtime.pace import SLOTS_AFTER_S
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import (
     CHECKPOINT_COMMANDS,
@@ -173,6 +174,7 @@ class SlotRounds:
             yield from self._end_levels()
             if self._ended > len(self._levels):
                 return
+            self._intake.pace.wait(SLOTS_AFTER_S)
             for delivery in self._take(self._wait_s()):
                 self._add(delivery)
 

@@ -255,7 +255,7 @@ class _SlotWriter:
             if self._waiting >= _VERSION_BYTES:
                 self._tables.store()
                 # Stored tables need not stay in memory.
-                kept = msgspec.structs.replace(self._tables.keep(), tables={})
+                kept = msgspec.structs.replace(self._tables.keep(), tables={}, row_cache=None)
                 self._tables = SlotTables(self._schema, self._entries, kept)
                 self._waiting = 0
 

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from penstock.state.cursor import Cursor
 from penstock.state.expiry import ExpiringColumn, expires_name
-from penstock.state.group_table import KEY_COLUMN, held_rows, sorted_by_key
+from penstock.state.group_table import KEY_COLUMN, Rows, held_rows, sorted_by_key
 from penstock.state.key_index import key_values
-from penstock.state.merged_table import StateTable
 from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec
 from penstock.state.stored_blocks import RENAMED_FROM
@@ -33,7 +32,7 @@ class GroupState:
     `keys` are the keys that the run has touched, in order of first use.
     """
 
-    def __init__(self, specs: Sequence[StateSpec], table: StateTable, cursor: Cursor | None = None) -> None:
+    def __init__(self, specs: Sequence[StateSpec], table: Rows, cursor: Cursor | None = None) -> None:
         self._table = table
         self.cursor = cursor or Cursor(None, [])
         self.keys: pa.Array = pa.array([], table.schema.field(KEY_COLUMN).type)

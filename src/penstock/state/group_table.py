@@ -11,7 +11,7 @@ import functools
 import itertools
 import tempfile
 import weakref
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from penstock.records.types import empty_like
 from penstock.state.key_index import ABSENT, KeyIndex, Places
 from penstock.state.timeline import Domain, Timeline, TimerColumn
 
-__all__ = ["KEY_COLUMN", "GroupTable", "Held", "held_rows", "sorted_by_key"]
+__all__ = ["KEY_COLUMN", "GroupTable", "Held", "Rows", "held_rows", "sorted_by_key"]
 
 KEY_COLUMN: Final = "key"
 
@@ -37,6 +37,23 @@ _turns: Final = itertools.count()
 
 Held: TypeAlias = npt.NDArray[np.bool_]
 """A mask of the keys that have a row."""
+
+
+class Rows(Protocol):
+    """Rows by key."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The key, and the columns of the states."""
+        ...
+
+    def lookup(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
+        """Return a mask of the keys that have a row, and their rows; rows of nulls for the others."""
+        ...
+
+    def all_rows(self) -> pa.RecordBatch:
+        """Return the rows of all keys."""
+        ...
 
 
 class GroupTable:

@@ -1,27 +1,26 @@
 """A merged table: the tables of all key groups of a slot as one, for a slot that runs many small rounds.
 
 A round touches few keys of many key groups. The tables of the key groups stay as they are; changes go to one table of
-recent rows, and so do rows that a larger round reads. `take_changes` returns the changes for the tables of the key
-groups, once for many rounds.
+recent rows, and rows that a larger round reads to the slot's row cache. `take_changes` returns the changes for the
+tables of the key groups, once for many rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.state.group_table import GroupTable, Held, held_rows
-from penstock.state.key_index import key_values
+from penstock.state.key_index import ABSENT, Places, key_values
+from penstock.state.open_values import OpenValues
+from penstock.state.row_cache import GroupsOf, RowCache
+from penstock.state.state_spec import StateSpec
 
-__all__ = ["GroupsOf", "MergedTable", "StateTable", "merge_changes"]
-
-GroupsOf: TypeAlias = Callable[[pa.Array], npt.NDArray[np.uint16]]
-"""Returns the key group of each key."""
+__all__ = ["MergedTable", "StateTable", "merge_changes"]
 
 # Up to this many keys are looked up and changed one by one, which costs less than whole columns.
 _FEW_KEYS: Final = 4
@@ -29,14 +28,19 @@ _FEW_KEYS: Final = 4
 _MAX_REPEATED: Final = 1 << 18
 # So many rows that were changed one by one wait before the table of recent rows gets them together.
 _MAX_NEWEST: Final = 1024
+# Open values of so many keys are closed, and opened anew.
+_MAX_OPEN: Final = 1 << 16
 
 
 class MergedTable:
     """The rows of all key groups, as `GroupTable` has those of one. `tables` may not change while it is used."""
 
-    def __init__(self, schema: pa.Schema, tables: Mapping[int, GroupTable], groups_of: GroupsOf) -> None:
+    def __init__(
+        self, schema: pa.Schema, tables: Mapping[int, GroupTable], cache: RowCache, groups_of: GroupsOf
+    ) -> None:
         self.schema: Final = schema
         self._tables: Final = tables
+        self._cache: Final = cache
         self._groups_of: Final = groups_of
         self._recent: Final = GroupTable(schema)
         # The rows that have changed last, one by one, and whether each has a value.
@@ -46,47 +50,66 @@ class MergedTable:
         # The keys that have changed, some of them several times. The first array has each of its keys once.
         self._changed: list[pa.Array] = []
         self._repeated = 0
+        self._open: OpenValues | None = None
+
+    def open(self, specs: Sequence[StateSpec]) -> OpenValues:
+        """Return values that stay open until anybody else uses the table."""
+        if self._open is not None and len(self._open) > _MAX_OPEN:
+            self.close()
+        if self._open is None:
+            self._open = OpenValues(specs, self)
+        return self._open
+
+    def close(self) -> None:
+        """Make rows of open values."""
+        if self._open is not None:
+            changes = self._open.close()
+            self._open = None
+            if changes is not None:
+                self.put(changes)
 
     @property
     def recent(self) -> GroupTable:
-        """The table of the rows that have changed, or were read with many others."""
-        self._settle()
-        return self._recent
+        """The table of the rows that have changed."""
+        self.close()
+        return self._settled()
 
-    def _settle(self) -> None:
+    def _settled(self) -> GroupTable:
         if self._newest:
             self._recent.upsert(pa.concat_batches([row for row, _ in self._newest.values()]))
             self._newest.clear()
+        return self._recent
 
     def lookup(self, keys: pa.Array) -> tuple[Held, pa.RecordBatch]:
-        """Return a mask of the keys that have a row, and their rows; rows of nulls for the others."""
+        """Return a mask of the keys that have a row, and their rows; rows of nulls for the others.
+
+        The keys must be distinct. Open values are not looked at.
+        """
         if len(keys) <= _FEW_KEYS:
             return self._lookup_few(keys)
-        held, rows = self.recent.lookup(keys)
-        missing = np.flatnonzero(~held)
-        if self._removed:
-            missing = missing[self._not_removed(keys.take(pa.array(missing)))]
-        found = self._stored(keys.take(pa.array(missing))) if len(missing) else []
-        if not found:
-            return held, rows
-        # Many keys mostly come again before the end of the interval, and one table finds them faster than many.
-        for some in found:
-            self._recent.upsert(some)
-        return self._recent.lookup(keys)
+        places = self._settled().find(keys)
+        changed = places >= 0
+        if changed.all():
+            return changed, self._recent.rows(places)
+        if not changed.any():
+            cached = self._cached(keys)
+            return cached >= 0, self._cache.rows(cached)
+        others = np.flatnonzero(~changed)
+        cached = self._cached(keys.take(pa.array(others)))
+        rows = pa.concat_batches([self._recent.rows(places[changed]), self._cache.rows(cached)])
+        back = np.empty(len(keys), np.int64)
+        back[changed] = np.arange(len(keys) - len(others))
+        back[others] = np.arange(len(keys) - len(others), len(keys))
+        held = changed.copy()
+        held[others] = cached >= 0
+        return held, rows.take(pa.array(back))
 
-    def _stored(self, keys: pa.Array) -> list[pa.RecordBatch]:
-        """Return the rows that the tables have of keys."""
-        groups = self._groups_of(keys)
-        found = []
-        for group in np.unique(groups) if self._tables else ():
-            table = self._tables.get(int(group))
-            if table is None:
-                continue
-            places = np.unique(table.find(keys.filter(pa.array(groups == group))))
-            places = places[places >= 0]
-            if len(places):
-                found.append(table.rows(places))
-        return found
+    def _cached(self, keys: pa.Array) -> Places:
+        """Return the places in the cache of the rows of keys that have no recent row."""
+        places = self._cache.find(keys, self._groups_of)
+        if self._removed:
+            places[~self._not_removed(keys)] = ABSENT
+        return places
 
     def _not_removed(self, keys: pa.Array) -> Held:
         return np.array([key not in self._removed for key in key_values(keys)], bool)
@@ -130,12 +153,12 @@ class MergedTable:
         if not held.all():
             self._removed.update(key_values(keys.filter(pa.array(~held))))
         if len(keys) > _FEW_KEYS:
-            self.recent.upsert(changes)
+            self._settled().upsert(changes)
             return
         for i, (key, is_held) in enumerate(zip(key_values(keys), held.tolist(), strict=True)):
             self._newest[key] = changes.slice(i, 1), is_held
         if len(self._newest) > _MAX_NEWEST:
-            self._settle()
+            self._settled()
 
     def _note_changed(self, keys: pa.Array) -> None:
         if self._changed:
@@ -154,25 +177,35 @@ class MergedTable:
     @property
     def has_changes(self) -> bool:
         """Whether there are changes to take."""
-        return bool(self._changed)
+        return bool(self._changed) or (self._open is not None and self._open.has_changes)
 
     def take_changes(self) -> dict[int, pa.RecordBatch]:
         """Return the newest changed rows by key group. The table must not be used afterwards."""
-        if not self._changed:
+        changes = self._changed_rows()
+        if changes is None:
             return {}
-        keys, self._changed = self._distinct(), []
-        groups = self._groups_of(keys)
+        groups = self._groups_of(changes.column(0))
         order = np.argsort(groups, kind="stable")
-        keys = keys.take(pa.array(order))
-        # Rows of keys that were removed are not there any more.
-        _, rows = self.recent.lookup(keys)
-        ordered = rows.set_column(0, self.schema.field(0), keys)
+        ordered = changes.take(pa.array(order))
         found, starts = np.unique(groups[order], return_index=True)
         ends = [*starts[1:], len(groups)]
         return {
             int(group): ordered.slice(start, end - start)
             for group, start, end in zip(found, starts, ends, strict=True)
         }
+
+    def _changed_rows(self) -> pa.RecordBatch | None:
+        """Return the newest rows of the keys that have changed; a row without any value belongs to a removed key."""
+        if not self._changed and self._open is not None:
+            opened, self._open = self._open, None
+            return opened.close()
+        self.close()
+        if not self._changed:
+            return None
+        keys, self._changed = self._distinct(), []
+        # Rows of keys that were removed are not there any more.
+        _, rows = self._settled().lookup(keys)
+        return rows.set_column(0, self.schema.field(0), keys)
 
 
 StateTable: TypeAlias = GroupTable | MergedTable

@@ -21,7 +21,8 @@ import xxhash
 
 from penstock.state.expiry import expired_rows, expires_name, without_expired
 from penstock.state.group_table import GroupTable
-from penstock.state.merged_table import GroupsOf, MergedTable, merge_changes
+from penstock.state.merged_table import MergedTable, merge_changes
+from penstock.state.row_cache import GroupsOf, RowCache
 from penstock.state.slot_log import (
     HEAD,
     LOG_FORMAT,
@@ -73,12 +74,14 @@ class CachedSlot(msgspec.Struct):
     tables: dict[int, GroupTable]
     made: dict[str, Any] = {}
     made_bytes: int = 0
+    row_cache: RowCache | None = None
 
     @property
     def nbytes(self) -> int:
         """The approximate memory of the slot, in bytes."""
         tables = sum(table.nbytes for table in self.tables.values())
-        return tables + self.made_bytes + len(self.header or b"")
+        cached = 0 if self.row_cache is None else self.row_cache.nbytes
+        return tables + cached + self.made_bytes + len(self.header or b"")
 
 
 class Only(NamedTuple):
@@ -112,6 +115,7 @@ class SlotTables:
         stored = entries.get(HEAD)
         self._head = Head(LOG_FORMAT, 0, [], 0, [], {}) if stored is None else head_of(stored)
         self._tables: dict[int, GroupTable] = {}
+        self._row_cache: RowCache | None = None
         self._merged: MergedTable | None = None
         self._header: bytes | None = None
         self._header_changed = False
@@ -140,6 +144,11 @@ class SlotTables:
 
     def put(self, key_group: int, changes: pa.RecordBatch) -> None:
         """Put changed rows into the table of a key group."""
+        self._put(key_group, changes)
+        if self._row_cache is not None:
+            self._row_cache.put(changes)
+
+    def _put(self, key_group: int, changes: pa.RecordBatch) -> None:
         table = self._tables.get(key_group)
         if table is None:
             table = self._tables[key_group] = GroupTable(self._schema)
@@ -149,15 +158,20 @@ class SlotTables:
     def merged(self, groups_of: GroupsOf) -> MergedTable:
         """Return the table of all key groups, to be used instead of theirs until `settle`."""
         if self._merged is None:
-            self._merged = MergedTable(self._schema, self._tables, groups_of)
+            if self._row_cache is None:
+                self._row_cache = RowCache(self._schema, self._tables)
+            self._merged = MergedTable(self._schema, self._tables, self._row_cache, groups_of)
         return self._merged
 
     def settle(self) -> None:
         """Put the changes of the merged table, if there is one, into the tables of the key groups."""
         if self._merged is not None:
             merged, self._merged = self._merged, None
-            for group, changes in merged.take_changes().items():
-                self.put(group, changes)
+            changes = merged.take_changes()
+            for group, rows in changes.items():
+                self._put(group, rows)
+            if changes and self._row_cache is not None:
+                self._row_cache.put(pa.concat_batches(list(changes.values())))
 
     @property
     def clock_ms(self) -> int | None:
@@ -252,7 +266,16 @@ class SlotTables:
             self._memory.relieve(self._tables)
         head = self._head
         made, made_bytes = self.parts.loaded, self.parts.kept_bytes
-        return CachedSlot(head.number, head.digest, self._header, head.header, self._tables, made, made_bytes)
+        return CachedSlot(
+            head.number,
+            head.digest,
+            self._header,
+            head.header,
+            self._tables,
+            made,
+            made_bytes,
+            self._row_cache,
+        )
 
     def _store_header(self, head: Head) -> None:
         if self._header is None:
@@ -291,7 +314,10 @@ class SlotTables:
         if self._clocks:
             gone = expired_rows(rows, self._clocks)
             if gone.any():
-                table.upsert(without_expired(rows.filter(pa.array(gone)), self._clocks))
+                left = without_expired(rows.filter(pa.array(gone)), self._clocks)
+                table.upsert(left)
+                if self._row_cache is not None:
+                    self._row_cache.put(left)
                 rows = table.all_rows()
         return rows
 
@@ -343,6 +369,8 @@ class SlotTables:
             header = self._entries.get(_HEADER)
             self._header = None if header is None else bytes(header)
         if since == head.number:
+            if kept is not None and since:
+                self._row_cache = kept.row_cache
             return since
         for group in [g for g in self._tables if g not in head.groups]:
             del self._tables[group]

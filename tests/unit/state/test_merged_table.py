@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.state.key_groups import key_groups
+from penstock.state.row_cache import RowCache
 from penstock.state.slot_tables import SlotTables
 from penstock.testing.memory_entries import MemoryEntries
 
@@ -61,10 +62,14 @@ changes = st.dictionaries(keys, st.tuples(values, values), min_size=1, max_size=
 
 @examples(60)
 @given(
-    st.lists(st.tuples(changes, st.sampled_from(["", "settle", "store", "reopen", "command"])), max_size=12)
+    st.lists(
+        st.tuples(changes, st.sampled_from(["", "settle", "store", "keep", "reopen", "command"])), max_size=12
+    )
 )
 def test_rounds_find_what_earlier_rounds_put(rounds: list[tuple[Model, str]]) -> None:
     """Also after the changes went to the key groups, to the store and back, and after a command changed these.
+
+    A worker may keep the tables, and the rows that were read, when it stores them.
 
     Rounds look for one key, a few, and many.
     """
@@ -81,10 +86,10 @@ def test_rounds_find_what_earlier_rounds_put(rounds: list[tuple[Model, str]]) ->
         assert by_key(tables.merged(groups_of).all_rows()) == model
         if then == "settle":
             tables.settle()
-        elif then in ("store", "reopen"):
+        elif then in ("store", "keep", "reopen"):
             tables.store()
-            if then == "reopen":
-                tables = SlotTables(SCHEMA, entries)
+            if then != "store":
+                tables = SlotTables(SCHEMA, entries, tables.keep() if then == "keep" else None)
         elif then == "command":
             tables.settle()
             group = int(groups_of(pa.array(["key-3"]))[0])
@@ -95,6 +100,21 @@ def test_rounds_find_what_earlier_rounds_put(rounds: list[tuple[Model, str]]) ->
     for key, pair in model.items():
         expected.setdefault(int(groups_of(pa.array([key]))[0]), {})[key] = pair
     assert stored(tables) == expected
+
+
+def test_a_full_cache_starts_anew() -> None:
+    """It finds all rows, those of before as well."""
+    tables = SlotTables(SCHEMA, MemoryEntries({}))
+    model: Model = {f"key-{number}": (number, None) for number in range(300)}
+    tables.merged(groups_of).put(rows(model))
+    tables.settle()
+    cache = RowCache(SCHEMA, tables.tables, max_bytes=2_000)
+    names = list(model)
+    for begin in [*range(0, 300, 20), 0]:
+        wanted = names[begin : begin + 20]
+        found = cache.rows(cache.find(pa.array(wanted), groups_of))
+        assert by_key(found) == {name: model[name] for name in wanted}
+        assert cache.nbytes < 5_000
 
 
 def test_changes_are_stored_without_settling() -> None:

@@ -1,0 +1,165 @@
+"""Open values: the states of a step as Python objects, from round to round, for code that runs record by record.
+
+Many small rounds find the values of a key that comes again without its row, and make a row of it once, when the values
+are closed. So a round costs little more than what it computes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import SchemaError, UnstorableValueError
+from penstock.state.group_table import KEY_COLUMN, Rows, held_rows
+from penstock.state.key_index import key_values
+from penstock.state.state_column import StateColumn
+from penstock.state.state_spec import StateSpec
+
+__all__ = ["OpenValues", "can_stay_open"]
+
+
+class OpenValues:
+    """The values of the keys that rounds have touched, like `GroupState` for one round.
+
+    The columns have values only; user code that works on whole columns has the rows instead.
+    """
+
+    def __init__(self, specs: Sequence[StateSpec], rows: Rows) -> None:
+        self._rows: Final = rows
+        self._key_type: Final = rows.schema.field(KEY_COLUMN).type
+        self.columns: Final[dict[str, StateColumn]] = {
+            spec.name: _OpenColumn(spec, self, pa.nulls(0, spec.arrow_type)) for spec in specs
+        }
+        self._keys: Final[dict[Any, int]] = {}
+        # What each state has changed in rounds that are over.
+        self._changed: Final[dict[str, dict[Any, None]]] = {spec.name: {} for spec in specs}
+        # The keys of this round, and the values they had before it.
+        self._before: list[tuple[StateColumn, list[Any], list[Any]]] = []
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def index(self) -> dict[Any, int]:
+        """The number of each touched key."""
+        return self._keys
+
+    def slot_of(self, key: Any) -> int:
+        """Return the number of a key; this touches the key."""
+        if key not in self._keys:
+            self._touch([key])
+        return self._keys[key]
+
+    def load_keys(self, keys: pa.Array) -> None:
+        """Begin a round with these keys."""
+        touched = list(dict.fromkeys(key_values(keys)))
+        new = [key for key in touched if key not in self._keys]
+        if new:
+            self._touch(new)
+        self._before = [
+            (column, touched, list(map(column.values.__getitem__, touched)))
+            for column in self.columns.values()
+        ]
+
+    def _touch(self, new: Sequence[Any]) -> None:
+        _, rows = self._rows.lookup(pa.array(new, self._key_type))
+        self._keys.update(zip(new, range(len(self._keys), len(self._keys) + len(new)), strict=True))
+        for column in self.columns.values():
+            stored = rows.column(column.spec.name)
+            if stored.null_count == len(stored):
+                column.values.update(dict.fromkeys(new))
+            else:
+                column.values.update(zip(new, column.spec.to_python(stored), strict=True))
+
+    def materialise(self) -> None:
+        """Do nothing: the values are Python objects."""
+
+    def flush(self) -> None:
+        """Do nothing: rows are made when the values are closed."""
+
+    def changes(self) -> None:
+        """End a round. Raises UnstorableValueError if it has set a value that cannot be stored, and takes it back."""
+        try:
+            for column in self.columns.values():
+                _check(column)
+        except UnstorableValueError:
+            for column, keys, values in self._before:
+                column.values.update(zip(keys, values, strict=True))
+                column.dirty.clear()
+            raise
+        for name, column in self.columns.items():
+            self._changed[name].update(column.dirty)
+            column.dirty.clear()
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether any value has changed."""
+        return any(self._changed.values())
+
+    def close(self) -> pa.RecordBatch | None:
+        """Return the rows of the keys that have changed, or None if there are none."""
+        keys = list(dict.fromkeys(itertools.chain.from_iterable(self._changed.values())))
+        if not keys:
+            return None
+        key_column = pa.array(keys, self._key_type)
+        were_held, rows = self._rows.lookup(key_column)
+        arrays = [key_column, *(self._merged(name, keys, rows.column(name)) for name in self.columns)]
+        changes = pa.RecordBatch.from_arrays(arrays, schema=self._rows.schema)
+        # A key without state before and after is not a change.
+        is_change = held_rows(changes) | were_held
+        if is_change.all():
+            return changes
+        return changes.filter(pa.array(is_change)) if is_change.any() else None
+
+    def _merged(self, name: str, keys: list[Any], stored: pa.Array) -> pa.Array:
+        """Return the values that some keys have of a state, of which they had the stored ones."""
+        column, changed = self.columns[name], list(self._changed[name])
+        if not changed:
+            return stored
+        values = column.spec.to_arrow(list(map(column.values.__getitem__, changed)))
+        if changed == keys:
+            return values
+        numbers = dict(zip(keys, range(len(keys)), strict=True))
+        places = np.arange(len(keys))
+        places[list(map(numbers.__getitem__, changed))] = len(keys) + np.arange(len(changed))
+        return pa.concat_arrays([stored, values]).take(pa.array(places))
+
+
+class _OpenColumn(StateColumn):
+    """A state whose values are open."""
+
+    def load(self, key: Any) -> Any:
+        """Return the value of a key, which this touches."""
+        self._owner.slot_of(key)
+        return self.values[key]
+
+
+def can_stay_open(specs: Iterable[StateSpec]) -> bool:
+    """Return whether a stored value of each state is equal to the one that was set, so that it need not be stored."""
+    return all(spec.ttl is None and _is_kept_exactly(spec.arrow_type) for spec in specs)
+
+
+def _is_kept_exactly(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_is_kept_exactly(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or kind.equals(pa.float64())
+    )
+
+
+def _check(column: StateColumn) -> None:
+    """Raise UnstorableValueError if a value that has changed cannot be stored."""
+    if not column.dirty or column.spec.python_type in (float, bool):
+        return
+    try:
+        column.spec.to_arrow([column.values.get(key) for key in column.dirty])
+    except SchemaError as e:
+        raise UnstorableValueError(f"the state {column.spec.name!r} cannot hold a value: {e}") from e

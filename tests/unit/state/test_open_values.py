@@ -1,0 +1,148 @@
+"""Values that stay open from round to round are those that a state has, and become the rows that it would have."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from penstock.errors import UnstorableValueError
+from penstock.state.group_state import state_schema
+from penstock.state.key_groups import key_groups
+from penstock.state.open_values import OpenValues, can_stay_open
+from penstock.state.slot_tables import SlotTables
+from penstock.state.state_spec import value_spec
+from penstock.state.ttl import Ttl
+from penstock.testing.memory_entries import MemoryEntries
+
+GROUPS = 4
+SPECS = [value_spec("count", int), value_spec("name", str)]
+SCHEMA = state_schema(pa.string(), SPECS)
+Values = tuple[int | None, str | None]
+NOTHING: Values = (None, None)
+
+
+def groups_of(keys: pa.Array) -> Any:
+    return key_groups(keys, GROUPS)
+
+
+def opened(tables: SlotTables) -> OpenValues:
+    return tables.merged(groups_of).open(SPECS)
+
+
+def run_round(values: OpenValues, keys: list[str], made: dict[str, Values]) -> dict[str, Values]:
+    """What a round finds for its keys; then it sets what is not None, and removes the values of other keys."""
+    values.load_keys(pa.array(keys, pa.string()))
+    count, name = values.columns["count"], values.columns["name"]
+    found = {key: (count.values[key], name.values[key]) for key in keys}
+    for key, pair in made.items():
+        for column, value in zip((count, name), pair, strict=True):
+            column.values[key] = value
+            column.dirty[key] = None
+    values.changes()
+    return found
+
+
+def stored(tables: SlotTables) -> dict[str, Values]:
+    """What the rows of all key groups hold, each in the group of its key."""
+    found: dict[str, Values] = {}
+    for group, table in tables.tables.items():
+        rows = table.all_rows()
+        keys = rows.column(0).to_pylist()
+        assert all(number == group for number in groups_of(rows.column(0)).tolist())
+        pairs = zip(rows.column(1).to_pylist(), rows.column(2).to_pylist(), strict=True)
+        found |= dict(zip(keys, pairs, strict=True))
+    return {key: pair for key, pair in found.items() if pair != NOTHING}
+
+
+keys = st.sampled_from([f"key-{number}" for number in range(8)])
+pairs = st.tuples(st.none() | st.integers(0, 9), st.none() | st.sampled_from("ab"))
+rounds = st.dictionaries(keys, pairs, min_size=1, max_size=5)
+afterwards = st.sampled_from(["", "rows", "read", "settle", "store", "reopen"])
+
+
+@examples(80)
+@given(st.lists(st.tuples(rounds, afterwards), max_size=12))
+def test_rounds_find_what_earlier_rounds_set(many: list[tuple[dict[str, Values], str]]) -> None:
+    """Also when larger rounds come between, which work on rows, and after the rows were stored and read again."""
+    entries = MemoryEntries({})
+    tables = SlotTables(SCHEMA, entries)
+    model: dict[str, Values] = {}
+    for made, then in many:
+        asked = sorted({*made, "key-0", "key-1"})
+        assert run_round(opened(tables), asked, made) == {key: model.get(key, NOTHING) for key in asked}
+        model |= made
+        if then == "rows":
+            table = tables.merged(groups_of)
+            table.close()
+            table.put(pa.record_batch([pa.array(["key-1"]), pa.array([7]), pa.array(["r"])], schema=SCHEMA))
+            model["key-1"] = (7, "r")
+        elif then == "read":
+            rows = tables.merged(groups_of).all_rows()
+            held = dict(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
+            assert held == {key: pair[0] for key, pair in model.items() if pair != NOTHING}
+        elif then == "settle":
+            tables.settle()
+        elif then:
+            tables.store()
+            assert not tables.changed
+            if then == "reopen":
+                tables = SlotTables(SCHEMA, entries)
+    tables.settle()
+    assert stored(tables) == {key: pair for key, pair in model.items() if pair != NOTHING}
+
+
+def test_a_round_that_cannot_be_stored_leaves_nothing() -> None:
+    """Values of rounds before it stay, and the key can be set again."""
+    tables = SlotTables(SCHEMA, MemoryEntries({}))
+    values = opened(tables)
+    run_round(values, ["x"], {"x": (1, "one")})
+    with pytest.raises(UnstorableValueError, match="count"):
+        run_round(values, ["x", "y"], {"x": (2, "two"), "y": (1 << 70, "large")})
+    assert run_round(values, ["x", "y"], {}) == {"x": (1, "one"), "y": NOTHING}
+    tables.settle()
+    assert stored(tables) == {"x": (1, "one")}
+
+
+def test_open_values_are_changes() -> None:
+    """A slot that has nothing else to store stores them."""
+    tables = SlotTables(SCHEMA, MemoryEntries({}))
+    run_round(opened(tables), ["x"], {})
+    assert not tables.changed
+    run_round(opened(tables), ["x"], {"x": (1, None)})
+    assert tables.changed
+
+
+def test_a_key_that_never_had_a_value_is_no_change() -> None:
+    """A value that is set and removed again before it is stored leaves no row."""
+    tables = SlotTables(SCHEMA, MemoryEntries({}))
+    run_round(opened(tables), ["x"], {"x": (1, None)})
+    run_round(opened(tables), ["x"], {"x": NOTHING})
+    tables.settle()
+    assert not tables.tables
+
+
+class Colour(enum.Enum):
+    """A type that is stored as text."""
+
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("spec", "stays"),
+    [
+        (value_spec("x", float), True),
+        (value_spec("x", Colour), True),
+        (value_spec("x", list[float]), False),
+        (value_spec("x", int, Ttl(dt.timedelta(seconds=5))), False),
+    ],
+)
+def test_which_states_stay_open(spec: Any, stays: bool) -> None:
+    """Those whose stored values are what was set, and do not expire."""
+    assert can_stay_open([spec]) is stays
