@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from penstock.base.instants import EPOCH
 from penstock.engine.function_instance import FunctionInstance
+from penstock.engine.step import StepCore
 from penstock.errors import SchemaError
 from penstock.operators.error_reasons import misfit_reason
-from penstock.operators.record_blocks import DeadLetter
+from penstock.operators.event_times import times_column
+from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.records.schemas import VERSION_FIELD
 from penstock.records.types import RecordType
 from penstock.state.timeline import TIMERS
@@ -31,8 +33,8 @@ __all__ = [
     "FiredTimers",
     "Stamps",
     "conform_batch",
-    "due_ms",
     "fitting",
+    "row_times",
 ]
 
 
@@ -72,6 +74,16 @@ class FiredTimers:
 def due_ms(timer: StoredTimer) -> int | None:
     """Return the first watermark at which an event-time timer is due; None for a processing-time timer."""
     return -((EPOCH - timer.at) // dt.timedelta(milliseconds=1)) if timer.domain == "event" else None
+
+
+def row_times(block: Block | FiredTimers, core: StepCore) -> pa.Array:
+    """Return the event times of records emitted for each row of a block, or for each timer."""
+    if isinstance(block, FiredTimers):
+        return pa.array([due_ms(timer) for timer, _ in block.found], pa.int64())
+    field = core.inputs[block.input].time
+    if field is None:
+        return pa.nulls(block.batch.num_rows, pa.int64())
+    return times_column(block.batch.column(field))
 
 
 @dataclass(frozen=True)

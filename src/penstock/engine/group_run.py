@@ -20,8 +20,8 @@ from penstock.engine.group_emissions import (
     FiredTimers,
     Stamps,
     conform_batch,
-    due_ms,
     fitting,
+    row_times,
 )
 from penstock.engine.step import MAIN, Emission, StepResult
 from penstock.errors import SchemaError
@@ -31,7 +31,6 @@ from penstock.operators.event_times import (
     EVENT_TIME,
     event_times,
     largest_so_far,
-    times_column,
 )
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
 from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter, join_blocks, raw_bytes
@@ -407,18 +406,9 @@ class GroupRun:
             batch = stamps.stamp(batch, rows, self._binding)
         if records:
             picked = pa.array(rows, pa.int64())
-            times = self._row_times(block).take(picked) if output in self._core.timed else None
+            times = row_times(block, self._core).take(picked) if output in self._core.timed else None
             causes = causes_in(block).take(picked) if output in self._core.caused else None
             self._result.emissions.append(Emission(output, batch, keys.take(picked), times, causes))
-
-    def _row_times(self, block: Block | FiredTimers) -> pa.Array:
-        """Return the event times of records emitted for each row of a block, or for each timer."""
-        if isinstance(block, FiredTimers):
-            return pa.array([due_ms(timer) for timer, _ in block.found], pa.int64())
-        field = self._core.inputs[block.input].time
-        if field is None:
-            return pa.nulls(block.batch.num_rows, pa.int64())
-        return times_column(block.batch.column(field))
 
     def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
         if isinstance(block, FiredTimers):
@@ -439,7 +429,7 @@ class GroupRun:
         slots = self._group.slots_of(keys)
         names = list(source.record_type.field_names)
         records = block.batch.select(names)
-        times = self._row_times(block) if self._core.timed else None
+        times = row_times(block, self._core) if self._core.timed else None
         causes = causes_in(block) if self._core.caused else None
         cursor = self._binding.cursor
         known = self._group.keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.realtime.pace import Pace
+from penstock.realtime.linger import Linger
 
 __all__ = ["Intake"]
 
@@ -21,14 +21,14 @@ _NEWEST_SHARE: Final = 0.5
 class Intake:
     """The intake of a slot.
 
-    `waiting_bytes` is how much may wait for it, at most `max_bytes`; `pace` is when it takes what has come.
+    `waiting_bytes` is how much may wait for it, at most `max_bytes`; `linger` is when it takes what has come.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: Final = max_bytes
         self._bytes_per_s: float | None = None
         self.waiting_bytes = min(_FIRST_BYTES, max_bytes)
-        self.pace: Final = Pace()
+        self.linger: Final = Linger()
 
     def note(self, size: int, seconds: float) -> None:
         """Note a round with an input of some bytes."""

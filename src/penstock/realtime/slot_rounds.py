@@ -16,8 +16,8 @@ from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
 from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
+from penstock.realtime.linger import SLOTS_AFTER_S
 from penstock.realtime.messages import HISTORY, Round, now_ms
-from penstock.realtime.pace import SLOTS_AFTER_S
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import (
     CHECKPOINT_COMMANDS,
@@ -174,7 +174,7 @@ class SlotRounds:
             yield from self._end_levels()
             if self._ended > len(self._levels):
                 return
-            self._intake.pace.wait(SLOTS_AFTER_S)
+            self._intake.linger.wait(SLOTS_AFTER_S)
             for delivery in self._take(self._wait_s()):
                 self._add(delivery)
 

@@ -122,9 +122,9 @@ class FollowedTopics:
             reader = self._log.reader()
             reader.follow(self._starts)
             self._reader = reader
-        self._intake.pace.wait(0.0)
+        self._intake.linger.wait(0.0)
         found = reader.take(_POLL_S, self._most_at_once())
-        self._intake.pace.note(sum(len(chunk.offsets) for _, chunk in found))
+        self._intake.linger.note(sum(len(chunk.offsets) for _, chunk in found))
         self._see([chunk for _, chunk in found])
         self.positions, self._read_to = reader.positions, reader.known_ends
         return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock.realtime.pace import SLOTS_AFTER_S, Pace
+from penstock.realtime.linger import SLOTS_AFTER_S, Linger
 
 
 @pytest.fixture
@@ -20,23 +20,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_few_records_wait_for_nothing(clock: list[float]) -> None:
     """Records that come one by one are processed at once."""
-    pace = Pace()
+    linger = Linger()
     for _ in range(10):
-        pace.note(1)
-        pace.wait(0.0)
+        linger.note(1)
+        linger.wait(0.0)
     assert clock[0] == 1000.0
 
 
 def test_readers_and_slots_meet(clock: list[float]) -> None:
     """All wait for the same moments, slots for those a little after the readers'."""
-    pace = Pace()
+    linger = Linger()
     moments: dict[str, list[float]] = {"reader": [], "slot": []}
     for _ in range(5):
         for who, after_s in (("reader", 0.0), ("slot", SLOTS_AFTER_S)):
-            pace.note(100)
+            linger.note(100)
             clock[0] += 0.0003
             before_s = clock[0]
-            pace.wait(after_s)
+            linger.wait(after_s)
             assert 0 < clock[0] - before_s <= 0.010
             moments[who].append(clock[0])
     ticks = [b - a for a, b in zip(moments["reader"], moments["reader"][1:], strict=False)]
@@ -47,9 +47,9 @@ def test_readers_and_slots_meet(clock: list[float]) -> None:
 
 def test_it_ends_with_the_many_records(clock: list[float]) -> None:
     """After a while with fewer records nothing waits any more."""
-    pace = Pace()
-    pace.note(100)
+    linger = Linger()
+    linger.note(100)
     clock[0] += 1.0
-    pace.note(2)
-    pace.wait(0.0)
+    linger.note(2)
+    linger.wait(0.0)
     assert clock[0] == 1001.0

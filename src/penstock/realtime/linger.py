@@ -1,4 +1,4 @@
-"""The pace of an engine: while many records come, its threads work at common moments, not for each few records.
+"""Linger: while many records come, the threads of an engine work at common moments, not for each few records.
 
 A round of a few records costs hardly less than one of a hundred. At each tick of the machine's clock readers take what
 has come, and a little later slots take what the readers have sent. Where records come one by one nothing waits.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-__all__ = ["SLOTS_AFTER_S", "Pace"]
+__all__ = ["SLOTS_AFTER_S", "Linger"]
 
 _TICK_S: Final = 0.006
 SLOTS_AFTER_S: Final = 0.002
@@ -19,7 +19,7 @@ _MANY: Final = 8
 _MANY_FOR_S: Final = 0.05
 
 
-class Pace:
+class Linger:
     """When the threads of an engine work. One thread notes what has come; any may wait."""
 
     def __init__(self) -> None:
