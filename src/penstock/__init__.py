@@ -5,6 +5,8 @@ from penstock.errors import PenstockError
 from penstock.launch.job import Job
 from penstock.learning.learner import Learner
 from penstock.learning.regression import LinearRegression, LogisticRegression
+from penstock.learning.river_learner import River
+from penstock.learning.scikit_learner import ScikitLearn
 from penstock.learning.statistics import Covariance, ExponentialMean, Histogram, Moments
 from penstock.models.model import Model
 from penstock.models.scores import Score, Scores
@@ -122,6 +124,8 @@ __all__ = [
     "ProcessingTimeTrigger",
     "PurgingTrigger",
     "ReducingState",
+    "River",
+    "ScikitLearn",
     "Score",
     "Scores",
     "SessionWindows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +23,7 @@ class Learned(NamedTuple):
     """What records have taught: the keys that have learned, their weights, and the score of each record before it."""
 
     keys: npt.NDArray[np.int64]
-    weights: _Columns
+    weights: Mapping[str, Any]
     scores: npt.NDArray[np.float64]
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock.errors import SchemaError
-from penstock.learning.in_order import learn_in_order, score_all
+from penstock.learning.element_learning import ElementLearning
 from penstock.learning.learner import Learner
+from penstock.learning.model_learner import ModelLearner
+from penstock.learning.model_learning import ModelLearning
 from penstock.state.ttl import Ttl
 from penstock.state.values import BoundValueState, CheckedValueState, ValueState
 
 __all__ = ["BoundLearnedState", "CheckedLearnedState", "LearnedState"]
 
-_TYPES: Final[dict[Any, str]] = {int: "BIGINT", float: "DOUBLE"}
-
-_Columns = dict[str, npt.NDArray[np.float64]]
+_TYPES: Final[dict[Any, str]] = {int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", str: "STRING"}
 
 
 class LearnedState(ValueState[Any]):
@@ -39,20 +37,29 @@ class LearnedState(ValueState[Any]):
     `ValueState`. Learning depends on the order of a key's records alone, to the bit.
 
     Args:
-        learner: the model, such as `Moments`, `Covariance`, `LinearRegression` or one of your own.
+        learner: the model, such as `Moments`, `Covariance`, `LinearRegression` or one of your own; or `River` or
+            `ScikitLearn` with a model of these libraries.
         ttl: how long the weights are kept after they were last touched, see `Ttl`; without one, forever.
         renamed_from: as for `ValueState`.
 
     """
 
-    def __init__(self, learner: Learner, *, ttl: Ttl | None = None, renamed_from: str | None = None) -> None:
-        if not isinstance(learner, Learner):
+    def __init__(
+        self, learner: Learner | ModelLearner, *, ttl: Ttl | None = None, renamed_from: str | None = None
+    ) -> None:
+        if not isinstance(learner, Learner | ModelLearner):
             raise SchemaError(
                 f"A LearnedState takes a learner such as ps.Moments('celsius'), not {learner!r}."
             )
-        fields = ", ".join(f"`{name}` {_type(learner, kind)} NOT NULL" for name, kind in _weights(learner))
-        super().__init__(fields, ttl=ttl, renamed_from=renamed_from)
+        super().__init__(_fields(learner), ttl=ttl, renamed_from=renamed_from)
         self.learner = learner
+
+    def model(self) -> Any:
+        """Return the model of the current key to look at, or None: that of the library, or the weights by name.
+
+        Do not change it: what it learned is stored by `learn` alone.
+        """
+        raise self._outside()
 
     @overload
     def score(self, records: Any) -> float: ...
@@ -85,66 +92,41 @@ class LearnedState(ValueState[Any]):
 class BoundLearnedState(BoundValueState):
     """A learned state at run time."""
 
-    __slots__ = ("_learner",)
+    __slots__ = ("_learning", "_names")
 
     def describe(self, declared: LearnedState) -> None:
         """Take over the declaration."""
-        self._learner = declared.learner
+        learner = declared.learner
+        self._names = tuple(learner.weight_types())
+        self._learning: ElementLearning | ModelLearning = (
+            ModelLearning(learner) if isinstance(learner, ModelLearner) else ElementLearning(learner)
+        )
+
+    def model(self) -> Any:
+        """Implement the declared method."""
+        held = self.get()
+        return None if held is None else self._learning.model(held)
 
     def score(self, records: Any, key_indices: npt.NDArray[np.int64] | None = None) -> Any:
         """Implement the declared method."""
-        features = self._learner.features
         if key_indices is None:
-            held = self.get()
-            if held is None:
-                return float("nan")
-            with np.errstate(all="ignore"):
-                return float(self._learner.score(self._numbers(held), _record(records, features)))
+            return self._learning.score(self.get(), records)
         columns = self.columns()
-        with np.errstate(all="ignore"):
-            return score_all(
-                self._learner,
-                columns.present,
-                self._weights(columns),
-                key_indices,
-                _columns(records, features, len(key_indices)),
-            )
+        return self._learning.score_columns(columns.present, self._weights(columns), key_indices, records)
 
     def learn(self, records: Any, key_indices: npt.NDArray[np.int64] | None = None) -> Any:
         """Implement the declared method."""
-        wanted = self._learner.features + self._learner.targets
         if key_indices is None:
-            return self._learn(_record(records, wanted))
+            score, weights = self._learning.learn(self.get(), records, self._exact)
+            self.set(weights)
+            return score
         columns = self.columns()
-        with np.errstate(all="ignore"):
-            learned = learn_in_order(
-                self._learner,
-                columns.present,
-                self._weights(columns),
-                key_indices,
-                _columns(records, wanted, len(key_indices)),
-            )
+        learned = self._learning.learn_columns(columns.present, self._weights(columns), key_indices, records)
         self.put(learned.keys, learned.weights)
         return learned.scores
 
-    def _learn(self, record: Mapping[str, np.float64]) -> float:
-        held = self.get()
-        score = float("nan")
-        weights = self._learner.start() if held is None else self._numbers(held)
-        with np.errstate(all="ignore"):
-            if held is not None:
-                score = float(self._learner.score(weights, record))
-            found = self._learner.learn(weights, record)
-        kinds = self._learner.weight_types()
-        self.set(self._exact(**{name: kind(found[name]) for name, kind in kinds.items()}))
-        return score
-
-    def _numbers(self, held: Any) -> dict[str, Any]:
-        kinds = self._learner.weight_types()
-        return {name: _SINGLE[kind](getattr(held, name)) for name, kind in kinds.items()}
-
     def _weights(self, columns: Any) -> dict[str, npt.NDArray[Any]]:
-        return {name: columns[name] for name in self._learner.weight_types()}
+        return {name: columns[name] for name in self._names}
 
 
 class CheckedLearnedState(BoundLearnedState, CheckedValueState):
@@ -155,50 +137,15 @@ class CheckedLearnedState(BoundLearnedState, CheckedValueState):
 
 LearnedState.run_time = (BoundLearnedState, CheckedLearnedState)
 
-_SINGLE: Final[dict[Any, Any]] = {int: np.int64, float: np.float64}
 
-
-def _weights(learner: Learner) -> list[tuple[str, Any]]:
-    weights = list(learner.weight_types().items())
+def _fields(learner: Learner | ModelLearner) -> str:
+    """Return the weights as the fields of a record type."""
+    weights = learner.weight_types()
     if not weights:
         raise SchemaError(f"{type(learner).__name__} has no weights; name them in its attribute `weights`.")
-    return weights
-
-
-def _type(learner: Learner, kind: Any) -> str:
-    if kind not in _TYPES:
-        raise SchemaError(f"The weights of {type(learner).__name__} are int or float, not {kind!r}.")
-    return _TYPES[kind]
-
-
-def _record(record: Any, names: tuple[str, ...]) -> dict[str, np.float64]:
-    """Return the numbers of a record by name."""
-    get = record.get if isinstance(record, Mapping) else lambda name: getattr(record, name)
-    found = {}
-    for name in names:
-        value = get(name)
-        number = np.float64(np.nan if value is None else value)
-        if not np.isfinite(number):
-            raise ValueError(f"the model needs a finite number in the field {name!r}, and got {value!r}")
-        found[name] = number
-    return found
-
-
-def _columns(records: Any, names: tuple[str, ...], count: int) -> _Columns:
-    """Return the numbers of records as columns by name."""
-    found = {}
-    for name in names:
-        column = records.column(name) if isinstance(records, pa.RecordBatch) else records[name]
-        if isinstance(column, pa.Array):
-            column = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        values = np.asarray(column, np.float64)
-        if values.shape != (count,):
-            raise ValueError(
-                f"the column {name!r} has the shape {values.shape}, and there are {count} key indices"
-            )
-        finite = np.isfinite(values)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise ValueError(f"the model needs finite numbers in the column {name!r}; row {row} has none")
-        found[name] = values
-    return found
+    if isinstance(learner, ModelLearner):
+        return ", ".join(f"`{name}` {_TYPES[kind]}" for name, kind in weights.items())
+    for kind in weights.values():
+        if kind not in (int, float):
+            raise SchemaError(f"The weights of {type(learner).__name__} are int or float, not {kind!r}.")
+    return ", ".join(f"`{name}` {_TYPES[kind]} NOT NULL" for name, kind in weights.items())

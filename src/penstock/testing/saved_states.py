@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -21,11 +21,20 @@ from penstock.savepoints.state_restore import Snapshot, states_of, write_seed
 from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.snapshot_writer import Contents
 from penstock.snapshots.stores import open_store
+from penstock.snapshots.table_formats import SnapshotFormat
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
 from penstock.testing.model_store import models_in, put_models
 
-__all__ = ["Savepoint", "begin_from", "read_slots_of", "rescale_runner", "scratch_folder", "take_savepoint"]
+__all__ = [
+    "Savepoint",
+    "begin_from",
+    "read_slots_of",
+    "rescale_runner",
+    "scratch_folder",
+    "take_dump",
+    "take_savepoint",
+]
 
 # Syncing files takes no time on a file system in memory.
 _MEMORY: Final = "/dev/shm"  # noqa: S108  # folders in it are made by tempfile
@@ -54,6 +63,17 @@ def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
 
     Raises AlreadyThereError when that place has a snapshot already, SnapshotError when it cannot be written.
     """
+    return _take(runner, place, "savepoint", "arrow")
+
+
+def take_dump(runner: BatchRunner, place: str, file_format: SnapshotFormat) -> Manifest:
+    """Write the state as a dump, in a format; raises as `take_savepoint`."""
+    return _take(runner, place, "dump", file_format)
+
+
+def _take(
+    runner: BatchRunner, place: str, kind: Literal["savepoint", "dump"], file_format: SnapshotFormat
+) -> Manifest:
     if open_store(place).exists(MANIFEST):
         raise AlreadyThereError(f"There is a snapshot in {place} already. Choose another place.")
     state = describe_state(runner.job.name, runner.plan)
@@ -61,12 +81,12 @@ def take_savepoint(runner: BatchRunner, place: str) -> Manifest:
     for (stream, partition), offset in runner.offsets.items():
         positions.setdefault(stream, {})[partition] = offset
     contents = Contents(
-        kind="savepoint",
+        kind=kind,
         id=f"{runner.job.name}-{runner.number - 1}",
         job=runner.job.name,
         batch=runner.number - 1,
         key_groups=runner.job.key_groups,
-        format="arrow",
+        format=file_format,
         tables=(),
         positions=positions,
         steps={name: msgspec.to_builtins(step) for name, step in state.steps.items()},

@@ -1,0 +1,119 @@
+"""The form of model documents: their tags, and which classes and functions a document may name."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import types
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = [
+    "CODE",
+    "DERIVED",
+    "FACTORIES",
+    "MAPS",
+    "MISSING",
+    "NUMPY_KINDS",
+    "SCALARS",
+    "SEQUENCES",
+    "TAG",
+    "ClosedModelError",
+    "attributes_of",
+    "is_open",
+    "named",
+]
+
+TAG: Final = "#"
+MAPS: Final[dict[Any, str]] = {
+    dict: "dict",
+    defaultdict: "defaultdict",
+    Counter: "Counter",
+    OrderedDict: "OrderedDict",
+}
+SEQUENCES: Final[dict[Any, str]] = {tuple: "tuple", deque: "deque", set: "set", frozenset: "frozenset"}
+FACTORIES: Final[dict[Any, str]] = {
+    kind: f"builtins.{kind.__name__}" for kind in (bool, int, float, str, list, dict, set, tuple)
+} | {kind: f"collections.{kind.__name__}" for kind in (Counter, OrderedDict, defaultdict, deque)}
+CODE: Final = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    np.ufunc,
+    type,
+)
+SCALARS: Final = (type(None), bool, int, float, str)
+_OPEN_BASES: Final = (object, dict, list, tuple, Counter, UserDict, UserList)
+NUMPY_KINDS: Final = "biufU"
+# What is derived from the rest when it is needed again.
+DERIVED: Final[dict[str, dict[str, Any]]] = {
+    "river": {
+        "_plan": None,
+        "_inference_transformers": (),
+        "_last_step_cached": None,
+        "_last_step_params": None,
+    },
+    "sklearn": {"_loss_function_": None},
+}
+# Parts of the packages that read files or run other things.
+_NO_MODELS: Final = ("checks", "compat", "datasets", "externals", "stream", "tests")
+
+
+class ClosedModelError(ValueError):
+    """A model keeps something that is no plain data, so that it could be stored by pickle alone."""
+
+
+class _Missing:
+    """What a fresh model does not have at some place."""
+
+
+MISSING: Final = _Missing()
+
+
+def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object, in their order."""
+    kind: Any = type(value)
+    for name in _slots_of(kind):
+        if hasattr(value, name):
+            yield name, getattr(value, name)
+    yield from getattr(value, "__dict__", {}).items()
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots_of(kind: Any) -> tuple[str, ...]:
+    slots = (vars(base).get("__slots__", ()) for base in kind.__mro__)
+    names = (name for found in slots for name in ((found,) if isinstance(found, str) else found))
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+@functools.lru_cache(maxsize=1024)
+def is_open(kind: Any, package: str) -> bool:
+    """Return whether all of an object is in its attributes and items, as of classes that are written in Python."""
+    return all(
+        base in _OPEN_BASES
+        or base.__module__ in ("abc", "typing", "collections.abc")
+        or (base.__module__.startswith(f"{package}.") and _is_source(base.__module__))
+        for base in kind.__mro__
+    )
+
+
+def _is_source(module: str) -> bool:
+    return str(getattr(sys.modules.get(module), "__file__", "")).endswith(".py")
+
+
+@functools.lru_cache(maxsize=1024)
+def named(name: str, package: str) -> Any:
+    """Return a class or function of the package by its name, MODULE:QUALNAME."""
+    module, _, path = name.partition(":")
+    parts = module.split(".")
+    if parts[0] != package or len(parts) < 2 or parts[1] in _NO_MODELS:
+        raise ClosedModelError(f"the document of a model has a {name}, which is no model of {package}")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    if (getattr(found, "__module__", ""), getattr(found, "__qualname__", "")) != (module, path):
+        raise ClosedModelError(f"the document of a model has a {name}, which {module} only imports")
+    return found

@@ -1,0 +1,230 @@
+"""Models of River and scikit-learn as state: columns or a document, the same model again, and no code from storage."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import library_models
+import pytest
+from library_models import interrupted, river_learner, river_models, scikit_learner, scikit_models
+from river import anomaly, drift, linear_model, naive_bayes, preprocessing, proba, stats, tree
+from sklearn.cluster import Birch, MiniBatchKMeans
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.preprocessing import StandardScaler
+
+import penstock as ps
+from penstock.errors import SchemaError
+from penstock.learning.document_form import ClosedModelError
+from penstock.learning.document_reader import read_model
+from penstock.learning.document_writer import write_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(invalid value|deprecated|subclusters)")
+
+RIVER = {
+    "anomaly.HalfSpaceTrees",
+    "anomaly.OneClassSVM",
+    "cluster.KMeans",
+    "covariance.EmpiricalCovariance",
+    "drift.PageHinkley",
+    "ensemble.BaggingClassifier",
+    "facto.FMRegressor",
+    "linear_model.SoftmaxRegression",
+    "naive_bayes.GaussianNB",
+    "neighbors.KNNClassifier",
+    "preprocessing.StandardScaler",
+    "stats.PearsonCorr",
+    "tree.HoeffdingTreeRegressor",
+}
+SCIKIT = {
+    "cluster.MiniBatchKMeans",
+    "decomposition.IncrementalPCA",
+    "linear_model.PassiveAggressiveClassifier",
+    "linear_model.Perceptron",
+    "linear_model.SGDClassifier",
+    "naive_bayes.GaussianNB",
+    "naive_bayes.MultinomialNB",
+    "preprocessing.StandardScaler",
+}
+
+
+def pipeline() -> ps.River:
+    return ps.River(
+        preprocessing.StandardScaler() | linear_model.LinearRegression(), "km", "stops", target="minutes"
+    )
+
+
+def learned(learner: Any, records: int) -> Any:
+    """A model after some records."""
+    model, chance = learner.start(), random.Random(1)
+    for at in range(records):
+        features = {name: chance.random() for name in learner.features}
+        learner.learn_one(model, features, at % 2 == 0 if learner.classes else sum(features.values()))
+    return model
+
+
+def test_weights_have_names() -> None:
+    """Those of the attributes, the steps of a pipeline, and the fields of records."""
+    learner = pipeline()
+    stored = learner.write(learned(learner, 50))
+    assert stored["document"] is None
+    assert stored["StandardScaler_counts_km"] == 50
+    assert stored["StandardScaler_means_km"] == pytest.approx(0.5, abs=0.1)
+    assert {"LinearRegression_intercept", "LinearRegression_weights_stops"} <= stored.keys()
+    by_class = ps.River(naive_bayes.GaussianNB(), "km", target="late", classes=("no", "yes")).weight_types()
+    assert "gaussians_yes_km_var_mean_mean" in by_class
+
+
+@pytest.mark.parametrize("name", sorted(RIVER))
+def test_a_model_of_river_is_the_same_again(name: str) -> None:
+    """All others are tried in `make chaos`."""
+    interrupted(river_learner(name, dict(river_models())[name]))
+
+
+@pytest.mark.parametrize("name", sorted(SCIKIT))
+def test_an_estimator_is_the_same_again(name: str) -> None:
+    """All others are tried in `make chaos`."""
+    interrupted(scikit_learner(name, dict(scikit_models())[name]))
+
+
+@pytest.mark.chaos
+def test_the_table_tells_which_models_can_be_learned() -> None:
+    """If this fails after a change of a version: python tests/unit/learning/library_models.py."""
+    page = library_models.TABLE.read_text()
+    assert (
+        page.split(library_models.BEGIN)[1].split(library_models.END)[0].strip()
+        == library_models.table().strip()
+    )
+
+
+def test_a_model_of_another_shape_is_a_document() -> None:
+    """Young models, and those that grow; both are read again, and both are plain JSON."""
+    learner = ps.River(tree.HoeffdingTreeRegressor(grace_period=5), "km", target="minutes")
+    assert [*learner.weight_types()] == ["document"]
+    stored = json.loads(learner.write(learned(learner, 60))["document"])
+    assert stored["#"] == "river.tree.hoeffding_tree_regressor:HoeffdingTreeRegressor"
+    young = pipeline()
+    assert young.write(young.start())["document"] is not None
+
+
+def test_what_is_null_is_as_in_a_fresh_model() -> None:
+    """So a person may set a few weights, and a model has a weight for a new field later."""
+    learner = pipeline()
+    few = dict.fromkeys(learner.weight_types()) | {"LinearRegression_weights_km": 2.0}
+    model = learner.read(few)
+    assert model["LinearRegression"]._weights == {"km": 2.0}
+    assert learner.score_one(model, {"km": 3.0, "stops": 1.0}) == 0.0  # the scaler knows no distances yet
+    stored = learner.write(learned(learner, 50))
+    more = ps.River(learner.model, "km", "stops", "rain", target="minutes")
+    again = more.read(dict.fromkeys(more.weight_types()) | stored)
+    assert more.score_one(again, {"km": 0.4, "stops": 0.1, "rain": 1.0}) != 0.0
+
+
+def test_arguments_are_code() -> None:
+    """A model that is declared with another rate learns with it from the weights of before."""
+    before = ps.River(linear_model.PARegressor(C=0.01), "km", target="minutes")
+    after = ps.River(linear_model.PARegressor(C=0.5), "km", target="minutes")
+    assert not any("C" in name.split("_") for name in before.weight_types())
+    assert after.read(before.write(learned(before, 30))).C == 0.5
+
+
+class Innocent:
+    """A class that no document may name."""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"#": "os:system"},
+        {"#": "subprocess:Popen", "args": "true"},
+        {"#": f"{__name__}:Innocent"},
+        {"#": "river.datasets.base:Dataset"},
+        {"#": "river.stats.mean:stats"},
+        {"#": "river.stats.mean:Nothing"},
+        {"#": "defaultdict", "#of": {"#": "function", "#name": "os:getcwd"}, "a": 1},
+        {"#": "defaultdict", "#of": {"#": "class", "#name": "builtins.eval"}, "a": 1},
+        {"#": "partial", "#of": {"#": "code"}, "#arguments": [], "#named": {}},
+        {"#": "method", "#of": {"#": "river.stats.mean:Mean"}, "#name": "__init_subclass__"},
+        {"#": "method", "#of": [], "#name": "append"},
+        {"#": "array", "#type": "|O", "#shape": [1], "#order": "C", "#values": [1]},
+        {"#": "object", "#value": 1},
+        {"#": "same", "#as": 7},
+        {"#": "Generator", "#state": {"bit_generator": "Other"}},
+    ],
+)
+def test_a_document_runs_no_code(document: Any) -> None:
+    """It names classes of its library alone, which get attributes without a constructor."""
+    with pytest.raises(ClosedModelError):
+        read_model(document, stats.Mean(), "river")
+
+
+def test_shared_objects_and_odd_numbers_come_back() -> None:
+    """What is one object in two places, cycles, tuples as keys, and numbers that JSON does not have."""
+    first, second = stats.Mean(), stats.Mean()
+    first.loop = [first, second, second]
+    first.odd = {(1, "a"): float("inf"), None: float("nan"), "#": -0.0}
+    again = read_model(
+        json.loads(json.dumps(write_model(first, stats.Mean(), "river"))), stats.Mean(), "river"
+    )
+    assert again.loop[0] is again
+    assert again.loop[1] is again.loop[2]
+    assert repr(again.odd) == repr(first.odd)
+
+
+@pytest.mark.parametrize(
+    ("declare", "reason"),
+    [
+        (lambda: ps.River(stats.EWMean(), "a"), "RsEWMean, whose state only pickle could read"),
+        (lambda: ps.River(drift.ADWIN(), "a"), "cannot be stored without pickle"),
+        (lambda: ps.River(stats.KolmogorovSmirnov(), "a", "b"), "learns by chance"),
+        (lambda: ps.River(anomaly.HalfSpaceTrees(), "a"), "seed=1"),
+        (lambda: ps.River(proba.Gaussian(), "a"), "seed=1"),
+        (lambda: ps.River(linear_model.LinearRegression(), "a"), "needs a target"),
+        (lambda: ps.River(stats.Mean(), "a", target="y"), "learns without a target"),
+        (lambda: ps.River(linear_model.LinearRegression(), "a", target="a"), "different fields"),
+        (lambda: ps.River(linear_model.LinearRegression(), "a", target="y", classes=(0, 1)), "no classifier"),
+        (
+            lambda: ps.River(linear_model.LogisticRegression(), "a", target="y", classes=(1, 1)),
+            "different values",
+        ),
+        (lambda: ps.River(linear_model.LinearRegression, "a", target="y"), "has learn_one"),
+        (lambda: ps.River(StandardScaler(), "a"), "has learn_one"),
+        (lambda: ps.River(preprocessing.StandardScaler(), "a", texts=("b",)), "no features"),
+        (
+            lambda: ps.River(
+                preprocessing.OneHotEncoder() | linear_model.LogisticRegression(),
+                "a",
+                target="y",
+                texts=("a",),
+            ),
+            "a set, whose order differs",
+        ),
+        (lambda: ps.ScikitLearn(SGDRegressor(), "a", target="y"), "random_state=1"),
+        (lambda: ps.ScikitLearn(SGDRegressor(random_state=1), "a"), "needs a target"),
+        (lambda: ps.ScikitLearn(StandardScaler(), "a", batch=0), "at least 1"),
+        (lambda: ps.ScikitLearn(Birch(), "a"), "shares its memory"),
+        (lambda: ps.ScikitLearn(MiniBatchKMeans(8, random_state=1), "a"), "cannot learn"),
+        (lambda: ps.ScikitLearn(stats.Mean(), "a"), "partial_fit"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_with_a_reason(declare: Any, reason: str) -> None:
+    """When it is declared, before a job starts."""
+    with pytest.raises(SchemaError, match=reason):
+        declare()
+
+
+def test_a_classifier_with_many_classes_says_which() -> None:
+    """Its place in the classes, for texts and numbers."""
+    labels = ("red", "green", "blue")
+    for learner in (
+        ps.River(naive_bayes.GaussianNB(), "a", target="colour", classes=labels),
+        ps.ScikitLearn(SGDClassifier(random_state=1), "a", target="colour", classes=labels),
+    ):
+        model, chance = learner.start(), random.Random(1)
+        for _ in range(300):
+            place = chance.randrange(3)
+            learner.learn_one(model, {"a": place * 10 + chance.random()}, labels[place])
+        assert learner.score_one(model, {"a": 20.5}) == 2.0
+        with pytest.raises(ValueError, match="none of the classes"):
+            learner.target_of("grey")
