@@ -105,7 +105,7 @@ bench-dump: setup ## a dump of 1M keys beside a running job
 bench-large-state: setup ## 3 GiB of text dumped, saved, rescaled and restored, and the memory that takes
 	@$(BIN)/python -m benchmarks.large_state $(ARGS)
 
-bench-learned-state: setup ## models per key that learn, beside values that are set, 1M keys, without Spark
+bench-learned-state: setup ## models per key that learn, beside values that are set, 1M keys
 	@$(BIN)/python -m benchmarks.learned_state $(ARGS)
 
 soak: setup ## one hour of data and commands; fails when memory, disk, open files or times grow (ARGS="--seconds 600")

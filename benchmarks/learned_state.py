@@ -1,125 +1,113 @@
-"""Learned state: models per key that learn, beside a value per key of the same size that is set. Without Spark.
+"""Learned state: models per key that learn, beside a value per key of the same size that is set by hand.
 
-Both steps get the same micro-batches, in the rows and the state store of a job: one of all keys, and then some of
-random keys. The time is that of the steps, with what they read and store.
+All keys come in a few micro-batches, then the same number of records of random keys in each. The report has the median
+time between Spark's commits of the latter, which is that of reading, shuffling, learning and storing.
 """
 
 from __future__ import annotations
 
+import shutil
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-import penstock as ps
+from benchmarks.batches import batch_ends
 from benchmarks.command import option, run_command
-from benchmarks.report import print_table
-from penstock.testing.batch_runner import BatchRunner
+from benchmarks.input_files import write_parts
+from benchmarks.learned_jobs import FEATURES, WEIGHTS
+from benchmarks.report import note, print_table
+from benchmarks.running import run_bounded
 
-__all__ = ["Sizes", "measure", "show"]
+__all__ = ["CONTESTANTS", "Sizes", "measure", "show"]
 
-_FEATURES: Final = ("a", "b", "c")
-_LEARNER: Final = ps.Covariance(*_FEATURES)
-_WEIGHTS: Final = tuple(_LEARNER.weight_types())
-
-
-@dataclass
-class Sample:
-    """A record with three numbers."""
-
-    key: int
-    a: float
-    b: float
-    c: float
-
-
-class Learns(ps.ProcessFunction):
-    """A model per key."""
-
-    model = ps.LearnedState(_LEARNER)
-
-    def process_batch(
-        self, records: pa.RecordBatch, ctx: ps.BatchContext
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Learn all records, and emit none."""
-        self.model.learn(records, ctx.key_indices)
-        return ctx.select(np.zeros(0, np.int64), *records.schema.names)
-
-
-class Sets(ps.ProcessFunction):
-    """A value per key with the same fields."""
-
-    value = ps.ValueState(", ".join(f"`{name}` DOUBLE NOT NULL" for name in _WEIGHTS))
-
-    def process_batch(
-        self, records: pa.RecordBatch, ctx: ps.BatchContext
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Read the columns, set new ones for the keys of the records, and emit nothing."""
-        held, slots = self.value.columns(), np.unique(ctx.key_indices)
-        self.value.put(slots, {name: held[name][slots] + 1.0 for name in _WEIGHTS})
-        return ctx.select(np.zeros(0, np.int64), *records.schema.names)
+CONTESTANTS: Final = {
+    "set_by_hand": "value that is set by hand",
+    "learned": "model that learns",
+    "scored": "model that scores and learns",
+}
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured."""
+    """What is measured: `keys` once in files of `first_rows`, then `batches` of `batch_rows` records of random keys."""
 
     keys: int = option(1_000_000, "keys that have a model")
+    first_rows: int = 250_000
+    batches: int = 24
     batch_rows: int = 200_000
-    batches: int = 7
-    key_groups: int = 128
+    warm_up: int = option(4, "of the batches, those that do not count")
+    rounds: int = 3
+    cores: int = 2
 
 
-def measure(sizes: Sizes, work: Path) -> dict[str, Any]:  # noqa: ARG001  # as other benchmarks
-    """Measure both steps in turns."""
-    runners = {}
-    for name, function in (("value that is set", Sets()), ("model that learns", Learns())):
-        job = ps.Job("learned", key_groups=sizes.key_groups)
-        samples = job.data_stream("samples", schema=Sample)
-        samples.key_by("key").process("step", function, output=Sample).sink_to("out")
-        runners[name] = BatchRunner(job)
-    random = np.random.default_rng(1)
-    seconds: dict[str, list[float]] = {name: [] for name in runners}
-    for number in range(sizes.batches + 1):
-        keys = np.arange(sizes.keys) if number == 0 else random.integers(0, sizes.keys, sizes.batch_rows)
-        values = random.normal(size=(len(keys), len(_FEATURES)))
-        records = [Sample(key, *row) for key, row in zip(keys.tolist(), values.tolist(), strict=True)]
-        for name, runner in runners.items():
-            begun_s = time.perf_counter()
-            runner.run({"samples": [("0", records)]})
-            seconds[name].append(time.perf_counter() - begun_s)
-    rows = [
+def write_input(folder: Path, sizes: Sizes) -> int:
+    """Write the records; return how many there are."""
+    random = np.random.default_rng(0)
+    starts = range(0, sizes.keys, sizes.first_rows)
+    parts = [np.arange(start, min(start + sizes.first_rows, sizes.keys)) for start in starts]
+    parts += [random.integers(0, sizes.keys, sizes.batch_rows) for _ in range(sizes.batches)]
+    write_parts(
+        folder,
+        (
+            pa.table({"key": keys} | {name: random.normal(size=len(keys)) for name in FEATURES})
+            for keys in parts
+        ),
+    )
+    return sum(map(len, parts))
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Let the contestants take turns. Raises RuntimeError if one of them did not process all records."""
+    rows = write_input(work / "input", sizes)
+    batch_ms: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    for number in range(sizes.rounds):
+        for name in CONTESTANTS:
+            place = work / f"{name}-{number}"
+            (place / "out").mkdir(parents=True)
+            bindings = {
+                "samples": f"parquet:{work / 'input'}?max_files_per_batch=1",
+                "out": f"parquet:{place / 'out'}",
+            }
+            job = f"{Path(__file__).with_name('learned_jobs.py')}:{name}"
+            account, _ = run_bounded(job, bindings, ["--cores", str(sizes.cores)], place)
+            if account["records_in"] != {"samples": rows} or account["dead_letters"]:
+                raise RuntimeError(f"{place.name} did not process {rows:,} records: {account}. See {place}.")
+            ends = batch_ends(place / "checkpoint")
+            counted = ends[-(sizes.batches - sizes.warm_up) - 1 :]
+            batch_ms[name].append(1000 * statistics.median(np.diff(counted).tolist()))
+            note(f"{place.name}: {batch_ms[name][-1]:,.0f} ms")
+            shutil.rmtree(place)
+    first = statistics.median(batch_ms["set_by_hand"])
+    runs = [
         {
-            "state": name,
-            "batch_ms": round(1000 * statistics.median(seconds[name][1:])),
-            "bytes_per_key": round(
-                sum(len(entry) for stored in runner.states.values() for entry in stored.values()) / sizes.keys
-            ),
+            "state": title,
+            "batch_ms": round(statistics.median(batch_ms[name])),
+            "ratio": round(statistics.median(batch_ms[name]) / first, 2),
         }
-        for name, runner in runners.items()
+        for name, title in CONTESTANTS.items()
     ]
-    return {"keys": sizes.keys, "batch_rows": sizes.batch_rows, "weights": len(_WEIGHTS), "runs": rows}
+    return {
+        "keys": sizes.keys,
+        "batch_rows": sizes.batch_rows,
+        "bytes_per_key": 8 * len(WEIGHTS),
+        "rounds": sizes.rounds,
+        "cores": sizes.cores,
+        "runs": runs,
+    }
 
 
 def show(result: dict[str, Any]) -> None:
     """Print the measurements as a table."""
-    first = result["runs"][0]
-    rows = [
-        [
-            row["state"],
-            f"{row['batch_ms']:,}",
-            f"{row['batch_ms'] / first['batch_ms']:.2f}x",
-            f"{row['bytes_per_key']:,}",
-        ]
-        for row in result["runs"]
-    ]
-    title = f"{result['keys']:,} keys with {result['weights']} numbers, {result['batch_rows']:,} records a micro-batch"
-    print_table(title, ("state", "batch ms", "ratio", "stored bytes per key"), rows, left=("state",))
+    rows = [[row["state"], f"{row['batch_ms']:,}", f"{row['ratio']:.2f}x"] for row in result["runs"]]
+    title = (
+        f"{result['keys']:,} keys with {result['bytes_per_key']} bytes of weights, "
+        f"{result['batch_rows']:,} records a micro-batch, {result['cores']} cores"
+    )
+    print_table(title, ("state", "batch ms", "ratio"), rows, left=("state",))
 
 
 if __name__ == "__main__":

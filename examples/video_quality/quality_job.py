@@ -38,7 +38,7 @@ class Watch(ps.ProcessFunction):
         if learned is not None and learned.count >= self.enough.get() and distance > self.limit.get():
             yield Unusual(record.title, record.session, distance)
         else:
-            self.usual.learn(record)
+            self.usual.learn(record, scored=False)
 
 
 job = ps.Job("video-quality", key_groups=16)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -22,11 +23,8 @@ from penstock.cli.target import (
 
 if TYPE_CHECKING:
     from penstock.savepoints.state_pages import StoredKey
-    from penstock.snapshots.column_statistics import TableStatistics
 
 __all__ = ["DumpFormat", "diff", "dump", "get", "ls", "plan", "state_app", "verify"]
-
-_STATISTICS: Final = ("values", "missing", "least", "mean", "deviation", "greatest")
 
 state_app = typer.Typer(
     name="state",
@@ -148,9 +146,14 @@ def diff(
     statistics: Annotated[
         bool, typer.Option("--statistics", help="Also compare the numbers in each column of what differs.")
     ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also draw the distributions of these numbers, as SVG."),
+    ] = None,
     output: OutputOption = Output.text,
 ) -> None:
     """Compare two snapshots: keys that were added, removed and changed. Exit code 1 when they differ."""
+    from penstock.cli.shown_statistics import draw_statistics, print_statistics
     from penstock.snapshots.column_statistics import statistics_of
     from penstock.snapshots.differences import diff as compare
 
@@ -163,7 +166,9 @@ def diff(
             tables_removed=tuple(name for name in found.tables_removed if "/__" not in name),
         )
     differing = [table.name for table in found.tables if not table.same]
-    numbers = list(statistics_of(before, after, differing)) if statistics else []
+    numbers = list(statistics_of(before, after, differing)) if statistics or picture else []
+    if picture is not None:
+        draw_statistics(numbers, picture)
     if output is Output.json:
         more = {"statistics": msgspec.to_builtins(numbers)} if statistics else {}
         print_json({"same": found.same, **msgspec.to_builtins(found), **more})
@@ -171,8 +176,8 @@ def diff(
         stdout.print("Both have the same content.")
     else:
         _print_differences(found)
-        for one in numbers:
-            _print_statistics(one)
+        for one in numbers if statistics else ():
+            print_statistics(one)
     if not found.same:
         raise typer.Exit(1)
 
@@ -242,22 +247,6 @@ def plan(
         stdout.print(table)
     if any(change.outcome == "refused" for change in changes):
         raise typer.Exit(1)
-
-
-def _print_statistics(found: TableStatistics) -> None:
-    """Print the statistics of a table, those of both snapshots for each column below each other."""
-    sides = [(column, "first") for column in found.before] + [(column, "second") for column in found.after]
-    if not sides:
-        return
-    table = Table("column", "snapshot", *_STATISTICS, title=escaped(found.name), title_justify="left")
-    names = dict.fromkeys(column.name for column, _ in sides)
-    for name in names:
-        for column, side in sides:
-            if column.name == name:
-                values = (getattr(column, statistic) for statistic in _STATISTICS)
-                shown = ["" if value is None else f"{value:,.6g}" for value in values]
-                table.add_row(escaped(name), side, *shown)
-    stdout.print(table)
 
 
 def _print_differences(found: Any) -> None:

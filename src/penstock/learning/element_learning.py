@@ -37,13 +37,13 @@ class ElementLearning:
         with np.errstate(all="ignore"):
             return float(self._learner.score(self._numbers(held), numbers))
 
-    def learn(self, held: Any, record: Any, make: Callable[..., Any]) -> tuple[float, Any]:
-        """Return the score of a record, and the weights after it, as `make` makes them."""
+    def learn(self, held: Any, record: Any, make: Callable[..., Any], *, scored: bool) -> tuple[float, Any]:
+        """Return the score of a record, NaN unless `scored`, and the weights after it, as `make` makes them."""
         numbers = record_numbers(record, self._wanted)
         score = float("nan")
         weights = self._learner.start() if held is None else self._numbers(held)
         with np.errstate(all="ignore"):
-            if held is not None:
+            if scored and held is not None:
                 score = float(self._learner.score(weights, numbers))
             found = self._learner.learn(weights, numbers)
         return score, make(**{name: kind(found[name]) for name, kind in self._kinds.items()})
@@ -57,12 +57,18 @@ class ElementLearning:
             return score_all(self._learner, present, weights, keys, numbers)
 
     def learn_columns(
-        self, present: npt.NDArray[np.bool_], weights: Numbers, keys: npt.NDArray[np.int64], records: Any
+        self,
+        present: npt.NDArray[np.bool_],
+        weights: Numbers,
+        keys: npt.NDArray[np.int64],
+        records: Any,
+        *,
+        scored: bool,
     ) -> Learned:
-        """Let the model of each key score its records and learn them, one after the other."""
+        """Let the model of each key score its records, if `scored`, and learn them, one after the other."""
         with np.errstate(all="ignore"):
             numbers = column_numbers(records, self._wanted, len(keys))
-            return learn_in_order(self._learner, present, weights, keys, numbers)
+            return learn_in_order(self._learner, present, weights, keys, numbers, scored=scored)
 
     def _numbers(self, held: Any) -> dict[str, Any]:
         return {name: _SINGLE[kind](getattr(held, name)) for name, kind in self._kinds.items()}

@@ -52,11 +52,13 @@ def learn_in_order(
     weights: Numbers,
     keys: npt.NDArray[np.int64],
     records: Numbers,
+    *,
+    scored: bool = True,
 ) -> Learned:
     """Let the model of each key score its records and learn them, one after the other.
 
-    The arguments are those of `score_all`. First all keys learn their first record at once, then all that have another
-    their second one, and so on.
+    The arguments are those of `score_all`; unless `scored`, all scores are NaN. First all keys learn their first record
+    at once, then all that have another their second one, and so on.
     """
     known, local = np.unique(keys, return_inverse=True)
     start = learner.start()
@@ -67,6 +69,7 @@ def learn_in_order(
             for name, column in weights.items()
         },
         present[known].copy(),
+        scored,
     )
     scores = np.full(len(keys), np.nan)
     turn = _turns(local)
@@ -107,12 +110,15 @@ class _Models:
     learner: Learner
     weights: _Columns
     has_learned: npt.NDArray[np.bool_]
+    scored: bool
 
     def learn_at_once(self, keys: npt.NDArray[np.int64], records: _Columns) -> npt.NDArray[np.float64]:
         """Let different keys learn one record each, and return the scores before."""
         weights = {name: column[keys] for name, column in self.weights.items()}
-        found = np.broadcast_to(self.learner.score(weights, records), len(keys))
-        scores = np.where(self.has_learned[keys], found, np.nan)
+        scores = np.full(len(keys), np.nan)
+        if self.scored:
+            found = np.broadcast_to(self.learner.score(weights, records), len(keys))
+            scores = np.where(self.has_learned[keys], found, np.nan)
         for name, column in self.learner.learn(weights, records).items():
             self.weights[name][keys] = column
         self.has_learned[keys] = True
@@ -128,7 +134,7 @@ class _Models:
             weights = held.get(key)
             if weights is None:
                 weights = {name: column[key] for name, column in self.weights.items()}
-            if self.has_learned[key]:
+            if self.scored and self.has_learned[key]:
                 scores[row] = self.learner.score(weights, record)
             found = self.learner.learn(weights, record)
             held[key] = {name: kind(found[name]) for name, kind in kinds.items()}

@@ -48,13 +48,13 @@ class ModelLearning:
         self._keep(held, model)
         return self._learner.score_one(model, features)
 
-    def learn(self, held: Any, record: Any, make: Callable[..., Any]) -> tuple[float, Any]:
-        """Return the score of a record, and the weights after it, as `make` makes them."""
+    def learn(self, held: Any, record: Any, make: Callable[..., Any], *, scored: bool) -> tuple[float, Any]:
+        """Return the score of a record, NaN unless `scored`, and the weights after it, as `make` makes them."""
         found = record_values(record, self._wanted, self._texts)
         model = self._learner.start() if held is None else self.model(held)
         # If it fails on the record, the model is no longer that of the weights.
         self._kept.pop(id(held), None)
-        score = self._learn(model, found, has_learned=held is not None)
+        score = self._learn(model, found, scored=scored and held is not None)
         weights = make(**self._learner.write(model))
         self._keep(weights, model)
         return score, weights
@@ -73,9 +73,15 @@ class ModelLearning:
         return scores
 
     def learn_columns(
-        self, present: npt.NDArray[np.bool_], weights: Numbers, keys: npt.NDArray[np.int64], records: Any
+        self,
+        present: npt.NDArray[np.bool_],
+        weights: Numbers,
+        keys: npt.NDArray[np.int64],
+        records: Any,
+        *,
+        scored: bool,
     ) -> Learned:
-        """Let the model of each key score its records and learn them, one after the other."""
+        """Let the model of each key score its records, if `scored`, and learn them, one after the other."""
         columns = column_values(records, self._wanted, self._texts, len(keys))
         scores = np.full(len(keys), np.nan)
         known: list[int] = []
@@ -89,18 +95,18 @@ class ModelLearning:
             )
             for row in rows:
                 record = {name: values[row] for name, values in columns.items()}
-                scores[row] = self._learn(model, record, has_learned=is_present)
+                scores[row] = self._learn(model, record, scored=scored and is_present)
                 is_present = True
             known.append(key)
             for name, value in self._learner.write(model).items():
                 found[name].append(value)
         return Learned(np.array(known, np.int64), found, scores)
 
-    def _learn(self, model: Any, record: dict[str, Any], *, has_learned: bool) -> float:
+    def _learn(self, model: Any, record: dict[str, Any], *, scored: bool) -> float:
         learner = self._learner
         features = {name: record[name] for name in learner.features}
         target = None if learner.target is None else learner.target_of(record[learner.target])
-        score = learner.score_one(model, features) if has_learned else float("nan")
+        score = learner.score_one(model, features) if scored else float("nan")
         learner.learn_one(model, features, target)
         return score
 

@@ -15,6 +15,8 @@ __all__ = ["Covariance", "ExponentialMean", "Histogram", "Moments"]
 
 # A covariance has (n + 1)(n + 2) / 2 weights.
 _MOST_FIELDS: Final = 30
+# With more of them LAPACK is faster than columns.
+_MOST_ELIMINATED: Final = 6
 
 
 class Moments(Learner):
@@ -133,26 +135,58 @@ class Covariance(Learner):
 
     def score(self, weights: Numbers, record: Numbers) -> Any:
         """Return the distance of Mahalanobis."""
-        size = len(self.features)
-        count = np.atleast_1d(np.asarray(weights["count"]))
-        matrix = np.zeros((len(count), size, size))
-        for one, other in self._pairs():
-            i, j = self.features.index(one), self.features.index(other)
-            matrix[:, i, j] = matrix[:, j, i] = weights[f"product_{one}_{other}"] / np.maximum(count - 1, 1)
-        places = np.arange(size)
-        # In proportion, too, or fields that always vary together would be lost in rounding.
-        matrix[:, places, places] = matrix[:, places, places] * (1 + self.ridge) + self.ridge
-        is_known = count >= size + 2
-        matrix[~is_known] = np.eye(size)
-        distance = np.stack(
-            [np.atleast_1d(record[name] - weights[f"mean_{name}"]) for name in self.features], axis=1
+        distances = [record[name] - weights[f"mean_{name}"] for name in self.features]
+        is_known = weights["count"] >= len(self.features) + 2
+        by_number = np.maximum(weights["count"] - 1, 1)
+        variances: dict[tuple[int, int], Any] = {}
+        for (i, one), (j, other) in itertools.combinations_with_replacement(enumerate(self.features), 2):
+            variance = weights[f"product_{one}_{other}"] / by_number
+            # In proportion, too, or fields that always vary together would be lost in rounding.
+            variances[j, i] = variance * (1 + self.ridge) + self.ridge if i == j else variance
+        few = len(self.features) <= _MOST_ELIMINATED
+        squared = (
+            _eliminated(variances, distances, self.ridge) if few else _solved(variances, distances, is_known)
         )
-        solved = np.linalg.solve(matrix, distance[:, :, None])[:, :, 0]
-        squared = np.zeros(len(count))
-        for place in range(size):
-            squared = squared + distance[:, place] * solved[:, place]
-        found = np.where(is_known, np.sqrt(np.maximum(squared, 0.0)), 0.0)
-        return found if np.ndim(weights["count"]) else found[0]
+        return np.where(is_known, np.sqrt(np.maximum(squared, 0.0)), 0.0)
+
+
+def _eliminated(variances: dict[tuple[int, int], Any], distances: list[Any], least: float) -> Any:
+    """Return the squared distance of Mahalanobis, by LDL decomposition element by element."""
+    pivots: list[Any] = []
+    solved: list[Any] = []
+    factors: dict[tuple[int, int], Any] = {}
+    squared: Any = 0.0
+    for j, distance in enumerate(distances):
+        pivot, rest = variances[j, j], distance
+        for k in range(j):
+            pivot = pivot - factors[j, k] * factors[j, k] * pivots[k]
+            rest = rest - factors[j, k] * solved[k]
+        pivot = np.maximum(pivot, least)
+        for i in range(j + 1, len(distances)):
+            factor = variances[i, j]
+            for k in range(j):
+                factor = factor - factors[i, k] * factors[j, k] * pivots[k]
+            factors[i, j] = factor / pivot
+        pivots.append(pivot)
+        solved.append(rest)
+        squared = squared + rest * rest / pivot
+    return squared
+
+
+def _solved(variances: dict[tuple[int, int], Any], distances: list[Any], is_known: Any) -> Any:
+    """Return the squared distance of Mahalanobis, by LAPACK."""
+    size, count = len(distances), np.size(distances[0])
+    matrix = np.empty((count, size, size))
+    for (i, j), variance in variances.items():
+        matrix[:, i, j] = matrix[:, j, i] = variance
+    # That of a model that is not known yet may have no inverse.
+    matrix[~np.atleast_1d(is_known)] = np.eye(size)
+    distance = np.stack([np.atleast_1d(one) for one in distances], axis=1)
+    found = np.linalg.solve(matrix, distance[:, :, None])[:, :, 0]
+    squared = np.zeros(count)
+    for place in range(size):
+        squared = squared + distance[:, place] * found[:, place]
+    return squared if np.ndim(distances[0]) else squared[0]
 
 
 class Histogram(Learner):

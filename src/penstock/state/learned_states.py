@@ -76,13 +76,16 @@ class LearnedState(ValueState[Any]):
         raise self._outside()
 
     @overload
-    def learn(self, records: Any) -> float: ...
+    def learn(self, records: Any, *, scored: bool = True) -> float: ...
     @overload
-    def learn(self, records: Any, key_indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]: ...
-    def learn(self, records: Any, key_indices: Any = None) -> Any:  # noqa: ARG002  # as above
+    def learn(
+        self, records: Any, key_indices: npt.NDArray[np.int64], *, scored: bool = True
+    ) -> npt.NDArray[np.float64]: ...
+    def learn(self, records: Any, key_indices: Any = None, *, scored: bool = True) -> Any:  # noqa: ARG002  # as above
         """Let the model of the current key learn a record, and return the score that the record had before.
 
-        In `process_batch` as `score`; several records of a key are learned one after the other.
+        In `process_batch` as `score`; several records of a key are learned one after the other. With `scored=False`
+        the score is not computed, which takes less time, and is NaN.
 
         Raises ValueError if a feature or target is not a finite number.
         """
@@ -114,14 +117,18 @@ class BoundLearnedState(BoundValueState):
         columns = self.columns()
         return self._learning.score_columns(columns.present, self._weights(columns), key_indices, records)
 
-    def learn(self, records: Any, key_indices: npt.NDArray[np.int64] | None = None) -> Any:
+    def learn(
+        self, records: Any, key_indices: npt.NDArray[np.int64] | None = None, *, scored: bool = True
+    ) -> Any:
         """Implement the declared method."""
         if key_indices is None:
-            score, weights = self._learning.learn(self.get(), records, self._exact)
+            score, weights = self._learning.learn(self.get(), records, self._exact, scored=scored)
             self.set(weights)
             return score
         columns = self.columns()
-        learned = self._learning.learn_columns(columns.present, self._weights(columns), key_indices, records)
+        learned = self._learning.learn_columns(
+            columns.present, self._weights(columns), key_indices, records, scored=scored
+        )
         self.put(learned.keys, learned.weights)
         return learned.scores
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import Result
@@ -166,9 +167,10 @@ def test_differences_are_counted_and_shown(tmp_path: Path) -> None:
         '  {"change":"changed","key":{"key":5},"before":{"key":5,"value":10},"after":{"key":5,"value":-1}}',
     ]
     result = penstock("state", "diff", tmp_path / "a", tmp_path / "b", "--samples=0", "--statistics")
-    assert [line.split() for line in result.stdout.splitlines() if "value" in line and "│ first" in line] == [
-        ["│", "value", "│", "first", "│", "10", "│", "0", "│", "0", "│", "9", "│", "5.74456", "│", "18", "│"]
-    ]
+    first = [line.split("│") for line in result.stdout.splitlines() if "│ first" in line]
+    numbers = [[cell.strip() for cell in line[1:-2]] for line in first]
+    assert numbers == [["value", "first", "10", "0", "0", "9", "18", "9", "5.74456"]]
+    assert "step 0/limit: how far they moved" in result.stdout
     found = penstock("state", "diff", tmp_path / "a", tmp_path / "b", "-ojson")
     assert (found.exit_code, json.loads(found.stdout)["same"]) == (1, False)
     empty = StoredJob(JobWith([StepWith({"more": ps.ValueState(int)}, (int,), [{}, {}])], 4), 1)
@@ -380,3 +382,19 @@ def test_what_the_rooms_hold_is_what_the_other_tests_say() -> None:
     """Ten keys, in two slots."""
     stored = stored_rooms()
     assert len(stored.expected["step 0/limit"][1]) == 10
+
+
+def test_distributions_are_drawn(tmp_path: Path) -> None:
+    """As a picture that is well-formed, with a panel for each column with numbers; and told as JSON."""
+    snapshot(tmp_path / "a", "csv")
+    changed(tmp_path / "b", "parquet")
+    picture = tmp_path / "moved.svg"
+    found = penstock(
+        "state", "diff", tmp_path / "a", tmp_path / "b", "--statistics", f"--picture={picture}", "-ojson"
+    )
+    (table,) = [one for one in json.loads(found.stdout)["statistics"] if one["name"] == "step 0/limit"]
+    (column,) = table["compared"]
+    assert 0 < column["kolmogorov_smirnov"] < 1
+    panels = ET.fromstring(picture.read_text()).findall(".//{*}g")
+    assert any("step 0/limit: value" in (panel.findtext("{*}title") or "") for panel in panels)
+    assert all(len(panel.findall("{*}path")) == 2 for panel in panels)
