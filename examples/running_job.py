@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,8 +43,9 @@ def _places(bindings: Mapping[str, str]) -> list[str]:
 class RunningJob:
     """A job on folders: `folder/NAME` for each stream and sink, `folder/checkpoint` for the job itself.
 
-    `bindings` are streams and sinks in other places. Commands may have the job read below `allow_read` and write to
-    `allow_write`; without a checkpoint the job starts from the state in `from_dump`.
+    `bindings` are streams and sinks in other places; if the commands are among them, `publish` sends one there.
+    Commands may have the job read below `allow_read` and write to `allow_write`; without a checkpoint the job starts
+    from the state in `from_dump`.
 
     Use it as a context manager: at the end it stops the job between two micro-batches.
     """
@@ -57,8 +58,9 @@ class RunningJob:
         streams: Sequence[str] = (),
         sinks: Sequence[str] = (),
         bindings: Mapping[str, str] | None = None,
-        allow_write: Path | None = None,
-        from_dump: Path | None = None,
+        publish: Callable[[bytes], None] | None = None,
+        allow_write: Path | str | None = None,
+        from_dump: Path | str | None = None,
         allow_read: Path | None = None,
     ) -> None:
         self.folder = folder
@@ -68,6 +70,7 @@ class RunningJob:
             (folder / name).mkdir(parents=True)
         self.job_file = job_file
         self.bindings = {name: f"jsonl:{folder / name}" for name in (*streams, *sinks)} | dict(bindings or {})
+        self._publish = publish
         self.allow_read = allow_read
         self.allow_write = allow_write
         self.from_dump = from_dump
@@ -125,6 +128,10 @@ class RunningJob:
 
     def send(self, *commands: Record) -> None:
         """Send commands."""
+        if self._publish is not None:
+            for command in commands:
+                self._publish(json.dumps(command).encode())
+            return
         file = self.folder / "commands.tmp"
         file.write_text("".join(json.dumps(command) + "\n" for command in commands))
         self.hand_in("commands", file)

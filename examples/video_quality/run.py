@@ -1,11 +1,18 @@
-"""Learn what is usual for each title, dump it, check the dump, and let an incompatible job start from it."""
+"""Learn what is usual for each title, dump it, check the dump, and let an incompatible job start from it.
 
+With RabbitMQ and an S3 server on this machine, commands come from a queue and dumps go to a bucket; else from a file
+and to a folder.
+"""
+
+import argparse
+import contextlib
 import json
-import subprocess
+import os
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +23,86 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 import running_job  # noqa: E402  # found by the line above
-from running_job import PENSTOCK, RunningJob  # noqa: E402  # found by the line above
+from running_job import RunningJob  # noqa: E402  # found by the line above
+from video_quality import services  # noqa: E402  # found by the line above
 from video_quality.feed import TITLES, is_amiss, playbacks_of, write  # noqa: E402  # found by the line above
+from video_quality.validation import validate  # noqa: E402  # found by the line above
 
 Record = dict[str, Any]
 WIDTH = 24
-STATISTICS = ("least", "mean", "greatest")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plain", action="store_true", help="a folder and a file, whatever is installed")
+    parser.add_argument("--to", type=Path, default=Path("video_quality_results"), help="where pictures go")
+    arguments = parser.parse_args()
     console = Console(highlight=False, width=110)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="video-quality-") as name:
-        folder = Path(name)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="video-quality-")))
         write(folder / "feed")
-        dumps = folder / "dumps"
-        dumps.mkdir()
-        days = []
-        console.print("Starting the job ...")
-        first = RunningJob(
-            HERE / "quality_job.py",
-            folder / "first",
-            streams=["playbacks"],
-            sinks=["unusual"],
-            allow_write=dumps,
-        )
-        with first:
-            for day in (1, 2):
-                days.append(play(first, folder, day, console))
-                dump(first, dumps / f"day-{day}")
-        changes = compare(dumps / "day-1", dumps / "day-2")
-        console.print()
-        console.print(changes_table(changes))
-        console.print("\nStarting a job with other key groups from the dump of day 2 ...")
-        second = RunningJob(
-            HERE / "wider_job.py",
-            folder / "second",
-            streams=["playbacks"],
-            sinks=["unusual"],
-            from_dump=dumps / "day-2",
-        )
-        with second:
-            days.append(play(second, folder, 3, console))
+        dumps, commands, send = f"{folder / 'dumps'}", {}, None
+        if services.are_installed() and not arguments.plain:
+            console.print("Starting RabbitMQ and an S3 server ...")
+            started = stack.enter_context(services.running(folder / "services"))
+            os.environ.update(started.environment)
+            dumps, commands, send = (
+                f"s3://{services.BUCKET}/quality",
+                {"commands": started.commands},
+                started.publish,
+            )
+        elif not arguments.plain:
+            console.print(f"Commands in a file, dumps in a folder. For a queue and a bucket: {services.HOW}.")
+        days = run(folder, dumps, commands, send, arguments.to, console)
     console.print()
     console.print(days_table(days))
     console.print(f"\nTwo jobs, {time.monotonic() - began:.0f} s.")
+
+
+def run(
+    folder: Path,
+    dumps: str,
+    commands: dict[str, str],
+    send: Callable[[bytes], None] | None,
+    results: Path,
+    console: Console,
+) -> list[list[Record]]:
+    """Run both jobs, and return what was unusual on each day."""
+    days = []
+    console.print("Starting the job ...")
+    first = RunningJob(
+        HERE / "quality_job.py",
+        folder / "first",
+        streams=["playbacks"],
+        sinks=["unusual"],
+        bindings=commands,
+        publish=send,
+        allow_write=dumps,
+    )
+    with first:
+        for day in (1, 2):
+            days.append(play(first, folder, day, console))
+            dump(first, f"{dumps}/day-{day}")
+            console.print(f"Dumped to {dumps.replace(str(folder), '...')}/day-{day}.")
+    console.print("\nValidating the dump of day 2 in the notebook ...")
+    passed = validate(f"{dumps}/day-1", f"{dumps}/day-2", results)
+    console.print(
+        f"{passed} cells ran, all checks passed: {results / 'validate.ipynb'}, {results / 'moved.svg'}"
+    )
+    console.print("\nStarting a job with other key groups from the dump of day 2 ...")
+    second = RunningJob(
+        HERE / "wider_job.py",
+        folder / "second",
+        streams=["playbacks"],
+        sinks=["unusual"],
+        bindings=commands,
+        publish=send,
+        from_dump=f"{dumps}/day-2",
+    )
+    with second:
+        days.append(play(second, folder, 3, console))
+    return days
 
 
 def play(job: RunningJob, folder: Path, day: int, console: Console) -> list[Record]:
@@ -75,48 +117,17 @@ def play(job: RunningJob, folder: Path, day: int, console: Console) -> list[Reco
     return found
 
 
-def dump(job: RunningJob, place: Path) -> None:
-    """Let the job dump its state by a command, and wait for the dump."""
-    job.send({"id": place.name, "kind": "dump-state", "payload": {"to": str(place), "format": "csv"}})
+def dump(job: RunningJob, place: str) -> None:
+    """Let the job dump its state by a command, and wait until the dump is there."""
+    command_id = place.rpartition("/")[2]
+    job.send({"id": command_id, "kind": "dump-state", "payload": {"to": place, "format": "parquet"}})
     deadline = time.monotonic() + running_job.PATIENCE_S
-    while not (place / "manifest.json").exists():
+    while not services.has_dump(place):
         job.check()
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"There is no dump in {place}.")
+        refused = [one for one in job.receipts() if one["id"] == command_id and one["status"] != "APPLIED"]
+        if refused or time.monotonic() > deadline:
+            raise RuntimeError(f"There is no dump in {place}: {json.dumps(refused)}")
         time.sleep(0.1)
-
-
-def compare(before: Path, after: Path) -> list[Record]:
-    """Return the statistics of what two dumps have learned: those of each weight in both."""
-    command = [
-        *PENSTOCK,
-        "state",
-        "diff",
-        str(before),
-        str(after),
-        "--statistics",
-        "--samples",
-        "0",
-        "-o",
-        "json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    (table,) = (one for one in json.loads(done.stdout)["statistics"] if one["name"] == "watch/usual")
-    pairs = zip(table["before"], table["after"], strict=True)
-    return [
-        {"weight": one["name"].removeprefix("value."), "before": one, "after": other} for one, other in pairs
-    ]
-
-
-def changes_table(changes: list[Record]) -> Table:
-    """Return a table of the weights in both dumps, over all titles."""
-    table = Table("weight", title="What was learned, over all titles: day 1, day 2", title_justify="left")
-    for name in STATISTICS:
-        table.add_column(name, justify="right")
-    for change in changes:
-        cells = [f"{change['before'][name]:,.4g}, {change['after'][name]:,.4g}" for name in STATISTICS]
-        table.add_row(change["weight"], *cells)
-    return table
 
 
 def days_table(days: list[list[Record]]) -> Table:
