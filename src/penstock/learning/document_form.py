@@ -59,7 +59,9 @@ DERIVED: Final[dict[str, dict[str, Any]]] = {
     "sklearn": {"_loss_function_": None},
 }
 # Parts of the packages that read files or run other things.
-_NO_MODELS: Final = ("checks", "compat", "datasets", "externals", "stream", "tests")
+_NO_MODELS: Final = frozenset(
+    ("_testing", "checks", "compat", "conftest", "datasets", "externals", "stream", "tests")
+)
 
 
 class ClosedModelError(ValueError):
@@ -109,7 +111,7 @@ def named(name: str, package: str) -> Any:
     """Return a class or function of the package by its name, MODULE:QUALNAME."""
     module, _, path = name.partition(":")
     parts = module.split(".")
-    if parts[0] != package or len(parts) < 2 or parts[1] in _NO_MODELS:
+    if parts[0] != package or len(parts) < 2 or not _NO_MODELS.isdisjoint(parts):
         raise ClosedModelError(f"the document of a model has a {name}, which is no model of {package}")
     found: Any = importlib.import_module(module)
     for part in path.split("."):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import random
@@ -19,6 +20,7 @@ from penstock.learning.document_form import (
     MAPS,
     MISSING,
     NUMPY_KINDS,
+    SCALARS,
     SEQUENCES,
     TAG,
     ClosedModelError,
@@ -37,12 +39,13 @@ _FACTORIES_BY_NAME: Final = {name: kind for kind, name in FACTORIES.items()}
 def read_model(document: Any, fresh: Any, package: str) -> Any:
     """Return the model of a document; what that leaves out is as in the fresh model.
 
-    No code of a document runs: objects of classes from `package` get their attributes without a constructor. Raises
+    No code of a document runs: objects of classes from `package` get their attributes without a constructor, and of
+    functions it may name those in the body of such a class. Raises
     ClosedModelError for a document that `write_model` cannot have written.
     """
     try:
         return _Reader(package).read(document, fresh)
-    except (AttributeError, KeyError, IndexError, TypeError, OverflowError) as e:
+    except (AttributeError, ImportError, LookupError, TypeError, OverflowError, RecursionError) as e:
         raise ClosedModelError(f"the document of a model is damaged: {type(e).__name__}: {e}") from e
 
 
@@ -169,8 +172,10 @@ class _Reader:
 
     def _function(self, found: dict[str, Any], fresh: Any) -> Any:  # noqa: ARG002  # as its neighbours
         made = named(found["#name"], self._package)
-        if not isinstance(made, types.FunctionType):
-            raise ClosedModelError(f"the document of a model has {found['#name']}, which is no function")
+        if not isinstance(made, types.FunctionType) or "." not in made.__qualname__:
+            raise ClosedModelError(
+                f"the document of a model has {found['#name']}, which is no function of a class"
+            )
         return made
 
     def _partial(self, found: dict[str, Any], fresh: Any) -> Any:
@@ -197,7 +202,9 @@ class _Reader:
             self._fill_list(made, found["#items"], fresh)
         for name, held in attributes_of(fresh) if is_alike else ():
             if name not in found:
-                object.__setattr__(made, name, held)
+                # What can change must not be that of the fresh model, which others begin with.
+                is_fixed = isinstance(held, (*SCALARS, *CODE))
+                object.__setattr__(made, name, held if is_fixed else copy.deepcopy(held))
         for name in found.get("#derived", ()):
             object.__setattr__(made, name, self._derived[name])
         for name, held in found.items():

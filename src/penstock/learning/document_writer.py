@@ -198,7 +198,7 @@ class _Writer:
             known = named(name, self._package)
         except ClosedModelError:
             known = None
-        if known is value:
+        if known is value and "." in value.__qualname__:
             return {TAG: "function", "#name": name}
         raise _closed(value, place)
 

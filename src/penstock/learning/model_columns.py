@@ -21,7 +21,7 @@ _UNNAMED: Final = ("#values", "#items", "#value", "#pairs", "steps")
 
 
 class _Leaf(NamedTuple):
-    """The place of a number in a document: its column, and its tag if it is no plain number of JSON."""
+    """The place of a number in a document: the number of its column."""
 
     at: int
 
@@ -58,6 +58,8 @@ class ModelColumns:
         text = values[DOCUMENT]
         if text is not None:
             return json.loads(text)
+        if self._form is None:
+            raise ValueError("a model of this kind is its document, and there is none")
         return _filled(self._form, [values[name] for name in self._names])
 
 

@@ -121,6 +121,17 @@ def test_what_is_null_is_as_in_a_fresh_model() -> None:
     assert more.score_one(again, {"km": 0.4, "stops": 0.1, "rain": 1.0}) != 0.0
 
 
+def test_what_a_document_lacks_is_not_shared() -> None:
+    """A model from a document of before, when its class had fewer attributes, leaves the fresh one alone."""
+    fresh = preprocessing.StandardScaler()
+    again = read_model({"#": "river.preprocessing.scale:StandardScaler"}, fresh, "river")
+    again.learn_one({"km": 1.0})
+    assert not fresh.counts
+    grown = ps.River(tree.HoeffdingTreeRegressor(), "km", target="minutes")
+    with pytest.raises(ValueError, match="is its document, and there is none"):
+        grown.read({"document": None})
+
+
 def test_arguments_are_code() -> None:
     """A model that is declared with another rate learns with it from the weights of before."""
     before = ps.River(linear_model.PARegressor(C=0.01), "km", target="minutes")
@@ -144,6 +155,8 @@ class Innocent:
         {"#": "river.stats.mean:Nothing"},
         {"#": "defaultdict", "#of": {"#": "function", "#name": "os:getcwd"}, "a": 1},
         {"#": "defaultdict", "#of": {"#": "class", "#name": "builtins.eval"}, "a": 1},
+        {"#": "defaultdict", "#of": {"#": "function", "#name": "river.utils.math:softmax"}, "a": 1},
+        {"#": "river.nothing:Model"},
         {"#": "partial", "#of": {"#": "code"}, "#arguments": [], "#named": {}},
         {"#": "method", "#of": {"#": "river.stats.mean:Mean"}, "#name": "__init_subclass__"},
         {"#": "method", "#of": [], "#name": "append"},
