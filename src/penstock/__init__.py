@@ -4,6 +4,7 @@ from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
 from penstock.launch.job import Job
 from penstock.learning.learner import Learner
+from penstock.learning.quantile import Quantile
 from penstock.learning.regression import LinearRegression, LogisticRegression
 from penstock.learning.river_learner import River
 from penstock.learning.scikit_learner import ScikitLearn
@@ -123,6 +124,7 @@ __all__ = [
     "ProcessedStream",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "Quantile",
     "ReducingState",
     "River",
     "ScikitLearn",

@@ -20,6 +20,7 @@ LEARNERS: dict[str, ps.Learner] = {
     "moments": ps.Moments("a"),
     "exponential mean": ps.ExponentialMean("a", 0.3),
     "covariance": ps.Covariance("a", "b"),
+    "quantile": ps.Quantile("a", 0.8),
     "histogram": ps.Histogram("a", [-1.0, 0.0, 2.5]),
     "linear": ps.LinearRegression("a", "b", target="y", rate=0.05, decay=0.01),
     "logistic": ps.LogisticRegression("a", "b", target="y", rate=0.5),
@@ -85,6 +86,28 @@ def test_regressions_find_what_is_there() -> None:
     weights = learn_all(logistic, made(2000))
     chances = logistic.score(weights, {"a": np.array([-1.0, 1.0]), "b": np.array([-2.0, 2.0])})
     assert chances[0] < 0.05 < 0.95 < chances[1]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_a_quantile_is_near_that_of_all_values(share: float) -> None:
+    """Of values of several kinds; its markers are in order, and the outer ones are the least and the greatest."""
+    random = np.random.default_rng(4)
+    for values in (random.normal(size=3000), random.exponential(size=3000), random.random(3000)):
+        weights = learn_all(ps.Quantile("a", share), [{"a": value} for value in values.tolist()])
+        found = (values < float(ps.Quantile("a", share).score(weights, {"a": np.float64(0)}))).mean()
+        assert found == pytest.approx(share, abs=0.02)
+        markers = [weights[f"value_{at}"] for at in range(1, 6)]
+        assert markers == sorted(markers)
+        assert (markers[0], markers[4]) == (values.min(), values.max())
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=5))
+@examples(20)
+def test_a_quantile_of_few_values_is_the_nearest(values: list[float]) -> None:
+    """In whatever order they come."""
+    weights = learn_all(ps.Quantile("a", 0.5), [{"a": value} for value in values])
+    expected = sorted(values)[int(np.floor(0.5 * (len(values) - 1) + 0.5))]
+    assert float(ps.Quantile("a", 0.5).score(weights, {"a": np.float64(0)})) == expected
 
 
 def test_a_histogram_counts() -> None:
@@ -155,6 +178,7 @@ def test_columns_learn_what_single_records_teach(
         (lambda: ps.ExponentialMean("a", 1.5), "up to 1"),
         (lambda: ps.LinearRegression("a", target="a"), "different fields"),
         (lambda: ps.LinearRegression("a", target="y", rate=0), "above 0"),
+        (lambda: ps.Quantile("a", 1.0), "between 0 and 1"),
         (lambda: ps.Histogram("a", []), "ascend"),
         (lambda: ps.Histogram("a", [2, 1]), "ascend"),
         (lambda: ps.Histogram("a", [1.0000001, 1.0000002]), "six digits"),
