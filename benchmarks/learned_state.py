@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ CONTESTANTS: Final = {
 class Sizes:
     """What is measured: `keys` once in files of `first_rows`, then `batches` of `batch_rows` records of random keys."""
 
+    contestants: Sequence[str] = option(tuple(CONTESTANTS), "what runs; ratios are those to the first")
     keys: int = option(1_000_000, "keys that have a model")
     first_rows: int = 250_000
     batches: int = 24
@@ -63,9 +65,9 @@ def write_input(folder: Path, sizes: Sizes) -> int:
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     """Let the contestants take turns. Raises RuntimeError if one of them did not process all records."""
     rows = write_input(work / "input", sizes)
-    batch_ms: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    batch_ms: dict[str, list[float]] = {name: [] for name in sizes.contestants}
     for number in range(sizes.rounds):
-        for name in CONTESTANTS:
+        for name in sizes.contestants:
             place = work / f"{name}-{number}"
             (place / "out").mkdir(parents=True)
             bindings = {
@@ -81,14 +83,14 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
             batch_ms[name].append(1000 * statistics.median(np.diff(counted).tolist()))
             note(f"{place.name}: {batch_ms[name][-1]:,.0f} ms")
             shutil.rmtree(place)
-    first = statistics.median(batch_ms["set_by_hand"])
+    first = statistics.median(batch_ms[sizes.contestants[0]])
     runs = [
         {
-            "state": title,
+            "state": CONTESTANTS[name],
             "batch_ms": round(statistics.median(batch_ms[name])),
             "ratio": round(statistics.median(batch_ms[name]) / first, 2),
         }
-        for name, title in CONTESTANTS.items()
+        for name in sizes.contestants
     ]
     return {
         "keys": sizes.keys,

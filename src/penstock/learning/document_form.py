@@ -13,9 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 __all__ = [
+    "CALLABLE",
     "CODE",
     "DERIVED",
     "FACTORIES",
+    "FIXED",
     "MAPS",
     "MISSING",
     "NUMPY_KINDS",
@@ -45,7 +47,9 @@ CODE: Final = (
     np.ufunc,
     type,
 )
+CALLABLE: Final = (*CODE, types.MethodType, functools.partial)
 SCALARS: Final = (type(None), bool, int, float, str)
+FIXED: Final = (*SCALARS, *CODE)
 _OPEN_BASES: Final = (object, dict, list, tuple, Counter, UserDict, UserList)
 NUMPY_KINDS: Final = "biufU"
 # What is derived from the rest when it is needed again.

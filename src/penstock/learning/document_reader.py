@@ -17,10 +17,10 @@ from penstock.learning.document_form import (
     CODE,
     DERIVED,
     FACTORIES,
+    FIXED,
     MAPS,
     MISSING,
     NUMPY_KINDS,
-    SCALARS,
     SEQUENCES,
     TAG,
     ClosedModelError,
@@ -203,7 +203,7 @@ class _Reader:
         for name, held in attributes_of(fresh) if is_alike else ():
             if name not in found:
                 # What can change must not be that of the fresh model, which others begin with.
-                is_fixed = isinstance(held, (*SCALARS, *CODE))
+                is_fixed = isinstance(held, FIXED)
                 object.__setattr__(made, name, held if is_fixed else copy.deepcopy(held))
         for name in found.get("#derived", ()):
             object.__setattr__(made, name, self._derived[name])

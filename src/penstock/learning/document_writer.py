@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.learning.document_form import (
-    CODE,
+    CALLABLE,
     DERIVED,
     FACTORIES,
+    FIXED,
     MAPS,
     MISSING,
     NUMPY_KINDS,
@@ -62,7 +63,7 @@ class _Writer:
             return value
         if isinstance(value, np.generic):
             return self._numpy_scalar(value, place)
-        if isinstance(value, (*CODE, types.MethodType, functools.partial)):
+        if isinstance(value, CALLABLE):
             return self._code(value, fresh, place)
         number = self._numbers.setdefault(id(value), len(self._numbers))
         if number < len(self._alive):
@@ -191,7 +192,7 @@ class _Writer:
         if isinstance(value, type):
             return {TAG: "class", "#name": FACTORIES.get(value) or self._class_name(value, place)}
         closure = getattr(value, "__closure__", None) or ()
-        if value is fresh and all(isinstance(cell.cell_contents, (*SCALARS, *CODE)) for cell in closure):
+        if value is fresh and all(isinstance(cell.cell_contents, FIXED) for cell in closure):
             return {TAG: "code"}
         name = f"{value.__module__}:{value.__qualname__}"
         try:
@@ -226,7 +227,7 @@ class _Writer:
                 found[name] = {TAG: "Random", "#state": None}
                 continue
             before = getattr(fresh, name, MISSING) if is_alike else MISSING
-            if name in arguments and isinstance(held, (*SCALARS, *CODE)) and _is_same(held, before):
+            if name in arguments and isinstance(held, FIXED) and _is_same(held, before):
                 continue
             found[name] = self.write(held, before, f"{place}.{name}")
         return found
