@@ -92,10 +92,10 @@ def test_regressions_find_what_is_there() -> None:
 def test_a_quantile_is_near_that_of_all_values(share: float) -> None:
     """Of values of several kinds; its markers are in order, and the outer ones are the least and the greatest."""
     random = np.random.default_rng(4)
-    for values in (random.normal(size=3000), random.exponential(size=3000), random.random(3000)):
+    for values in (random.normal(size=900), random.exponential(size=900), random.random(900)):
         weights = learn_all(ps.Quantile("a", share), [{"a": value} for value in values.tolist()])
         found = (values < float(ps.Quantile("a", share).score(weights, {"a": np.float64(0)}))).mean()
-        assert found == pytest.approx(share, abs=0.02)
+        assert found == pytest.approx(share, abs=0.03)
         markers = [weights[f"value_{at}"] for at in range(1, 6)]
         assert markers == sorted(markers)
         assert (markers[0], markers[4]) == (values.min(), values.max())
