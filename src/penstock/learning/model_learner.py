@@ -78,6 +78,10 @@ class ModelLearner:
         """Return what a model says about a record; NaN if it cannot say anything yet."""
         raise NotImplementedError
 
+    def shown(self, model: Any) -> Any:
+        """Return a model as its library has it."""
+        return model
+
     # -- state --
 
     def weight_types(self) -> Mapping[str, Any]:

@@ -34,30 +34,33 @@ class ModelLearning:
 
     def model(self, held: Any) -> Any:
         """Return the model that has these weights, to look at."""
-        known = self._kept.get(id(held))
-        if known is not None:
-            return known[1]
-        return self._learner.read({name: getattr(held, name) for name in self._names})
+        return self._learner.shown(self._model(held))
 
     def score(self, held: Any, record: Any) -> float:
         """Return the score of a record; NaN without weights."""
         features = record_values(record, self._learner.features, self._texts)
         if held is None:
             return float("nan")
-        model = self.model(held)
+        model = self._model(held)
         self._keep(held, model)
         return self._learner.score_one(model, features)
 
     def learn(self, held: Any, record: Any, make: Callable[..., Any], *, scored: bool) -> tuple[float, Any]:
         """Return the score of a record, NaN unless `scored`, and the weights after it, as `make` makes them."""
         found = record_values(record, self._wanted, self._texts)
-        model = self._learner.start() if held is None else self.model(held)
+        model = self._learner.start() if held is None else self._model(held)
         # If it fails on the record, the model is no longer that of the weights.
         self._kept.pop(id(held), None)
         score = self._learn(model, found, scored=scored and held is not None)
         weights = make(**self._learner.write(model))
         self._keep(weights, model)
         return score, weights
+
+    def _model(self, held: Any) -> Any:
+        known = self._kept.get(id(held))
+        if known is not None:
+            return known[1]
+        return self._learner.read({name: getattr(held, name) for name in self._names})
 
     def score_columns(
         self, present: npt.NDArray[np.bool_], weights: Numbers, keys: npt.NDArray[np.int64], records: Any
@@ -124,7 +127,7 @@ def _rows_by_key(keys: npt.NDArray[np.int64]) -> Any:
     """Return the keys in order, each with the rows of its records in order."""
     order = np.argsort(keys, kind="stable")
     found, begins = np.unique(keys[order], return_index=True)
-    ends = [*begins[1:].tolist(), len(order)]
+    ends = [*begins[1:].tolist(), len(order)][: len(found)]
     rows = order.tolist()
     return (
         (key, rows[begin:end]) for key, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True)

@@ -39,7 +39,7 @@ class River(ModelLearner):
         texts: the features that are texts and not numbers.
         score: what to return as the score of a record, from a model and the features by name.
 
-    Raises SchemaError for a model that cannot be stored without pickle; docs/learning.md lists those that can.
+    Raises SchemaError for a model that cannot be stored without pickle; docs/learning_models.md lists those that can.
 
     """
 

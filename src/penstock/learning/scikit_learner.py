@@ -56,7 +56,8 @@ class ScikitLearn(ModelLearner):
         batch: how many records of a key are learned together.
         score: what to return as the score of a record, from an estimator and the features by name.
 
-    Raises SchemaError for an estimator that cannot be stored without pickle; docs/learning.md lists those that can.
+    Raises SchemaError for an estimator that cannot be stored without pickle; docs/learning_models.md lists those that
+    can.
 
     """
 
@@ -99,6 +100,10 @@ class ScikitLearn(ModelLearner):
     def start(self) -> Any:
         """Return an estimator that has learned nothing."""
         return _Estimator(copy.deepcopy(self.model))
+
+    def shown(self, model: Any) -> Any:
+        """Return the estimator."""
+        return model.estimator
 
     def learn_one(self, model: Any, features: Mapping[str, Any], target: Any) -> None:
         """Let an estimator learn a record with those that wait, or let it wait, too."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import library_models
+import numpy as np
 import pytest
 from library_models import interrupted, river_learner, river_models, scikit_learner, scikit_models
 from river import anomaly, drift, linear_model, naive_bayes, preprocessing, proba, stats, tree
@@ -19,6 +22,7 @@ from penstock.errors import SchemaError
 from penstock.learning.document_form import ClosedModelError
 from penstock.learning.document_reader import read_model
 from penstock.learning.document_writer import write_model
+from penstock.learning.model_learning import ModelLearning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(invalid value|deprecated|subclusters)")
 
@@ -138,6 +142,23 @@ def test_arguments_are_code() -> None:
     after = ps.River(linear_model.PARegressor(C=0.5), "km", target="minutes")
     assert not any("C" in name.split("_") for name in before.weight_types())
     assert after.read(before.write(learned(before, 30))).C == 0.5
+
+
+def test_a_model_is_shown_as_its_library_has_it() -> None:
+    """From weights that were just learned, and from those that came from storage; no records change nothing."""
+    learner = ps.ScikitLearn(SGDRegressor(random_state=1), "km", target="minutes", batch=2)
+    learning = ModelLearning(learner)
+    held: Any = None
+    for km in (1.0, 2.0):
+        score, held = learning.learn(held, {"km": km, "minutes": 2 * km}, SimpleNamespace, scored=True)
+        assert math.isnan(score)
+    for shown in (learning.model(held), ModelLearning(learner).model(held)):
+        assert shown.coef_.tolist() == [held.coef_0]
+    none = np.zeros(0, np.int64)
+    learned_none = learning.learn_columns(
+        none.astype(bool), {}, none, {"km": none, "minutes": none}, scored=True
+    )
+    assert (len(learned_none.keys), len(learned_none.scores)) == (0, 0)
 
 
 class Innocent:
