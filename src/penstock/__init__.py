@@ -10,6 +10,7 @@ from penstock.learning.river_learner import River
 from penstock.learning.scikit_learner import ScikitLearn
 from penstock.learning.statistics import Covariance, ExponentialMean, Histogram, Moments
 from penstock.models.model import Model
+from penstock.models.policy import ModelPolicy
 from penstock.models.scores import Score, Scores
 from penstock.operators.functions import (
     BatchContext,
@@ -115,6 +116,7 @@ __all__ = [
     "MapState",
     "MessagePart",
     "Model",
+    "ModelPolicy",
     "Moments",
     "NeverTrigger",
     "OperatorListState",

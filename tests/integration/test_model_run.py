@@ -17,6 +17,7 @@ from safetensors.numpy import save
 
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.commands.job_receipts import plain, read_receipts
+from penstock.commands.receipt_history import find_history
 from penstock.jobs.settings import RunSettings
 from penstock.savepoints.snapshot_capture import Capture, capture
 
@@ -151,4 +152,30 @@ def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
         assert other.command("promote", version="2")["status"] == "APPLIED"
         other.pay()
         assert other.versions() == ["2"] * 10
+        assert_policy_rolls_back(other)
         other.run.stop()
+
+
+def assert_policy_rolls_back(cards: Cards) -> None:
+    """A version without usable scores serves until the policy sees it; the version before scores meanwhile."""
+    cards.load("bad", float("nan"))
+    cards.command("validate", version="bad")
+    policy = {"fraud-policy": {"max_failures": 0.5, "roll_back_records": 10}}
+    write_lines(
+        cards.checkpoint / "commands",
+        "policy.jsonl",
+        [{"id": "policy", "kind": "set", "target": {"step": "score"}, "payload": policy}],
+    )
+    cards.run.await_true(lambda: cards.final("policy"))
+    promotion = cards.command("promote", version="bad")
+    cards.pay()
+    assert cards.versions() == ["2"] * 10
+    cards.run.await_true(lambda: find_history(cards.checkpoint, promotion["id"]).last.status == "DEGRADED")
+    undone = find_history(cards.checkpoint, promotion["id"])
+    assert [one.status for one in undone.receipts] == ["ACCEPTED", "VALIDATED", "APPLIED", "DEGRADED"]
+    assert "the share of failures is 1, above 0.5" in undone.last.reason
+    assert "rolls back version 'bad'" in cards.run.err
+    (sent,) = [
+        one for _, some in read_receipts(cards.checkpoint) for one in some if one.issued_by == "policy"
+    ][2:]
+    assert (sent.kind, sent.status) == ("roll-back-model", "APPLIED")

@@ -16,6 +16,7 @@ from penstock.cli.output import Output, OutputOption, escaped, print_json, stdou
 from penstock.cli.sent_commands import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
 from penstock.errors import CommandRefusedError, JobDefinitionError
+from penstock.models.policy import policy_setting
 
 __all__ = ["models_app"]
 
@@ -57,9 +58,12 @@ _COLUMNS: Final = (
     "status",
     "records",
     "failures",
+    "slow",
     "ms/1000",
+    "p99 ms",
     "agreement",
     "drift",
+    "KS",
     "changed by",
 )
 
@@ -71,7 +75,10 @@ def list_command(
     job: JobArgument,
     output: OutputOption = Output.text,
 ) -> None:
-    """List the models of a job with their versions, and what these have scored."""
+    """List the models of a job with their versions, and what these have scored.
+
+    Records, failures and slow ones are since the checkpoint began, the rest is within the window of the policy.
+    """
     with servers.job(job) as target:
         found = target.list_models()
     if output is Output.json:
@@ -87,7 +94,7 @@ def list_command(
 def _shown(version: dict[str, Any] | None) -> list[str]:
     if version is None:
         return []
-    status = version["status"]
+    status, recent = version["status"], version["recent"] or version
     if version["share"]:
         status += f" {version['share']:.0%}"
     if version["pinned"]:
@@ -97,9 +104,12 @@ def _shown(version: dict[str, Any] | None) -> list[str]:
         status,
         f"{version['records']:,}",
         f"{version['failures']:,}",
-        _number(version["ms"], ".2f"),
-        _number(version["agreement"], ".2%"),
-        _number(version["drift"], ".3f"),
+        f"{version['slow']:,}",
+        _number(recent["ms"], ".2f"),
+        _number(recent["p99_ms"], ".2f"),
+        _number(recent["agreement"], ".2%"),
+        _number(recent["drift"], ".3f"),
+        _number(recent["ks"], ".3f"),
         escaped(version["changed_by"]),
     ]
 
@@ -197,6 +207,46 @@ def change(
         raise JobDefinitionError(f"{what.value} needs a VERSION.")
     with servers.job(job) as target:
         _send(target, f"{what.value}-model", model, step, payload, Patience(timeout, wait=wait), output)
+
+
+@models_app.command()
+@asks_server(NOT_SENT_CODE)
+def policy(
+    servers: Servers,
+    job: JobArgument,
+    model: ModelArgument,
+    bounds: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="POLICY", help="The new policy: a JSON object with the fields of ps.ModelPolicy, or {}."
+        ),
+    ] = None,
+    step: StepOption = None,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = 60.0,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show the policy of a model, or set it. Fields that are left out have their defaults.
+
+    Exit codes as for penstock control send.
+    """
+    with servers.job(job) as target:
+        found = _step_of(target, model, step)
+        if bounds is not None:
+            new = _object("POLICY", bounds.encode())
+            payload = msgspec.Raw(msgspec.json.encode({policy_setting(model): new}))
+            send_and_wait(target, new_draft("set", found, payload), Patience(timeout, wait=wait), output)
+            return
+        shown = next(
+            one["policy"] for one in target.list_models() if (one["step"], one["model"]) == (found, model)
+        )
+    if output is Output.json:
+        print_json(shown)
+        return
+    table = Table("bound", "value")
+    for name, value in (shown or {}).items():
+        table.add_row(escaped(name), "" if value is None else escaped(str(value)))
+    stdout.print(table)
 
 
 def _send(

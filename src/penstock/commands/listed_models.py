@@ -3,50 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import stored_counts
 from penstock.commands.command_catalog import read_command_catalog
-from penstock.models.tallies import VersionTally, drift_psi
+from penstock.models.policy import VersionFigures, figures_of, policy_setting
+from penstock.models.score_windows import ScoreWindow, window_figures
+from penstock.models.tallies import VersionTally
 from penstock.models.versions import SERVING
 
 __all__ = ["ListedModel", "ListedVersion", "list_models"]
 
 
-class ListedVersion(msgspec.Struct, frozen=True):
-    """A version of a model.
+@dataclass(frozen=True, kw_only=True)
+class ListedVersion:
+    """A version of a model, and what it has scored since the checkpoint began."""
 
-    `records` and `failures` count what it has scored since the checkpoint began, and `ms` is the time for 1,000
-    records. `agreement` is the share of the records that a shadow has scored as the version that serves did, `drift`
-    the population stability index of its scores against those of that version; both are None if unknown. `pinned` is
-    the number of keys.
-    """
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"use_attribute_docstrings": True}
 
     version: str
-    status: str
+    status: Literal["REGISTERED", "VALIDATED", "SHADOW", "CANARY", "SERVING", "RETIRED"]
     format: str
     sha256: str
+    """The SHA-256 of its content."""
     uri: str
+    """Where it was loaded from."""
     metadata: Any
+    """What its sender said of it."""
     changed_by: str
+    """Who sent the last command that changed it; `policy` if its policy did."""
+    command: str
+    """The id of the command that gave it its status; empty if unknown."""
     share: float | None
+    """The share of the keys that it serves as a canary; null otherwise."""
     pinned: int
+    """The number of keys that are pinned to it."""
     records: int
     failures: int
+    """The number of records for which it had no usable score."""
+    slow: int
+    """The number of records for which it took more than ten times its budget."""
     ms: float | None
+    """The time for 1,000 records in milliseconds; null before the first."""
+    p99_ms: float | None
+    """The time that 99 in 100 calls do not exceed, in milliseconds; null before the first."""
     agreement: float | None
+    """The share of records that it scored in the shadow as the version that serves did; null without any."""
     drift: float | None
+    """The population stability index of its scores against those of the version that serves; null if unknown."""
+    ks: float | None
+    """The statistic of Kolmogorov and Smirnov of the same; null if unknown."""
+    recent: VersionFigures | None
+    """The same within the window of the policy, in its present status; null if it does not score."""
 
 
-class ListedModel(msgspec.Struct, frozen=True):
-    """A model that a step declares, with its versions in the order in which they were loaded."""
+@dataclass(frozen=True, kw_only=True)
+class ListedModel:
+    """A model that a step declares, with its policy, and its versions in the order in which they were loaded."""
 
     step: str
     model: str
+    policy: Any
+    """When versions are promoted or rolled back by themselves: the setting of the step that is named after the model.
+
+    Null before the first micro-batch.
+    """
     versions: tuple[ListedVersion, ...]
 
 
@@ -54,7 +80,9 @@ class _Counts(msgspec.Struct, frozen=True):
     """Versions and scores, as the newest micro-batches reported them."""
 
     models: dict[str, dict[str, dict[str, Any]]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     scores: dict[str, dict[str, dict[str, VersionTally]]] = {}
+    windows: dict[str, dict[str, ScoreWindow]] = {}
 
 
 def list_models(checkpoint: Path) -> list[ListedModel]:
@@ -63,9 +91,14 @@ def list_models(checkpoint: Path) -> list[ListedModel]:
     counts = stored_counts(Checkpoint(checkpoint), _Counts) or _Counts()
     return [
         ListedModel(
-            name,
-            model,
-            _versions(counts.models.get(name, {}).get(model, {}), counts.scores.get(name, {}).get(model, {})),
+            step=name,
+            model=model,
+            policy=counts.settings.get(name, {}).get(policy_setting(model)),
+            versions=_versions(
+                counts.models.get(name, {}).get(model, {}),
+                counts.scores.get(name, {}).get(model, {}),
+                counts.windows.get(name, {}).get(model, ScoreWindow()),
+            ),
         )
         for name, step in catalog.steps.items()
         for model in step.models
@@ -73,30 +106,35 @@ def list_models(checkpoint: Path) -> list[ListedModel]:
 
 
 def _versions(
-    versions: Mapping[str, Mapping[str, Any]], scores: Mapping[str, VersionTally]
+    versions: Mapping[str, Mapping[str, Any]], scores: Mapping[str, VersionTally], window: ScoreWindow
 ) -> tuple[ListedVersion, ...]:
     serving = next((name for name, found in versions.items() if found["status"] == SERVING), None)
-    reference = scores.get(serving or "", VersionTally())
+    recent = window_figures(window, versions, scores)
     listed = []
     for name, found in versions.items():
-        tally = scores.get(name, VersionTally())
-        drift = None if name == serving else drift_psi(reference, tally)
+        reference = None if name == serving else scores.get(serving or "")
+        figures = figures_of(scores.get(name, VersionTally()), reference)
         listed.append(
             ListedVersion(
-                name,
-                found["status"],
-                found["format"],
-                found["sha256"],
-                found["uri"],
-                found["metadata"],
-                found["changed_by"],
-                found.get("share"),
-                found.get("pinned", 0),
-                tally.records,
-                tally.failures,
-                round(tally.seconds / tally.records * 1e6, 3) if tally.records else None,
-                round(tally.agreed / tally.compared, 4) if tally.compared else None,
-                None if drift is None else round(drift, 4),
+                version=name,
+                status=found["status"],
+                format=found["format"],
+                sha256=found["sha256"],
+                uri=found["uri"],
+                metadata=found["metadata"],
+                changed_by=found["changed_by"],
+                command=found.get("command", ""),
+                share=found.get("share"),
+                pinned=found.get("pinned", 0),
+                records=figures.records,
+                failures=figures.failures,
+                slow=figures.slow,
+                ms=figures.ms,
+                p99_ms=figures.p99_ms,
+                agreement=figures.agreement,
+                drift=figures.drift,
+                ks=figures.ks,
+                recent=recent.get(name),
             )
         )
     return tuple(listed)

@@ -25,7 +25,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True)
 class CommandHistory:
-    """The receipts of one command, in order. All of them come from one micro-batch."""
+    """The receipts of one command, in order: those of one micro-batch, and perhaps that another command undid it."""
 
     receipts: tuple[Receipt, ...]
 
@@ -72,20 +72,29 @@ def find_newest_histories(
 
 def find_history(checkpoint: Path, command_id: str) -> CommandHistory | None:
     """Find the newest history of an id; None if it has no receipt."""
+    later: tuple[Receipt, ...] = ()
     for name in reversed(segment_names(checkpoint)):
         histories = _split(receipts_in(checkpoint, name, command_id))
         if histories:
-            return histories[-1]
-    return None
+            later = histories[-1].receipts + later
+            if later[0].status == "ACCEPTED":
+                break
+    return CommandHistory(later) if later else None
 
 
 def _histories_backwards(checkpoint: Path) -> Iterator[CommandHistory]:
     """Yield all histories, newest first."""
     receipts: list[Receipt] = []
+    undone: dict[str, Receipt] = {}
     for _, receipt in receipts_backwards(checkpoint):
+        if receipts and receipts[-1].id != receipt.id:
+            # It stands by itself, after the receipts of the command that undid it.
+            undone.setdefault(receipts[-1].id, receipts[-1])
+            receipts = []
         receipts.append(receipt)
         if receipt.status == "ACCEPTED":
-            yield CommandHistory(tuple(reversed(receipts)))
+            later = undone.pop(receipt.id, None)
+            yield CommandHistory((*reversed(receipts), *(() if later is None else (later,))))
             receipts = []
 
 

@@ -103,7 +103,10 @@ class Applied(msgspec.Struct, array_like=True, gc=False):
 
 
 class EncodedReceipts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The receipts of one command in a micro-batch as JSON Lines, and its position, the sort key."""
+    """The receipts of one command in a micro-batch as JSON Lines, and its position, the sort key.
+
+    `outcome` is the last status; empty if it does not count, since the command had another one before.
+    """
 
     place: RecordPosition
     id: str
@@ -214,17 +217,19 @@ def encode_receipts(reports: Iterable[Report], batch: Batch) -> list[EncodedRece
     """Encode the receipts of a micro-batch in the order of the commands. The reports may be in any order.
 
     A command that repeats an earlier one has no receipts. A command that was not admitted is ACCEPTED (it was read) and
-    REJECTED. The others are ACCEPTED, VALIDATED, and APPLIED or DEGRADED.
+    REJECTED. The others are ACCEPTED, VALIDATED, and APPLIED or DEGRADED. An earlier command that is undone is DEGRADED
+    after those of the command that undoes it, and counts no second time.
     """
-    commands: dict[RecordPosition, list[Report]] = {}
+    commands: dict[tuple[RecordPosition, bool], list[Report]] = {}
     for report in reports:
-        commands.setdefault(report.place, []).append(report)
-    by_place = [(place, _receipts(commands[place], batch)) for place in sorted(commands)]
-    return [
-        EncodedReceipts(place, receipts[0].id, receipts[-1].status, _encoder.encode_lines(receipts))
-        for place, receipts in by_place
-        if receipts
-    ]
+        commands.setdefault((report.place, report.outcome == "undone"), []).append(report)
+    found = []
+    for place, is_undone in sorted(commands):
+        receipts = _receipts(commands[place, is_undone], batch)
+        if receipts:
+            outcome = "" if is_undone else receipts[-1].status
+            found.append(EncodedReceipts(place, receipts[0].id, outcome, _encoder.encode_lines(receipts)))
+    return found
 
 
 def _in_order(parts: Sequence[ReceiptColumns]) -> tuple[bytes, npt.NDArray[np.uint64]]:
@@ -252,7 +257,7 @@ def _columns_of(some: Iterable[EncodedReceipts]) -> list[ReceiptColumns]:
             [one.place.offset for one in found],
             [one.id for one in found],
             pa.array([one.lines for one in found], pa.binary()),
-            Counter(one.outcome for one in found),
+            Counter(one.outcome for one in found if one.outcome),
         )
         for place, found in by_place.items()
     ]
@@ -335,6 +340,8 @@ def _receipts(reports: list[Report], batch: Batch) -> list[Receipt]:
     first = reports[0]
     known = (first.kind, first.target, first.version, first.issued_by, batch.number, batch.at)
     receipt = functools.partial(Receipt, apply=first.apply)
+    if outcomes == {"undone"}:
+        return [receipt(first.id, "DEGRADED", *known, first.reason)]
     accepted = receipt(first.id, "ACCEPTED", *known)
     if outcomes <= {"refused", "duplicate"}:
         reason = min(report.reason for report in reports if report.outcome == "refused")

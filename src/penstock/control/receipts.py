@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 Status = Literal["ACCEPTED", "VALIDATED", "REJECTED", "APPLIED", "DEGRADED"]
-Outcome = Literal["applied", "degraded", "refused", "duplicate"]
+Outcome = Literal["applied", "degraded", "refused", "duplicate", "undone"]
 
 FINAL: Final = ("REJECTED", "APPLIED", "DEGRADED")
-"""The statuses after which a command has no more receipts."""
+"""The statuses after which a command has no more receipts, unless another command undoes it with a reason: DEGRADED."""
 
 
 class RecordPosition(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -87,7 +87,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `failed` has the key groups in which a handler raised, `key_groups` those that the command touched, and `keys` the
     number of keys in them. `replies` are the answers of handlers, with the keys that they answered for. `alone` means
-    that no other slot reports on the command.
+    that no other slot reports on the command. A report that a command is `undone` has the place of the one that undoes
+    it.
     """
 
     place: RecordPosition

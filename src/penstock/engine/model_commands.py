@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from penstock.engine.slot import report_of
 from penstock.models.bound_model import BoundModel
 from penstock.models.orders import MODEL_ORDERS, PinModel, RollBackModel, ValidateModel
 from penstock.models.refusals import ModelRefusedError
+from penstock.models.versions import SERVING, Cause, ModelVersion, serving_version, version_before
 
 __all__ = ["change_versions", "shown_versions"]
 
@@ -27,33 +28,50 @@ def change_versions(
 
     `first` is whether it is the first slot of its step, which reports refusals and details for all.
     """
-    try:
-        details = _change(admitted.command, binding)
-    except ModelRefusedError as e:
-        return [report_of(admitted, "refused", str(e), alone=True)] if first else []
-    replies = [(None, details)] if first else []
-    return [report_of(admitted, "applied", key_groups=list(key_groups), replies=replies)]
-
-
-def _change(command: Command, binding: FunctionInstance) -> dict[str, Any]:
-    """Change the versions, and return what has changed. Raises ModelRefusedError when they do not allow it."""
+    command = admitted.command
     order = payload_of(command, MODEL_ORDERS[command.kind])
     model = next(found for found in binding.models.values() if found.model == order.model)
+    before = dict(model.items())
+    try:
+        details = _change(command, order, model, binding)
+    except ModelRefusedError as e:
+        return [report_of(admitted, "refused", str(e), alone=True)] if first else []
+    if not first:
+        return [report_of(admitted, "applied", key_groups=list(key_groups))]
+    applied = report_of(admitted, "applied", key_groups=list(key_groups), replies=[(None, details)])
+    if not isinstance(order, RollBackModel) or not order.reason:
+        return [applied]
+    undone = _undone(order, before)
+    said = {"id": undone.command_id, "kind": undone.command_kind, "issued_by": undone.changed_by}
+    report = report_of(admitted, "undone", order.reason)
+    return [applied, msgspec.structs.replace(report, version=None, **said)]
+
+
+def _undone(order: RollBackModel, before: Mapping[str, ModelVersion]) -> ModelVersion:
+    """Return the version that a roll back has taken back, as it was."""
+    name = serving_version(before) if order.version is None else order.version
+    assert name is not None, "a roll back that was carried out has a version"
+    return before[name]
+
+
+def _change(command: Command, order: Any, model: BoundModel, binding: FunctionInstance) -> dict[str, Any]:
+    """Change the versions, and return what has changed. Raises ModelRefusedError when they do not allow it."""
     if isinstance(order, PinModel):
         order = msgspec.structs.replace(order, keys=named_keys(order.keys, binding.core.key_type))
-    changes = model.change(order, command.issued_by)
+    changes = model.change(order, Cause(command.issued_by, command.id, command.kind))
     binding.cursor.undo.clear()
     if isinstance(order, ValidateModel):
         # It may score at a later cut, which then need not wait for it.
         model.preload(order.version)
     statuses = {name: None if version is None else version.status for name, version in changes.items()}
     details = {"model": order.model, "versions": statuses}
-    reason = order.reason if isinstance(order, RollBackModel) else ""
+    reason = getattr(order, "reason", "")
     return details | ({"reason": reason} if reason else {})
 
 
 def shown_versions(model: BoundModel) -> dict[str, dict[str, Any]]:
     """Return the versions of a model as plain values, for people."""
+    versions = dict(model.items())
     return {
         name: {
             "status": version.status,
@@ -62,8 +80,10 @@ def shown_versions(model: BoundModel) -> dict[str, dict[str, Any]]:
             "uri": version.uri,
             "metadata": msgspec.json.decode(version.metadata),
             "changed_by": version.changed_by,
+            "command": version.command_id,
         }
         | ({"share": version.share} if version.share else {})
         | ({"pinned": len(version.pinned)} if version.pinned else {})
-        for name, version in model.items()
+        | ({"before": version_before(versions, name)} if version.status == SERVING else {})
+        for name, version in versions.items()
     }

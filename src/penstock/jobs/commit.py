@@ -27,6 +27,7 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, store
 from penstock.checkpoints.checkpoint_sync import CheckpointSync
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.plans import Plans
+from penstock.commands.model_policies import ModelPolicies, ModelReports
 from penstock.control.encoded_receipts import Batch, BatchReceipts, EncodedReceipts, encode_receipts
 from penstock.control.receipts import StepTime, slowest_time
 from penstock.errors import JobFailedError, PenstockError
@@ -37,9 +38,11 @@ from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.metrics_recorder import Counted, MetricsRecorder, SlotCounts
 from penstock.jobs.model_queue import ModelQueue
 from penstock.jobs.phases import IntervalEnd
+from penstock.jobs.policy_sender import PolicySender
 from penstock.jobs.stream_lags import StreamLags
-from penstock.metrics.batch_metrics import Lag, Mode
+from penstock.metrics.batch_metrics import Lag, Mode, ModelMetrics
 from penstock.metrics.latency import Percentiles, percentiles_of
+from penstock.models.score_windows import ScoreWindow
 from penstock.models.tallies import VersionTally, add_tallies, scores_of
 from penstock.runtime.packed_rows import (
     DEAD_LETTERS,
@@ -66,7 +69,7 @@ class _StepCounts(msgspec.Struct):
 
     `settings` holds the current values of the settings that were set. `keys`, `state_bytes` (stored state) and `held`
     (bytes of data that waits for a paused step) are by step and slot. `models` has the versions of each model, and
-    `scores` what they have scored, by step and model.
+    `scores` what they have scored, by step and model; `windows` has the scores that policies look at.
     """
 
     batch: int = -1
@@ -77,6 +80,7 @@ class _StepCounts(msgspec.Struct):
     settings: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, dict[str, Any]]] = {}
     scores: dict[str, dict[str, dict[str, VersionTally]]] = {}
+    windows: dict[str, dict[str, ScoreWindow]] = {}
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,7 @@ class RunServices:
     lags: StreamLags = field(default_factory=StreamLags)
     progress: Progress = field(default_factory=Progress)
     models: ModelQueue | None = None
+    policies: PolicySender | None = None
 
 
 class BatchCommitter:
@@ -196,6 +201,13 @@ class BatchCommitter:
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
         self.dumps: Final = services.dumps
         self.models: Final = services.models
+        self.policies: Final = services.policies
+        self._model_policies: Final = ModelPolicies(
+            {name: step.models for name, step in bound.plan.accepting.steps.items()}
+            if bound.plan.graph.steps()
+            else {},
+            self._counts.windows,
+        )
         self.recorder: Final = services.recorder
         self._spark: ProgressReader | None = None
         self._lags: Final = services.lags
@@ -266,7 +278,7 @@ class BatchCommitter:
         # Tasks report in any order.
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         self._commit_sinks(batch_id, reports)
-        self._count(batch_id, reports)
+        self._decide_on_models(self._count(batch_id, reports))
         receipts = self._build_receipts(batch_id, reports)
         self.bound.receipts.write(batch_id, receipts)
         self.dumps.want(batch_id, receipts.together)
@@ -276,6 +288,10 @@ class BatchCommitter:
         held = SlotCounts(counts.keys, counts.state_bytes, counts.held)
         counted = self.recorder.take(batch_id, reports, receipts, held, begun_s)
         counted.interval_end = self.interval_end()
+        counted.models = {
+            "/".join(name): msgspec.convert(found, ModelMetrics, from_attributes=True)
+            for name, found in self._model_policies.figures.items()
+        }
         self._lags.see_times(counted.measured.newest_ms)
         self._topic_lags = counted.measured.topic_lags
         self.progress.add(batch_id, counted)
@@ -305,16 +321,28 @@ class BatchCommitter:
             together = encode_receipts((one for _, some, _ in slots for one in some), batch)
         return BatchReceipts.of(columns, together)
 
-    def _count(self, batch_id: int, reports: list[Any]) -> None:
-        """Add what the tasks report to the counts. A replay adds no records twice."""
+    def _decide_on_models(self, scores: Mapping[str, Mapping[str, Mapping[str, VersionTally]]]) -> None:
+        """Let the policies of models see what versions have scored; their commands come after this micro-batch."""
         counts = self._counts
+        reports = ModelReports(int(time.time() * 1000), counts.models, counts.settings, scores, counts.scores)
+        commands = self._model_policies.see(reports)
+        if self.policies is not None:
+            self.policies.want(commands)
+
+    def _count(self, batch_id: int, reports: list[Any]) -> dict[str, dict[str, dict[str, VersionTally]]]:
+        """Add what the tasks report to the counts. A replay adds no records twice.
+
+        Returns what the versions of models have newly scored, by step and model.
+        """
+        counts = self._counts
+        scores: dict[str, dict[str, dict[str, VersionTally]]] = {}
         is_new = batch_id > counts.batch
         counts.batch = max(counts.batch, batch_id)
         read: dict[str, dict[str, int]] = {"in": {}, "in_bytes": {}}
         for report in reports:
             if report.kind in read:
-                found = read[report.kind]
-                found[report.name] = found.get(report.name, 0) + report.total
+                sums = read[report.kind]
+                sums[report.name] = sums.get(report.name, 0) + report.total
             elif report.kind in ("keys", "held", "state_bytes"):
                 by_step = getattr(counts, report.kind)
                 by_step.setdefault(report.name, {})[str(report.partition)] = report.total
@@ -324,13 +352,15 @@ class BatchCommitter:
                 counts.models[report.name] = msgspec.json.decode(bytes(report.body))
             elif report.kind == "scores":
                 if is_new:
-                    _add_scores(counts.scores.setdefault(report.name, {}), bytes(report.body))
+                    for found in (counts.scores, scores):
+                        _add_scores(found.setdefault(report.name, {}), bytes(report.body))
             elif report.kind == "records":
                 if is_new:
                     counts.records[report.name] = counts.records.get(report.name, 0) + report.total
             elif report.kind == TIME:
                 self._times.setdefault(report.name, {})[report.partition] = time_of(bytes(report.body))
         self.bounds.see(read["in"], read["in_bytes"])
+        return scores
 
     @property
     def held_bytes(self) -> int:

@@ -23,6 +23,7 @@ from penstock.metrics.batch_metrics import (
     BatchMetrics,
     BatchMetricsWriter,
     Lag,
+    ModelMetrics,
     StepBatchMetrics,
     Totals,
 )
@@ -72,7 +73,9 @@ class Counted:
     without_window: dict[str, int] = field(default_factory=dict)
     model_records: dict[str, int] = field(default_factory=dict)
     model_failures: dict[str, int] = field(default_factory=dict)
+    model_slow: dict[str, int] = field(default_factory=dict)
     model_seconds: dict[str, float] = field(default_factory=dict)
+    models: dict[str, ModelMetrics] = field(default_factory=dict)
     watermarks: dict[str, dict[int, int]] = field(default_factory=dict)
     measured: TaskMeasurements = field(default_factory=TaskMeasurements)
     latency: dict[str, Latency] = field(default_factory=dict)
@@ -286,6 +289,7 @@ class MetricsRecorder:
             steps={step: self._at_watermark(step, metrics) for step, metrics in found.steps.items()},
             memory=self._memory,
             latency=found.latency,
+            models=found.models,
             totals=Totals(
                 batches=totals.batches + 1,
                 batches_within=tuple(
@@ -305,6 +309,7 @@ class MetricsRecorder:
                 latency=add_latencies(totals.latency, found.latency),
                 model_records=_sum(totals.model_records, found.model_records),
                 model_failures=_sum(totals.model_failures, found.model_failures),
+                model_slow=_sum(totals.model_slow, found.model_slow),
                 model_seconds=_sum(totals.model_seconds, found.model_seconds),
             ),
         )
@@ -348,6 +353,7 @@ def _add_scores(found: Counted, step: str, body: bytes) -> None:
             name = f"{step}/{model}/{version}"
             _add(found.model_records, name, tally.records)
             _add(found.model_failures, name, tally.failures)
+            _add(found.model_slow, name, tally.slow)
             found.model_seconds[name] = _plus(found.model_seconds.get(name, 0.0), tally.seconds)
 
 

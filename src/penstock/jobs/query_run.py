@@ -233,6 +233,8 @@ class QueryRun:
             committer.dumps.step()
             if committer.models is not None:
                 committer.models.step()
+            if committer.policies is not None:
+                committer.policies.step()
             committer.refresh()
             self.hooks.on_progress(committer.progress)
         query.awaitTermination()

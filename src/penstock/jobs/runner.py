@@ -33,6 +33,7 @@ from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.model_queue import ModelQueue
 from penstock.jobs.outputs import check_outputs, start_new_outputs
+from penstock.jobs.policy_sender import PolicySender
 from penstock.jobs.query_run import QueryRun, RunHooks, do_nothing
 from penstock.jobs.replan import describe_pending, take_back_plan
 from penstock.jobs.requests import Answer, Request, Requests
@@ -52,6 +53,7 @@ from penstock.spark.run_memory import MemoryGauge
 from penstock.spark.session import OUTPUT_FILE, SessionSettings, open_session, ship_code
 from penstock.spark.startup.warm_up import warm_up
 from penstock.spark.types import SparkSession
+from penstock.streams.graph import COMMANDS
 from penstock.streams.job_description import JobDescription
 
 __all__ = ["JobRunner", "Progress", "RunHooks", "RunSummary"]
@@ -237,7 +239,13 @@ class JobRunner:
         while True:
             dumps = DumpQueue(checkpoint, bound.lineage, self._settings.allowed, hooks.on_note)
             services = RunServices(
-                prepared.ownership, dumps, prepared.recorder, lags, progress, self._model_queue(bound, hooks)
+                prepared.ownership,
+                dumps,
+                prepared.recorder,
+                lags,
+                progress,
+                self._model_queue(bound, hooks),
+                PolicySender(bound.control, self._settings.bindings.get(COMMANDS), hooks.on_note),
             )
             in_real_time = bool(self._settings.checkpoint_interval_ms)
             committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)

@@ -13,7 +13,14 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from penstock.base.version import __version__
-from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics, Totals
+from penstock.metrics.batch_metrics import (
+    BOUNDS_S,
+    BatchMetrics,
+    Lag,
+    ModelMetrics,
+    StepBatchMetrics,
+    Totals,
+)
 from penstock.metrics.latency import LATENCY_BOUNDS_S, Latency
 
 __all__ = ["HISTOGRAM", "LATENCY_HISTOGRAM", "METRICS", "ExposedJob", "Metric", "exposition", "families"]
@@ -67,6 +74,16 @@ def _by_version(name: str, about: str, of: Callable[[Totals], Mapping[str, float
         name,
         about,
         lambda job: [(tuple(k.split("/")), n) for k, n in of(job.metrics.totals).items()],
+        ("step", "model", "version"),
+    )
+
+
+def _of_version(name: str, about: str, of: Callable[[ModelMetrics], float | None]) -> Metric:
+    """Return a metric of the versions of models that score now."""
+    return Metric(
+        name,
+        about,
+        lambda job: [(tuple(k.split("/")), of(found)) for k, found in job.metrics.models.items()],
         ("step", "model", "version"),
     )
 
@@ -158,6 +175,31 @@ METRICS: Final = (
         "penstock_model_failures_total",
         "Records for which a version of a model had no usable score.",
         lambda totals: totals.model_failures,
+    ),
+    _by_version(
+        "penstock_model_slow_total",
+        "Records for which a version of a model took more than ten times its budget.",
+        lambda totals: totals.model_slow,
+    ),
+    _of_version(
+        "penstock_model_agreement",
+        "The share of records that a shadow scored as the version that serves, within the window of the policy.",
+        lambda model: model.agreement,
+    ),
+    _of_version(
+        "penstock_model_drift",
+        "The population stability index of the scores of a version, within the window of the policy.",
+        lambda model: model.drift,
+    ),
+    _of_version(
+        "penstock_model_ks",
+        "The statistic of Kolmogorov and Smirnov of the scores of a version, within the window of the policy.",
+        lambda model: model.ks,
+    ),
+    _of_version(
+        "penstock_model_call_p99_seconds",
+        "The time that 99 in 100 calls of a version do not exceed, within the window of the policy.",
+        lambda model: None if model.p99_ms is None else model.p99_ms / 1000,
     ),
     _by_version(
         "penstock_model_seconds_total",

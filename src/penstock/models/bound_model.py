@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from penstock.models.refusals import ModelError
 from penstock.models.scores import Score, Scores
 from penstock.models.spec import numpy_column, numpy_value
 from penstock.models.tallies import Tally
-from penstock.models.versions import Changes, ModelVersion, next_versions
+from penstock.models.versions import Cause, Changes, ModelVersion, next_versions
 from penstock.state.cursor import Cursor
+from penstock.state.history import as_of
 from penstock.state.shared import SharedStates
 from penstock.state.undo import undo_of
 
@@ -28,6 +30,8 @@ __all__ = ["BoundModel", "ModelPlace"]
 
 # Keys without records are chosen for as well, unless there are so many times as many of them.
 _MANY: Final = 4
+# A call that takes so many times its budget is slow.
+_SLOW: Final = 10
 
 _Arrays = dict[str, npt.NDArray[Any]]
 
@@ -72,9 +76,9 @@ class BoundModel(Model):
         """Begin to load a version beside the work."""
         loaded_models.preload(self._place.folder, self._versions[version], self.spec)
 
-    def change(self, order: Any, by: str) -> Changes:
+    def change(self, order: Any, cause: Cause) -> Changes:
         """Carry out an order, and return the changes. Raises ModelRefusedError when the versions do not allow it."""
-        changes = next_versions(self._versions, order, by)
+        changes = next_versions(self._versions, order, cause)
         for name, version in changes.items():
             self._states.note(self._cursor, undo_of(self._versions, name))
             if version is None:
@@ -82,6 +86,7 @@ class BoundModel(Model):
             else:
                 self._versions[name] = version
         self._choice = None
+        self.__dict__.pop("_counts_scores", None)
         return changes
 
     @property
@@ -107,6 +112,16 @@ class BoundModel(Model):
         if self._choice is None:
             self._choice = Choice.of(self.model, self._versions)
         return self._choice
+
+    @functools.cached_property
+    def _counts_scores(self) -> bool:
+        """Whether to count scores by size: several versions score, or the policy compares one with that before it."""
+        choice = self._chosen()
+        if choice.shadows or choice.canary is not None:
+            return True
+        policy = as_of(self._states.settings[self.policy.name], None)
+        found = self.policy.default if policy is None else policy.value
+        return found is not None and bool(found.compares_scores)
 
     def _predictor(self, version: str) -> Any:
         return loaded_models.get(self._place.folder, self._versions[version], self.spec)
@@ -169,6 +184,8 @@ class BoundModel(Model):
             scored = self._run(names[0], columns, count)
             if not scored.bad.any():
                 self.tally.add(names[0], "records", count)
+                if self._counts_scores:
+                    self._add_distribution(names[0], scored)
                 return scored.columns, [names[0]], codes
         found = self._empty(count)
         known = list(names)
@@ -200,7 +217,7 @@ class BoundModel(Model):
         self.tally.add(name, "records", len(rows))
         for key, column in scored.columns.items():
             found[key][rows] = column
-        if self._chosen().shadows or self._chosen().canary is not None:
+        if self._counts_scores:
             self._add_distribution(name, scored)
         if not scored.bad.any():
             return
@@ -231,12 +248,18 @@ class BoundModel(Model):
             if count == 1:
                 return _Scored(self._empty(1), np.ones(1, np.bool_), f"{type(e).__name__}: {e}"[:300])
         finally:
-            self.tally.add(name, "seconds", time.perf_counter() - begun_s)
+            self._add_time(name, time.perf_counter() - begun_s, count)
         middle = count // 2
         first = self._run(name, {key: column[:middle] for key, column in columns.items()}, middle)
         last = self._run(name, {key: column[middle:] for key, column in columns.items()}, count - middle)
         joined = {key: np.concatenate([column, last.columns[key]]) for key, column in first.columns.items()}
         return _Scored(joined, np.concatenate([first.bad, last.bad]), first.reason or last.reason)
+
+    def _add_time(self, name: str, seconds: float, count: int) -> None:
+        self.tally.add_call(name, seconds)
+        budget_ms = self.spec.budget_ms
+        if budget_ms is not None and seconds > _SLOW * budget_ms * max(1.0, count / 1000) / 1000:
+            self.tally.add(name, "slow", count)
 
     def _compare(self, shadow: str, columns: _Arrays, found: _Arrays) -> None:
         """Let a shadow score the same records, and count where it agrees."""

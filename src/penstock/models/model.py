@@ -13,11 +13,12 @@ import pyarrow as pa
 from penstock.base.durations import Duration, milliseconds
 from penstock.errors import SchemaError, StateError
 from penstock.models.orders import NAME_PATTERN
+from penstock.models.policy import ModelPolicy, policy_setting
 from penstock.models.scores import Score, Scores
 from penstock.models.spec import ModelSpec
 from penstock.models.versions import ModelVersion
 from penstock.records.schemas import record_type
-from penstock.state.shared import BroadcastState
+from penstock.state.shared import BroadcastState, Setting
 
 __all__ = ["BatchPlace", "Model", "RecordPlace"]
 
@@ -62,7 +63,10 @@ class Model(BroadcastState[str, ModelVersion]):
             NumPy arrays by name and returns an array, or a mapping for several output columns.
         trusted: for models in the format `skops`, the full names of types that they may contain besides those of
             scikit-learn, NumPy and SciPy.
-        budget: the longest time for 1,000 records on the machine that validates a version; without it, any.
+        budget: the longest time for 1,000 records on the machine that validates a version; without it, any. While a
+            version scores, records of calls that take more than ten times as long count as slow.
+        policy: when versions are promoted or rolled back by themselves, see `ModelPolicy`. It is a setting of the step,
+            named after the model: `fraud-policy`.
         default: the output while no version serves: a value, or a mapping for several output columns. Without it, such
             records become dead letters.
         tolerance: up to which difference two versions agree on a number.
@@ -80,6 +84,7 @@ class Model(BroadcastState[str, ModelVersion]):
         weights: type | None = None,
         trusted: Sequence[str] = (),
         budget: Duration | None = None,
+        policy: ModelPolicy | None = None,
         default: Any = None,
         tolerance: float = 0.05,
         allow_nan: bool = False,
@@ -100,6 +105,13 @@ class Model(BroadcastState[str, ModelVersion]):
         if default is not None:
             self.default = default if isinstance(default, Mapping) else {names[0]: default}
         self.tolerance = tolerance
+        self.policy: Setting[ModelPolicy] = Setting(ModelPolicy, policy or ModelPolicy())
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name, and declare the setting that has the policy."""
+        super().__set_name__(owner, name)
+        self.policy.name = policy_setting(self.model)
+        setattr(owner, self.policy.name, self.policy)
 
     def check(self) -> None:
         """Raise SchemaError if the model has columns that no model can have, or a default that does not fit."""

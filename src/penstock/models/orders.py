@@ -69,10 +69,13 @@ class CanaryModel(ModelOrder, frozen=True, forbid_unknown_fields=True):
     """Lets a version serve a share of the keys."""
 
     share: _Share
+    reason: str = ""
 
 
 class PromoteModel(ModelOrder, frozen=True, forbid_unknown_fields=True):
     """Lets a version serve."""
+
+    reason: str = ""
 
 
 class RollBackModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,11 +28,13 @@ from penstock.models.refusals import ModelRefusedError
 
 __all__ = [
     "CANARY",
+    "LIVE",
     "REGISTERED",
     "RETIRED",
     "SERVING",
     "SHADOW",
     "VALIDATED",
+    "Cause",
     "Changes",
     "ModelVersion",
     "key_text",
@@ -47,6 +49,8 @@ SHADOW: Final = "SHADOW"
 CANARY: Final = "CANARY"
 SERVING: Final = "SERVING"
 RETIRED: Final = "RETIRED"
+LIVE: Final = (SERVING, CANARY, SHADOW)
+"""The statuses in which versions score records of all keys or of a share."""
 
 _MAX_VERSIONS: Final = 200
 _MAX_PINNED: Final = 10_000
@@ -67,7 +71,8 @@ class ModelVersion:
 
     `share` is the share of the keys that a canary serves, `rank` the number of the promotion by which the version
     serves or last served, 0 if it never did or was rolled back. `pinned` has the keys that it serves in any case, as
-    JSON. `metadata` is JSON.
+    JSON. `metadata` is JSON. `changed_by` sent the last command that changed it; the id and the kind of `command` are
+    those of the one that gave it its status.
     """
 
     status: str
@@ -79,13 +84,23 @@ class ModelVersion:
     rank: int = 0
     pinned: list[str] = dataclasses.field(default_factory=list)
     changed_by: str = ""
+    command_id: str = ""
+    command_kind: str = ""
+
+
+class Cause(NamedTuple):
+    """The command that changes versions: who sent it, its id and its kind."""
+
+    by: str = ""
+    id: str = ""
+    kind: str = ""
 
 
 Changes = dict[str, ModelVersion | None]
 """New and changed versions by name; None for one that is forgotten."""
 
 
-def next_versions(versions: Mapping[str, ModelVersion], order: Any, by: str) -> Changes:
+def next_versions(versions: Mapping[str, ModelVersion], order: Any, cause: Cause) -> Changes:
     """Return how an order changes the versions of a model. Raises ModelRefusedError with the reason it cannot."""
     if isinstance(order, LoadModel):
         changes = _load(versions, order)
@@ -96,9 +111,16 @@ def next_versions(versions: Mapping[str, ModelVersion], order: Any, by: str) -> 
     else:
         changes = _advance(versions, order)
     return {
-        name: None if found is None else dataclasses.replace(found, changed_by=by)
+        name: None if found is None else _changed(versions.get(name), found, cause)
         for name, found in changes.items()
     }
+
+
+def _changed(before: ModelVersion | None, found: ModelVersion, cause: Cause) -> ModelVersion:
+    found = dataclasses.replace(found, changed_by=cause.by)
+    if before is not None and before.status == found.status:
+        return found
+    return dataclasses.replace(found, command_id=cause.id, command_kind=cause.kind)
 
 
 def serving_version(versions: Mapping[str, ModelVersion]) -> str | None:

@@ -15,7 +15,7 @@ from typed_commands import refused, told, typed
 from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
 from penstock.models.orders import MODEL_ORDERS
 
-KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(MODEL_ORDERS, ("step",))
+KINDS: dict[str, tuple[str, ...]] = dict.fromkeys([*MODEL_ORDERS, "set"], ("step",))
 
 
 def shown(status: str, **more: Any) -> dict[str, Any]:
@@ -25,6 +25,7 @@ def shown(status: str, **more: Any) -> dict[str, Any]:
 
 COUNTS = {
     "batch": 3,
+    "settings": {"score": {"fraud-policy": {"max_drift": 0.2}}},
     "models": {
         "score": {
             "fraud": {"1": shown("SERVING", pinned=2), "2": shown("SHADOW"), "3": shown("CANARY", share=0.1)}
@@ -47,7 +48,7 @@ def checkpoint(tmp_path: Path) -> Path:
     """Of a job with the model `fraud` in one step, and `churn` in two."""
     folder = make_checkpoint(tmp_path / "checkpoint")
     steps = {
-        "score": StepEntry("string", KINDS, (), (), models=("fraud", "churn")),
+        "score": StepEntry("string", KINDS, (), ("fraud-policy",), models=("fraud", "churn")),
         "again": StepEntry("string", KINDS, (), (), models=("churn",)),
     }
     catalog = CommandCatalog("cards", f"jsonl:{folder / 'commands'}", steps)
@@ -79,6 +80,18 @@ def test_the_list_compares_versions(checkpoint: Path) -> None:
     assert three["drift"] > 1
     text = typed("models", "list", checkpoint).output
     assert all(word in text for word in ("SERVING +2 pinned", "CANARY 10%", "95.00%", "ann"))
+
+
+def test_a_policy_is_shown_and_set(checkpoint: Path) -> None:
+    """As a setting of the step."""
+    assert told(typed("models", "policy", checkpoint, "fraud", "-o", "json")) == {"max_drift": 0.2}
+    assert "max_drift" in typed("models", "policy", checkpoint, "fraud").output
+    typed("models", "policy", checkpoint, "fraud", '{"max_drift": 0.1}')
+    (path,) = (checkpoint / "commands").glob("*.jsonl")
+    command = json.loads(path.read_text())
+    assert (command["kind"], command["target"]) == ("set", {"step": "score"})
+    assert command["payload"] == {"fraud-policy": {"max_drift": 0.1}}
+    refused(typed("models", "policy", checkpoint, "fraud", "0.1"), "POLICY is no JSON object")
 
 
 def test_a_file_here_is_loaded_with_its_hash(checkpoint: Path, tmp_path: Path) -> None:

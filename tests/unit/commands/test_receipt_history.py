@@ -104,6 +104,24 @@ def test_an_id_that_came_twice_has_its_newest_story(checkpoint: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("far", [False, True], ids=["in one segment", "in segments far apart"])
+def test_a_command_that_was_undone_has_that_at_its_end(checkpoint: Path, far: bool) -> None:
+    """Wherever the receipts of the one that undid it are; those of others stay as they are."""
+    (undone,) = receipts("a9", "DEGRADED", 11, reason="too many alarms")[-1:]
+    for batch, some in ((10, receipts("c", "APPLIED", 10)), (11, [*receipts("d", "APPLIED", 11), undone])):
+        writer = SegmentWriter(checkpoint, segment_bytes=1 if far else 1 << 20)
+        writer.open()
+        append_lines(writer, batch, msgspec.json.Encoder().encode_lines(some))
+    wanted = ["ACCEPTED", "VALIDATED", "APPLIED", "DEGRADED"]
+    history = find_history(checkpoint, "a9")
+    assert history is not None
+    assert [one.status for one in history.receipts] == wanted
+    newest = find_newest_histories(checkpoint, everything, 4)
+    assert [found.receipts[0].id for found in newest] == ["a9", "b9", "c", "d"]
+    assert newest[0] == history
+    assert [len(found.receipts) for found in newest[1:]] == [2, 3, 3]
+
+
 def test_damaged_receipts_are_an_error_that_names_the_file(checkpoint: Path) -> None:
     """Nothing is passed over."""
     path = kept_receipts(checkpoint) / "0000000001.jsonl"

@@ -15,7 +15,14 @@ from small_metrics import metrics_of_batch
 
 from penstock.base.version import __version__
 from penstock.machine.memory import MemoryUse
-from penstock.metrics.batch_metrics import BOUNDS_S, BatchMetrics, Lag, StepBatchMetrics, Totals
+from penstock.metrics.batch_metrics import (
+    BOUNDS_S,
+    BatchMetrics,
+    Lag,
+    ModelMetrics,
+    StepBatchMetrics,
+    Totals,
+)
 from penstock.metrics.exposition import HISTOGRAM, LATENCY_HISTOGRAM, METRICS, ExposedJob, exposition
 from penstock.metrics.latency import LATENCY_BOUNDS_S, Latency
 
@@ -32,6 +39,7 @@ def metrics(**more: Any) -> BatchMetrics:
         "lag": {"visits": Lag(records=1, files=2, bytes=3, seconds=4.5), "other": Lag(records=7)},
         "steps": {"count": StepBatchMetrics(9, 1.5, 8, 1.25, 1000, 20, 1, 2, ENDED)},
         "memory": MemoryUse(1, 2, 3, 4, 5, 6.5),
+        "models": {"count/fraud/2": ModelMetrics(70, 8, 7, 0.9, 0.3, 0.2, 10.0, 500.0)},
         "totals": Totals(
             batches=42,
             batches_within=tuple(range(len(BOUNDS_S))),
@@ -48,6 +56,7 @@ def metrics(**more: Any) -> BatchMetrics:
             latency={"out": Latency((0, 80, 0, 8), 0.25, 0.0025)},
             model_records={"count/fraud/2": 70},
             model_failures={"count/fraud/2": 8},
+            model_slow={"count/fraud/2": 7},
             model_seconds={"count/fraud/2": 0.75},
         ),
     }
@@ -76,6 +85,9 @@ def test_every_metric_has_a_value() -> None:
     assert value(found, "penstock_records_in_total", stream="visits") == 100
     assert value(found, "penstock_commands_total", outcome="applied") == 6
     assert value(found, "penstock_model_failures_total", step="count", model="fraud", version="2") == 8
+    version = {"step": "count", "model": "fraud", "version": "2"}
+    assert value(found, "penstock_model_drift", **version) == 0.3
+    assert value(found, "penstock_model_call_p99_seconds", **version) == 0.5
     assert value(found, "penstock_lag_seconds", stream="visits") == 4.5
     assert value(found, "penstock_lag_records", stream="other") == 7
     assert value(found, "penstock_step_state_bytes", step="count") == 1000

@@ -15,7 +15,7 @@ from penstock.models.orders import (
     ValidateModel,
 )
 from penstock.models.refusals import ModelRefusedError
-from penstock.models.versions import ModelVersion, next_versions
+from penstock.models.versions import Cause, ModelVersion, next_versions
 
 ORDERS = {
     "validate": lambda v: ValidateModel("fraud", v),
@@ -52,7 +52,7 @@ def version(status: str, rank: int = 0, **more: object) -> ModelVersion:
 
 def after(versions: dict[str, ModelVersion], order: object) -> dict[str, ModelVersion]:
     found = dict(versions)
-    for name, changed in next_versions(versions, order, "ann").items():
+    for name, changed in next_versions(versions, order, Cause("ann")).items():
         if changed is None:
             del found[name]
         else:

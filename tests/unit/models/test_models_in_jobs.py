@@ -132,7 +132,9 @@ def test_the_receipts_of_a_life_say_what_changed() -> None:
     command = run.send_command("promote-model", "score", {"model": "fraud", "version": "2"}, issued_by="ann")
     back = order(run, "roll-back", reason="too many alarms")
     pay(run)
-    assert msgspec.json.decode(last(run, command).details) == {
+    *_, promoted, undone = run.receipts(command)
+    assert (undone.status, undone.reason) == ("DEGRADED", "too many alarms")
+    assert msgspec.json.decode(promoted.details) == {
         "model": "fraud",
         "versions": {"1": "RETIRED", "2": "SERVING"},
     }

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
+from penstock.commands.listed_models import ListedModel
 from penstock.savepoints.state_pages import KeyPage, KeysWanted
 from penstock.server.api.access import Role
 from penstock.server.api.changes import Change
@@ -15,7 +16,7 @@ from penstock.server.api.models import DumpRequest, Page
 from penstock.server.api.routes import LARGEST, After, Asker, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN, Operation
 from penstock.server.service.service import Dump
-from penstock.server.service.view_resources import Model, StateStep
+from penstock.server.service.view_resources import StateStep
 
 __all__ = ["router"]
 
@@ -33,7 +34,7 @@ def list_state(job_id: JobId, reader: Reader) -> list[StateStep]:
 
 
 @router.get("/jobs/{job_id}/models", summary="List the models of a job", openapi_extra=needs(Role.VIEWER))
-def list_models(job_id: JobId, reader: Reader) -> list[Model]:
+def list_models(job_id: JobId, reader: Reader) -> list[ListedModel]:
     """List the models that the steps of a job declare, with their versions and what these have scored.
 
     Commands change them: `POST /jobs/{job_id}/commands`.

@@ -14,7 +14,7 @@ from penstock.checkpoints.described_graph import read_described_graph
 from penstock.checkpoints.described_state import read_described
 from penstock.checkpoints.ownership import newest_epoch
 from penstock.commands.command_sender import MASK
-from penstock.commands.listed_models import list_models
+from penstock.commands.listed_models import ListedModel, list_models
 from penstock.errors import CheckpointError
 from penstock.jobs.dead_letters import newest_letters
 from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics, read_batch_metrics
@@ -40,7 +40,6 @@ from penstock.server.service.view_resources import (
     Checkpoints,
     DeadLetters,
     JobConfig,
-    Model,
     Setting,
     StateStep,
     dead_letters_of,
@@ -154,10 +153,9 @@ class JobViews:
         binding = parse_binding(DEAD_LETTERS, resolve_place(job, DEAD_LETTERS, place), "sink")
         return dead_letters_of(newest_letters(binding, limit))
 
-    def models(self, job_id: str) -> list[Model]:
+    def models(self, job_id: str) -> list[ListedModel]:
         """Return the models that the steps of a job declare, with their versions."""
-        checkpoint = Path(self._store.job(job_id).checkpoint)
-        return msgspec.convert(msgspec.to_builtins(list_models(checkpoint)), list[Model])
+        return list_models(Path(self._store.job(job_id).checkpoint))
 
     def states(self, job_id: str) -> list[StateStep]:
         """Return the steps of a job with their states and numbers of keys."""

@@ -16,8 +16,6 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "JobConfig",
-    "Model",
-    "ModelVersion",
     "Reason",
     "Setting",
     "StateStep",
@@ -103,43 +101,6 @@ class DeadLetters(Resource):
 
     items: tuple[DeadLetter, ...]
     reasons: tuple[Reason, ...]
-
-
-class ModelVersion(Resource):
-    """A version of a model, and what it has scored since the checkpoint began."""
-
-    version: str
-    status: Literal["REGISTERED", "VALIDATED", "SHADOW", "CANARY", "SERVING", "RETIRED"]
-    format: str
-    sha256: str
-    """The SHA-256 of its content."""
-    uri: str
-    """Where it was loaded from."""
-    metadata: Any
-    """What its sender said of it."""
-    changed_by: str
-    """Who sent the last command that changed it."""
-    share: float | None
-    """The share of the keys that it serves as a canary; null otherwise."""
-    pinned: int
-    """The number of keys that are pinned to it."""
-    records: int
-    failures: int
-    """The number of records for which it had no usable score."""
-    ms: float | None
-    """The time for 1,000 records in milliseconds; null before the first."""
-    agreement: float | None
-    """The share of records that it scored in the shadow as the version that serves did; null without any."""
-    drift: float | None
-    """The population stability index of its scores against those of the version that serves; null if unknown."""
-
-
-class Model(Resource):
-    """A model that a step declares, with its versions in the order in which they were loaded."""
-
-    step: str
-    model: str
-    versions: tuple[ModelVersion, ...]
 
 
 class Setting(Resource):

@@ -1,0 +1,45 @@
+"""Policies: the commands that the policies of models send in the process of a test."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.instants import milliseconds_of
+from penstock.commands.model_policies import ModelPolicies, ModelReports
+from penstock.control.commands import Command
+from penstock.models.tallies import VersionTally, add_tallies, scores_of
+from penstock.runtime.plan import JobPlan
+from penstock.testing.batch_outcome import BatchOutcome
+
+__all__ = ["HarnessPolicies"]
+
+_Scores = dict[str, dict[str, dict[str, VersionTally]]]
+
+
+class HarnessPolicies:
+    """The policies of the models of a job, which see the outcome of each micro-batch once."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        steps = plan.accepting.steps if plan.graph.steps() else {}
+        self._policies: Final = ModelPolicies({name: step.models for name, step in steps.items()}, {})
+        self._settings: Final[dict[str, Any]] = {}
+        self._versions: Final[dict[str, Any]] = {}
+        self._totals: Final[_Scores] = {}
+
+    def see(self, outcome: BatchOutcome, now: dt.datetime) -> list[Command]:
+        """Return the commands that follow from a micro-batch."""
+        scores: _Scores = {}
+        known = {"settings": self._settings, "models": self._versions}
+        for kind, step, _, _, body in outcome.reports:
+            if kind in known:
+                known[kind][step] = msgspec.json.decode(body)
+            elif kind == "scores":
+                for found in (scores, self._totals):
+                    for model, tallies in scores_of(body).items():
+                        add_tallies(found.setdefault(step, {}).setdefault(model, {}), tallies)
+        return self._policies.see(
+            ModelReports(milliseconds_of(now), self._versions, self._settings, scores, self._totals)
+        )

@@ -1,0 +1,196 @@
+"""Policies: versions that are promoted or rolled back by themselves, at one cut, and why; receipts say so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from model_parts import Linear, ScoreBatches, bring_in, last, order, pay, scoring_job, weights
+
+import penstock as ps
+from penstock.control.receipts import Receipt
+from penstock.models.policy import ModelPolicy, VersionFigures, decide
+from penstock.testing import JobHarness
+
+
+def job_with(**policy: Any) -> ps.Job:
+    """The scoring job whose model has this policy."""
+
+    class ScoreWatched(ScoreBatches):
+        model = ps.Model(
+            "fraud",
+            inputs="amount DOUBLE",
+            output="score DOUBLE",
+            weights=Linear,
+            default=-1.0,
+            policy=ps.ModelPolicy(**policy),
+        )
+
+    return scoring_job(ScoreWatched())
+
+
+def started(run: JobHarness) -> str:
+    """Let version 1 serve and bring version 2 in; return the id of the promotion."""
+    bring_in(run, "1", weights(2.0))
+    promotion = order(run, "promote", "1")
+    pay(run)
+    return promotion
+
+
+def sent_by_policy(run: JobHarness) -> list[Receipt]:
+    return [found for found in run.receipts() if found.issued_by == "policy" and found.status == "APPLIED"]
+
+
+def test_a_canary_that_fails_is_rolled_back_with_the_reason() -> None:
+    """By a command of the policy, at one cut; the command that made it the canary is DEGRADED afterwards."""
+    run = JobHarness(job_with(max_failures=0.2, roll_back_records=20), parallelism=3)
+    started(run)
+    bring_in(run, "2", weights(3.0, fails_from=50.0))
+    canary = order(run, "canary", "2", share=1.0)
+    assert set(pay(run, 60.0).values()) == {"1"}, "version 1 scores where the canary fails"
+    assert last(run, canary).status == "APPLIED"
+    # The scores of the micro-batch in which it became the canary do not count.
+    pay(run, 60.0)
+    pay(run)
+    (rolled_back,) = sent_by_policy(run)
+    assert rolled_back.kind == "roll-back-model"
+    assert '"reason":"the share of failures is 1, above 0.2, over 24 records"' in rolled_back.details
+    assert [found.status for found in run.receipts(canary)] == [
+        "ACCEPTED",
+        "VALIDATED",
+        "APPLIED",
+        "DEGRADED",
+    ]
+    undone = last(run, canary)
+    assert undone.reason == "the share of failures is 1, above 0.2, over 24 records"
+    assert (undone.kind, undone.target, undone.batch) == ("canary-model", "score", rolled_back.batch)
+    run.crash()
+    assert set(pay(run).values()) == {"1"}
+
+
+def test_a_version_that_serves_is_rolled_back_to_the_one_before() -> None:
+    """When its scores drift away from those of the one before. The first version that serves stays."""
+    run = JobHarness(job_with(max_drift=1.0, roll_back_records=20), parallelism=2)
+    started(run)
+    pay(run)
+    bring_in(run, "2", weights(40.0))
+    promotion = order(run, "promote", "2")
+    pay(run)
+    assert set(pay(run).values()) == {"2"}
+    assert set(pay(run).values()) == {"1"}
+    assert "the drift is" in last(run, promotion).reason
+    for _ in range(3):
+        assert set(pay(run).values()) == {"1"}
+    assert len(sent_by_policy(run)) == 1
+
+
+def test_a_shadow_that_agrees_becomes_the_canary_and_serves() -> None:
+    """Each step after enough records in the status before."""
+    policy = {"promote_records": 40, "canary_share": 0.5, "min_agreement": 0.9, "roll_back_records": 40}
+    run = JobHarness(job_with(**policy), parallelism=2)
+    started(run)
+    bring_in(run, "2", weights(2.001))
+    order(run, "shadow", "2")
+    seen = [frozenset(pay(run).values()) for _ in range(10)]
+    one, both, two = frozenset("1"), frozenset("12"), frozenset("2")
+    assert seen == sorted(seen, key=[one, both, two].index)
+    assert set(seen) == {one, both, two}
+    assert [found.kind for found in sent_by_policy(run)] == ["canary-model", "promote-model"]
+    assert '"reason":"within all bounds over 48 records"' in sent_by_policy(run)[0].details
+
+
+def test_a_shadow_that_disagrees_is_taken_back() -> None:
+    """And is tried again only when somebody asks for it."""
+    run = JobHarness(job_with(promote_records=30, min_agreement=0.9, roll_back_records=30), parallelism=2)
+    started(run)
+    bring_in(run, "2", weights(7.0))
+    for _ in range(2):
+        shadow = order(run, "shadow", "2")
+        for _ in range(5):
+            assert set(pay(run).values()) == {"1"}
+        assert last(run, shadow).status == "DEGRADED"
+        assert last(run, shadow).reason == "the agreement is 0, below 0.9, over 48 records"
+    assert len(sent_by_policy(run)) == 2
+
+
+def test_an_owner_changes_the_policy_of_a_running_job() -> None:
+    """It is a setting: a command sets it, its place in the window counts from the next micro-batch on."""
+    run = JobHarness(job_with(), parallelism=2)
+    started(run)
+    bring_in(run, "2", weights(3.0, fails_from=50.0))
+    order(run, "canary", "2", share=1.0)
+    for _ in range(3):
+        pay(run, 60.0)
+    assert sent_by_policy(run) == []
+    wrong = run.send_command("set", "score", {"fraud-policy": {"max_failures": 7}})
+    right = run.send_command("set", "score", {"fraud-policy": {"max_failures": 0.1, "roll_back_records": 10}})
+    pay(run, 60.0)
+    assert (last(run, wrong).status, last(run, right).status) == ("REJECTED", "APPLIED")
+    assert "max_failures is a share from 0 to 1" in last(run, wrong).reason
+    assert run.settings("score")["fraud-policy"]["max_failures"] == 0.1
+    pay(run, 60.0)
+    assert [found.kind for found in sent_by_policy(run)] == ["roll-back-model"]
+
+
+def test_what_is_older_than_the_window_does_not_count() -> None:
+    """Failures of an hour ago are no reason to roll back now."""
+    run = JobHarness(job_with(max_failures=0.2, roll_back_records=40, window="10m"), parallelism=2)
+    started(run)
+    bring_in(run, "2", weights(3.0, fails_from=50.0))
+    order(run, "canary", "2", share=1.0)
+    pay(run)
+    pay(run, 60.0)
+    run.advance_clock("1h")
+    for _ in range(4):
+        assert set(pay(run).values()) == {"2"}
+    assert sent_by_policy(run) == []
+
+
+GOOD = VersionFigures(1000, 0, 0, 1.0, 0.0, 0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("bound", "bad"),
+    [
+        ({"min_agreement": 0.9}, {"agreement": 0.8}),
+        ({"max_failures": 0.1}, {"failures": 200}),
+        ({"max_slow": 0.1}, {"slow": 200}),
+        ({"max_drift": 0.1}, {"drift": 0.2}),
+        ({"max_ks": 0.1}, {"ks": 0.2}),
+        ({"max_ms": 5.0}, {"ms": 6.0}),
+        ({"max_p99_ms": 5.0}, {"p99_ms": 6.0}),
+    ],
+)
+def test_each_bound_decides(bound: dict[str, float], bad: dict[str, float]) -> None:
+    """A shadow beyond it is rolled back, one within it promoted, and one of which nothing is known stays."""
+    policy = ModelPolicy(promote_records=100, **bound)
+    statuses = {"1": "SERVING", "2": "SHADOW"}
+
+    def kinds(found: VersionFigures) -> list[str]:
+        return [one.kind for one in decide(policy, statuses, {"2": found}, None)]
+
+    assert kinds(GOOD) == ["promote-model"]
+    assert kinds(replace(GOOD, **bad)) == ["roll-back-model"]
+    assert kinds(replace(GOOD, records=99)) == []
+    unknown = {name: None for name in bad if name not in ("failures", "slow")}
+    if unknown:
+        assert kinds(replace(GOOD, **unknown)) == []
+
+
+def test_the_first_version_that_serves_is_never_rolled_back() -> None:
+    """Nothing could take its place."""
+    bad = VersionFigures(1000, 900, 0, None, None, None, 1.0, 1.0)
+    policy = ModelPolicy(max_failures=0.1)
+    assert decide(policy, {"1": "SERVING"}, {"1": bad}, None) == []
+    assert [one.version for one in decide(policy, {"1": "SERVING"}, {"1": bad}, "0")] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"window": "soon"}, {"roll_back_records": 0}, {"canary_share": 0.0}, {"max_ks": 2.0}, {"max_ms": -1.0}],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
+    """With the name of what is wrong."""
+    with pytest.raises(ValueError, match=r"window|record|canary_share|max_ks|max_ms"):
+        ModelPolicy(**wrong)
