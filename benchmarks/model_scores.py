@@ -56,7 +56,7 @@ def bound(folder: Path, contents: dict[str, tuple[bytes, str]], kind: str) -> Bo
         "bench", inputs=", ".join(f"f{number} {kind}" for number in range(COLUMNS)), output="score DOUBLE"
     )
     declared.name = "model"
-    states = SharedStates({"model": declared}, None)
+    states = SharedStates({"model": declared, declared.policy.name: declared.policy}, None)
     for name, (content, status) in contents.items():
         sha256 = hashlib.sha256(content).hexdigest()
         (folder / sha256).write_bytes(content)

@@ -18,10 +18,12 @@ from safetensors.numpy import save
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.commands.job_receipts import plain, read_receipts
 from penstock.commands.receipt_history import find_history
+from penstock.jobs.events import read_events
 from penstock.jobs.settings import RunSettings
 from penstock.savepoints.snapshot_capture import Capture, capture
 
 JOB = """
+import time
 from typing import Any
 
 import numpy as np
@@ -33,11 +35,16 @@ class Linear:
         self.factor = weights["factor"][0]
 
     def predict(self, columns: dict[str, Any]) -> Any:
+        # Payments of this amount come only while it serves.
+        if self.factor == 666.0 and (columns["amount"] == 1.0).any():
+            time.sleep(600)
         return columns["amount"] * self.factor
 
 
 class Score(ps.ProcessFunction):
-    model = ps.Model("fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear, default=0.0)
+    model = ps.Model(
+        "fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear, default=0.0, timeout="1s"
+    )
 
     def process_batch(self, records: Any, ctx: ps.BatchContext) -> Any:
         scores = self.model.predict(records, ctx)
@@ -153,6 +160,7 @@ def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
         other.pay()
         assert other.versions() == ["2"] * 10
         assert_policy_rolls_back(other)
+        assert_a_hanging_version_takes_nothing_with_it(other)
         other.run.stop()
 
 
@@ -179,3 +187,20 @@ def assert_policy_rolls_back(cards: Cards) -> None:
         one for _, some in read_receipts(cards.checkpoint) for one in some if one.issued_by == "policy"
     ][2:]
     assert (sent.kind, sent.status) == ("roll-back-model", "APPLIED")
+
+
+def assert_a_hanging_version_takes_nothing_with_it(cards: Cards) -> None:
+    """Its worker ends, the query starts again, the version before scores, and the version is rolled back."""
+    cards.load("hangs", 666.0)
+    cards.command("validate", version="hangs")
+    promotion = cards.command("promote", version="hangs")
+    cards.pay()
+    assert cards.versions() == ["2"] * 10
+    cards.run.await_true(lambda: find_history(cards.checkpoint, promotion["id"]).last.status == "DEGRADED")
+    reason = find_history(cards.checkpoint, promotion["id"]).last.reason
+    assert reason == "a call of it has not answered within 1 s"
+    assert "Version 'hangs' of the model 'fraud' of step 'score' is suspended" in cards.run.err
+    suspended = [found for found in read_events(cards.checkpoint) if found.event == "model-suspended"]
+    assert {found.details["version"] for found in suspended} == {"hangs"}
+    cards.pay()
+    assert cards.versions() == ["2"] * 10

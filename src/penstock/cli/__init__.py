@@ -2,8 +2,8 @@
 
 In: words.
 Out: text or JSON, and an exit code.
-Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, metrics, projects,
-    savepoints, scaling, server, snapshots, spark, streams.
+Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, metrics, models,
+    projects, savepoints, scaling, server, snapshots, spark, streams.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -46,11 +46,12 @@ class Clock(NamedTuple):
 
 @dataclass(frozen=True)
 class SlotContext:
-    """The context that a slot provides to a function: its shared states, its unions, and the times."""
+    """The context that a slot provides to a function: its shared states, its unions, the times, its key groups."""
 
     shared: SharedStates
     unions: Unions
     clock: Clock
+    key_groups: Sequence[int]
 
 
 class FunctionInstance:
@@ -83,7 +84,7 @@ class FunctionInstance:
             self.states[name] = state
         self.cursor.timers = self.states.get(TIMERS)
         self.models: Final = {
-            name: BoundModel(model, around.shared, self.cursor, core.model_place)
+            name: BoundModel(model, around.shared, self.cursor, core.model_place, around.key_groups)
             for name, model in core.models.items()
         }
         self.shared_states: Final[dict[str, Any]] = {**around.shared.bind(self.cursor), **self.models}

@@ -149,7 +149,7 @@ class SlotRun:
             self._read_shared()
 
     def _slot_context(self, shared: SharedStates) -> SlotContext:
-        return SlotContext(shared, self._unions, self._clock)
+        return SlotContext(shared, self._unions, self._clock, self._slot.key_groups)
 
     def _catch_up_cache(self) -> list[DeadLetter]:
         """Clear the function's cache if a command requested it while this worker did not run the slot."""

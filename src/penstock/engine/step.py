@@ -104,7 +104,7 @@ class StepCore:
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
     outputs in `timed` carry the event times of their records, those in `caused` what caused them. `model_folder` has
-    the contents of models.
+    the contents of models; with `watches_models` a call of one that hangs ends the process.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class StepCore:
         timed: Collection[str] = (),
         caused: Collection[str] = (),
         model_folder: str = "",
+        watches_models: bool = False,
     ) -> None:
         self.step = step
         self.function = function
@@ -133,7 +134,7 @@ class StepCore:
         self.states: Final[dict[str, KeyedState]] = declared_in(type(function), KeyedState)
         self.shared: Final = declared_shared(type(function))
         self.models: Final = {name: one for name, one in self.shared.items() if isinstance(one, Model)}
-        self.model_place: Final = ModelPlace(model_folder, self.key_type)
+        self.model_place: Final = ModelPlace(model_folder, self.key_type, step, watches_models)
         if stamped:
             # The version is a hidden state of each key and of the step, so it is stored like others.
             self.states[CONTROL_VERSION] = TemporalState(int)

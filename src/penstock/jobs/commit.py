@@ -37,6 +37,7 @@ from penstock.jobs.control_history import ControlHistory
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.metrics_recorder import Counted, MetricsRecorder, SlotCounts
 from penstock.jobs.model_queue import ModelQueue
+from penstock.jobs.model_suspensions import ModelSuspensions
 from penstock.jobs.phases import IntervalEnd
 from penstock.jobs.policy_sender import PolicySender
 from penstock.jobs.stream_lags import StreamLags
@@ -183,6 +184,7 @@ class RunServices:
     progress: Progress = field(default_factory=Progress)
     models: ModelQueue | None = None
     policies: PolicySender | None = None
+    suspensions: ModelSuspensions | None = None
 
 
 class BatchCommitter:
@@ -202,6 +204,7 @@ class BatchCommitter:
         self.dumps: Final = services.dumps
         self.models: Final = services.models
         self.policies: Final = services.policies
+        self.suspensions: Final = services.suspensions
         self._model_policies: Final = ModelPolicies(
             {name: step.models for name, step in bound.plan.accepting.steps.items()}
             if bound.plan.graph.steps()
@@ -324,7 +327,14 @@ class BatchCommitter:
     def _decide_on_models(self, scores: Mapping[str, Mapping[str, Mapping[str, VersionTally]]]) -> None:
         """Let the policies of models see what versions have scored; their commands come after this micro-batch."""
         counts = self._counts
-        reports = ModelReports(int(time.time() * 1000), counts.models, counts.settings, scores, counts.scores)
+        reports = ModelReports(
+            int(time.time() * 1000),
+            counts.models,
+            counts.settings,
+            scores,
+            counts.scores,
+            {} if self.suspensions is None else self.suspensions.in_force(counts.models),
+        )
         commands = self._model_policies.see(reports)
         if self.policies is not None:
             self.policies.want(commands)

@@ -194,6 +194,7 @@ def _plan(
         partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
         model_folder=str(checkpoint.folder / MODELS),
+        watches_models=True,
         origin_sinks=_origin_sinks(job, bindings) if settings.checkpoint_interval_ms else frozenset(),
         replayed=keep_partitions(
             checkpoint, lineage, {name: known for name, known in partitions.items() if name in timed}

@@ -67,6 +67,7 @@ EventKind: TypeAlias = Literal[
     "savepoint-failed",
     "savepoint-deleted",
     "dump",
+    "model-suspended",
     "stopped",
     "finished",
     "failed",

@@ -130,7 +130,7 @@ class QueryRun:
             if self.stop.is_set():
                 on_start()
             else:
-                status, request = self._run_query(query, on_start, holds_data=query.holds_data)
+                status, request = self._run_or_suspend(query, on_start)
             on_start = do_nothing
             drains = request is not None and request.drain
             if drains:
@@ -150,10 +150,24 @@ class QueryRun:
         while True:
             self.committer.closing = False
             query = dataclasses.replace(query, bounded=True)
-            status, _ = self._run_query(query, holds_data=query.holds_data, heeds_requests=False)
+            status, _ = self._run_or_suspend(query, heeds_requests=False)
             if status != _RENEWED:
                 return query
             query = self.renew(query)
+
+    def _run_or_suspend(
+        self, query: Query, on_start: Callable[[], None] = do_nothing, *, heeds_requests: bool = True
+    ) -> tuple[str, Request | None]:
+        """Start a query, and follow it. If it fails since a model hung, it is to be renewed without that model."""
+        try:
+            return self._run_query(
+                query, on_start, holds_data=query.holds_data, heeds_requests=heeds_requests
+            )
+        except PySparkException:
+            suspensions = self.committer.suspensions
+            if suspensions is None or not suspensions.note_new():
+                raise
+            return _RENEWED, None
 
     def _run_query(
         self,

@@ -32,6 +32,7 @@ from penstock.jobs.intervals import changes_mode, check_cores
 from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import MetricsRecorder
 from penstock.jobs.model_queue import ModelQueue
+from penstock.jobs.model_suspensions import ModelSuspensions
 from penstock.jobs.outputs import check_outputs, start_new_outputs
 from penstock.jobs.policy_sender import PolicySender
 from penstock.jobs.query_run import QueryRun, RunHooks, do_nothing
@@ -246,6 +247,7 @@ class JobRunner:
                 progress,
                 self._model_queue(bound, hooks),
                 PolicySender(bound.control, self._settings.bindings.get(COMMANDS), hooks.on_note),
+                ModelSuspensions(bound.plan.model_folder, hooks.on_note, prepared.events),
             )
             in_real_time = bool(self._settings.checkpoint_interval_ms)
             committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)

@@ -6,12 +6,13 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.models.call_watch import call_watch
 from penstock.models.choice import Choice
 from penstock.models.loaded import loaded_models
 from penstock.models.model import BatchPlace, Model, RecordPlace
@@ -19,6 +20,7 @@ from penstock.models.output_columns import conform_outputs
 from penstock.models.refusals import ModelError
 from penstock.models.scores import Score, Scores
 from penstock.models.spec import numpy_column, numpy_value
+from penstock.models.suspensions import Suspension, suspended_versions
 from penstock.models.tallies import Tally
 from penstock.models.versions import Cause, Changes, ModelVersion, next_versions
 from penstock.state.cursor import Cursor
@@ -38,10 +40,15 @@ _Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Where the models of a step are: the folder of their contents, and the type of the step's keys."""
+    """Where the models of a step are: the folder of their contents, and the type of the step's keys.
+
+    If `watched`, a call that hangs ends this process.
+    """
 
     folder: str
     key_type: pa.DataType
+    step: str = ""
+    watched: bool = False
 
 
 @dataclass
@@ -54,22 +61,46 @@ class _Scored:
 
 
 class BoundModel(Model):
-    """A model at run time: its versions in the shared states of a slot, and the contents in a place."""
+    """A model at run time: its versions in the shared states of a slot, and the contents in a place.
 
-    def __init__(self, declared: Model, states: SharedStates, cursor: Cursor, place: ModelPlace) -> None:
+    `key_groups` are those of the slot.
+    """
+
+    def __init__(
+        self,
+        declared: Model,
+        states: SharedStates,
+        cursor: Cursor,
+        place: ModelPlace,
+        key_groups: Sequence[int] = (),
+    ) -> None:
         vars(self).update(vars(declared))
         self._states: Final = states
         self._versions: Final[dict[str, ModelVersion]] = states.mapping(declared.name)
         self._cursor: Final = cursor
         self._place: Final = place
+        self._key_groups: Final = key_groups
         self._choice: Choice | None = None
+        self._suspended: Mapping[str, str] = {}
+        self._predictors: Final[dict[str, Any]] = {}
         self.tally: Final = Tally(cursor.undo)
 
     # -- versions --
 
     def make_ready(self) -> None:
         """Load the versions that may score. Raises StateError when the checkpoint does not have one any more."""
-        for name in self._chosen().needed:
+        found = suspended_versions(
+            self._place.folder, self._place.step, self.model, self._cursor.now_ms, self._key_groups
+        )
+        self._suspended = {
+            one.version: one.reason
+            for one in found
+            if one.version in self._versions and self._versions[one.version].command_id == one.command
+        }
+        needed = self._chosen().needed
+        owner = (self._place.folder, self._place.step, self.model)
+        loaded_models.need(owner, [self._versions[name] for name in needed], self.spec)
+        for name in needed:
             self._predictor(name)
 
     def preload(self, version: str) -> None:
@@ -86,6 +117,7 @@ class BoundModel(Model):
             else:
                 self._versions[name] = version
         self._choice = None
+        self._predictors.clear()
         self.__dict__.pop("_counts_scores", None)
         return changes
 
@@ -123,8 +155,16 @@ class BoundModel(Model):
         found = self.policy.default if policy is None else policy.value
         return found is not None and bool(found.compares_scores)
 
+    @functools.cached_property
+    def _inputs(self) -> list[tuple[str, pa.DataType]]:
+        return [(field.name, field.type) for field in self.spec.inputs]
+
     def _predictor(self, version: str) -> Any:
-        return loaded_models.get(self._place.folder, self._versions[version], self.spec)
+        found = self._predictors.get(version)
+        if found is None:
+            found = loaded_models.get(self._place.folder, self._versions[version], self.spec)
+            self._predictors[version] = found
+        return found
 
     # -- scores --
 
@@ -132,28 +172,27 @@ class BoundModel(Model):
         self, inputs: Any, ctx: BatchPlace | RecordPlace, rows: npt.NDArray[np.int64] | None = None
     ) -> Scores | Score:
         """Score records; see `Model.predict`."""
-        if not isinstance(ctx, BatchPlace):
-            return self._predict_record(inputs, ctx.key)
-        columns = {
-            field.name: numpy_column(_column(inputs, field.name), field.type) for field in self.spec.inputs
-        }
+        # Quicker than to ask for the protocol.
+        key_indices = getattr(ctx, "key_indices", None)
+        if key_indices is None:
+            return self._predict_record(inputs, cast("RecordPlace", ctx).key)
+        column_of = inputs.__getitem__ if isinstance(inputs, Mapping) else inputs.column
+        columns = {name: numpy_column(column_of(name), kind) for name, kind in self._inputs}
         count = len(next(iter(columns.values())))
-        indices = ctx.key_indices if rows is None else ctx.key_indices[rows]
+        indices = key_indices if rows is None else key_indices[rows]
         if len(indices) != count:
             raise ValueError(
                 f"the model {self.model!r} got {count} records for {len(indices)} rows. Pass the rows to which the "
                 "records belong: predict(records, ctx, rows)"
             )
-        names, codes = self._versions_of(ctx.keys, indices)
+        names, codes = self._versions_of(cast("BatchPlace", ctx).keys, indices)
         found, known, by = self._score(columns, names, codes)
-        texts = pa.array([name or "" for name in known], pa.string())
-        versions = pa.repeat(texts[0], count) if len(known) == 1 else texts.take(pa.array(by))
+        texts = [name or "" for name in known]
+        versions = _repeated(texts[0], count) if len(known) == 1 else pa.array(texts).take(pa.array(by))
         return Scores(found, self.model, versions)
 
     def _predict_record(self, record: Any, key: Any) -> Score:
-        columns = {
-            field.name: numpy_value(_value(record, field.name), field.type) for field in self.spec.inputs
-        }
+        columns = {name: numpy_value(_value(record, name), kind) for name, kind in self._inputs}
         choice = self._chosen()
         name = choice.serving
         if choice.is_by_key and key is not None:
@@ -180,7 +219,8 @@ class BoundModel(Model):
         """Return the scores of records, the versions that made them, and the place of each one's among these."""
         count = len(codes)
         choice = self._chosen()
-        if len(names) == 1 and names[0] is not None and not choice.shadows and choice.canary is None:
+        is_alone = not choice.shadows and choice.canary is None and not self._suspended
+        if len(names) == 1 and names[0] is not None and is_alone:
             scored = self._run(names[0], columns, count)
             if not scored.bad.any():
                 self.tally.add(names[0], "records", count)
@@ -194,7 +234,8 @@ class BoundModel(Model):
             rows = np.arange(count) if len(names) == 1 else np.flatnonzero(codes == code)
             self._score_rows(found, by, known, columns, name, rows)
         for shadow in choice.shadows:
-            self._compare(shadow, columns, found)
+            if shadow not in self._suspended:
+                self._compare(shadow, columns, found)
         return found, known, by
 
     def _score_rows(
@@ -212,6 +253,9 @@ class BoundModel(Model):
         if name is None:
             self._fill_default(found, rows)
             return
+        if name in self._suspended:
+            self._fall_back(found, by, known, columns, name, rows, self._suspended[name])
+            return
         part = columns if len(rows) == len(by) else {key: column[rows] for key, column in columns.items()}
         scored = self._run(name, part, len(rows))
         self.tally.add(name, "records", len(rows))
@@ -221,18 +265,30 @@ class BoundModel(Model):
             self._add_distribution(name, scored)
         if not scored.bad.any():
             return
-        failed = rows[scored.bad]
-        self.tally.add(name, "failures", len(failed))
+        self._fall_back(found, by, known, columns, name, rows[scored.bad], scored.reason)
+
+    def _fall_back(
+        self,
+        found: _Arrays,
+        by: npt.NDArray[np.intp],
+        known: list[str | None],
+        columns: _Arrays,
+        name: str,
+        rows: npt.NDArray[np.intp],
+        reason: str,
+    ) -> None:
+        """Score rows for which a version has no usable score with the version before it."""
+        self.tally.add(name, "failures", len(rows))
         before = self._chosen().before.get(name)
         if before is None:
             raise ModelError(
-                f"Version {name!r} of the model {self.model!r} has no usable score for this record ({scored.reason}), "
+                f"Version {name!r} of the model {self.model!r} has no usable score for this record ({reason}), "
                 "and no version before it can score it."
             )
         if before not in known:
             known.append(before)
-        by[failed] = known.index(before)
-        self._score_rows(found, by, known, columns, before, failed)
+        by[rows] = known.index(before)
+        self._score_rows(found, by, known, columns, before, rows)
 
     def _run(self, name: str, columns: _Arrays, count: int) -> _Scored:
         """Let a version score records. If it raises, halve them until those for which it does are found."""
@@ -240,6 +296,8 @@ class BoundModel(Model):
             return _Scored(self._empty(0), np.zeros(0, np.bool_))
         predictor = self._predictor(name)
         begun_s = time.perf_counter()
+        if self._place.watched:
+            call_watch.begin(self._place.folder, self._suspension(name), self.limits)
         try:
             found, bad = conform_outputs(predictor.predict(columns), self.spec, count)
             reason = "it is not finite" if bad.any() else ""
@@ -248,12 +306,26 @@ class BoundModel(Model):
             if count == 1:
                 return _Scored(self._empty(1), np.ones(1, np.bool_), f"{type(e).__name__}: {e}"[:300])
         finally:
+            if self._place.watched:
+                call_watch.done()
             self._add_time(name, time.perf_counter() - begun_s, count)
         middle = count // 2
         first = self._run(name, {key: column[:middle] for key, column in columns.items()}, middle)
         last = self._run(name, {key: column[middle:] for key, column in columns.items()}, count - middle)
         joined = {key: np.concatenate([column, last.columns[key]]) for key, column in first.columns.items()}
         return _Scored(joined, np.concatenate([first.bad, last.bad]), first.reason or last.reason)
+
+    def _suspension(self, name: str) -> Suspension:
+        """Return how a version would be suspended from now on."""
+        return Suspension(
+            self._place.step,
+            self.model,
+            name,
+            self._versions[name].command_id,
+            "",
+            self._cursor.now_ms,
+            self._key_groups[0],
+        )
 
     def _add_time(self, name: str, seconds: float, count: int) -> None:
         self.tally.add_call(name, seconds)
@@ -301,10 +373,11 @@ class BoundModel(Model):
             column[rows] = self.default[name]
 
 
-def _column(inputs: Any, name: str) -> Any:
-    if isinstance(inputs, Mapping):
-        return inputs[name]
-    return inputs.column(name)
+def _repeated(text: str, count: int) -> pa.StringArray:
+    """Return a column of the same text, in less time than Arrow takes for it."""
+    data = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data * count))
 
 
 def _value(record: Any, name: str) -> Any:

@@ -3,6 +3,7 @@
     models/SHA256                                    the content
     models/versions/STEP/MODEL/VERSION.json          what a version refers to
     models/findings/SHA256-DECLARATION.json          what its examination has found
+    models/suspended/STEP/MODEL/...                  versions that hung, see `suspensions`
 
 Nothing in it changes once it is there, so the driver and all workers may write it at the same time, and a replay finds
 what the first attempt found.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -17,7 +18,9 @@ from penstock.models.versions import ModelVersion
 
 __all__ = ["LoadedModels", "loaded_models"]
 
-_MAX_KEPT: Final = 32
+_MAX_MORE: Final = 32
+# Jobs in one process, such as those of tests, are many and short.
+_MAX_OWNERS: Final = 256
 _Name: TypeAlias = tuple[str, str, ModelSpec]
 
 
@@ -31,13 +34,14 @@ class _Loading:
 
 
 class LoadedModels:
-    """The models that a worker has loaded, those used least recently dropped first.
+    """The models that a worker has loaded: those that steps need, and some more that were used last.
 
     A model that a later cut may need is loaded in a thread beside the work, so that the cut does not wait.
     """
 
-    def __init__(self, max_kept: int = _MAX_KEPT) -> None:
-        self._max_kept: Final = max_kept
+    def __init__(self, max_more: int = _MAX_MORE) -> None:
+        self._max_more: Final = max_more
+        self._needed: Final[OrderedDict[Hashable, frozenset[_Name]]] = OrderedDict()
         self._kept: Final[OrderedDict[_Name, _Loading]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
@@ -52,6 +56,15 @@ class LoadedModels:
         assert loading.predictor is not None
         return loading.predictor
 
+    def need(self, owner: Hashable, versions: Iterable[ModelVersion], spec: ModelSpec) -> None:
+        """Keep what an owner, the model of a step, needs from now on, however much others use."""
+        names = frozenset(_name_of(version, spec) for version in versions)
+        with self._lock:
+            self._needed[owner] = names
+            self._needed.move_to_end(owner)
+            while len(self._needed) > _MAX_OWNERS:
+                self._needed.popitem(last=False)
+
     def preload(self, folder: str, version: ModelVersion, spec: ModelSpec) -> None:
         """Begin to load a model. An error is raised by `get`."""
         loading, is_new = self._find(version, spec)
@@ -61,16 +74,22 @@ class LoadedModels:
             ).start()
 
     def _find(self, version: ModelVersion, spec: ModelSpec) -> tuple[_Loading, bool]:
-        name = (version.sha256, version.format, spec)
+        name = _name_of(version, spec)
         with self._lock:
             found = self._kept.get(name)
             if found is not None and found.error is None:
                 self._kept.move_to_end(name)
                 return found, False
             loading = self._kept[name] = _Loading()
-            while len(self._kept) > self._max_kept:
-                self._kept.popitem(last=False)
+            self._drop(but=name)
             return loading, True
+
+    def _drop(self, but: _Name) -> None:
+        """Drop what no owner needs beyond the limit, what was used least recently first."""
+        needed = frozenset[_Name]().union(*self._needed.values())
+        others = [name for name in self._kept if name not in needed and name != but]
+        for name in others[: max(0, len(others) - self._max_more)]:
+            del self._kept[name]
 
     def _load(self, loading: _Loading, folder: str, version: ModelVersion, spec: ModelSpec) -> None:
         try:
@@ -82,8 +101,18 @@ class LoadedModels:
             )
         except StateError as e:
             loading.error = e
+        except Exception as e:  # a library's own, or the class of the user
+            loading.error = StateError(
+                f"The model {version.sha256} in {folder} cannot be loaded: {type(e).__name__}: {e}. Start the job with "
+                "the code and the libraries with which the model was validated."
+            )
+            loading.error.__cause__ = e
         finally:
             loading.done.set()
+
+
+def _name_of(version: ModelVersion, spec: ModelSpec) -> _Name:
+    return (version.sha256, version.format, spec)
 
 
 def _content(folder: str, version: ModelVersion) -> bytes:

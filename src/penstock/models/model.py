@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.base.durations import Duration, milliseconds
 from penstock.errors import SchemaError, StateError
+from penstock.models.call_watch import CallLimits
 from penstock.models.orders import NAME_PATTERN
 from penstock.models.policy import ModelPolicy, policy_setting
 from penstock.models.scores import Score, Scores
@@ -67,6 +68,9 @@ class Model(BroadcastState[str, ModelVersion]):
             version scores, records of calls that take more than ten times as long count as slow.
         policy: when versions are promoted or rolled back by themselves, see `ModelPolicy`. It is a setting of the step,
             named after the model: `fraud-policy`.
+        timeout: the longest time that a call may take while a version scores, at least a second. One that takes longer
+            hangs: its worker ends, and what it worked on is repeated with the version before.
+        memory_mb: by how many MiB a worker may grow during a call; beyond that, the same.
         default: the output while no version serves: a value, or a mapping for several output columns. Without it, such
             records become dead letters.
         tolerance: up to which difference two versions agree on a number.
@@ -85,6 +89,8 @@ class Model(BroadcastState[str, ModelVersion]):
         trusted: Sequence[str] = (),
         budget: Duration | None = None,
         policy: ModelPolicy | None = None,
+        timeout: Duration = "60s",
+        memory_mb: int = 2048,
         default: Any = None,
         tolerance: float = 0.05,
         allow_nan: bool = False,
@@ -105,12 +111,14 @@ class Model(BroadcastState[str, ModelVersion]):
         if default is not None:
             self.default = default if isinstance(default, Mapping) else {names[0]: default}
         self.tolerance = tolerance
+        time_ms = milliseconds(timeout, f"The timeout of the model {model!r}", min_ms=1000)
+        self.limits = CallLimits(time_ms / 1000, memory_mb << 20)
         self.policy: Setting[ModelPolicy] = Setting(ModelPolicy, policy or ModelPolicy())
+        self.policy.name = policy_setting(model)
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Take the name, and declare the setting that has the policy."""
         super().__set_name__(owner, name)
-        self.policy.name = policy_setting(self.model)
         setattr(owner, self.policy.name, self.policy)
 
     def check(self) -> None:

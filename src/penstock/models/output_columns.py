@@ -32,7 +32,9 @@ def conform_outputs(
             )
         columns[field.name] = column = _cast(column, field)
         if column.dtype.kind == "f" and not spec.allow_nan:
-            bad |= ~np.isfinite(column)
+            finite = np.isfinite(column)
+            if not finite.all():
+                bad |= ~finite
     return columns, bad
 
 

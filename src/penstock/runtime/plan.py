@@ -90,7 +90,8 @@ class JobPlan:
     the partitions of each Kafka stream at the start of the job. `origin_sinks` are the sinks that take, in real time,
     the names by which records are known again. `replayed` is the micro-batch, in Spark's numbering,
     that was planned before and is repeated, with the partitions known at that time. With `in_real_time` the records of
-    a slot travel together, under its first key group. `model_folder` has the models that the job has fetched.
+    a slot travel together, under its first key group. `model_folder` has the models that the job has fetched;
+    with `watches_models` a call of one that hangs ends its worker.
     """
 
     graph: Graph
@@ -107,6 +108,7 @@ class JobPlan:
     in_real_time: bool = False
     origin_sinks: frozenset[str] = frozenset()
     model_folder: str = ""
+    watches_models: bool = False
 
     def of_batch(self, number: int) -> JobPlan:
         """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""
@@ -217,6 +219,7 @@ class JobPlan:
             timed=timed,
             caused=caused,
             model_folder=self.model_folder,
+            watches_models=self.watches_models,
         )
 
     @functools.cached_property

@@ -1,0 +1,53 @@
+"""Model suspensions: notice versions whose calls hung, so that the run goes on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from penstock.jobs.events import RunEvents
+from penstock.models.suspensions import Suspension, find_suspensions
+
+__all__ = ["ModelSuspensions"]
+
+
+class ModelSuspensions:
+    """The suspensions in the library of a job; those that are there already are not new.
+
+    `on_note` gets a sentence about each new one, and `events` records it.
+    """
+
+    def __init__(self, folder: str, on_note: Callable[[str], None], events: RunEvents) -> None:
+        self._folder: Final = folder
+        self._on_note: Final = on_note
+        self._events: Final = events
+        self._seen: Final[set[Suspension]] = set(find_suspensions(folder))
+
+    def note_new(self) -> bool:
+        """Note what was suspended since the last call; return whether anything was."""
+        new = [found for found in find_suspensions(self._folder) if found not in self._seen]
+        self._seen.update(new)
+        for found in new:
+            self._on_note(
+                f"Version {found.version!r} of the model {found.model!r} of step {found.step!r} is suspended: "
+                f"{found.reason}. The version before scores what it worked on, and its policy rolls it back."
+            )
+            details = msgspec.to_builtins(found)
+            self._events.add("model-suspended", {name: details[name] for name in _DETAILS}, by="")
+        return bool(new)
+
+    def in_force(
+        self, versions: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    ) -> dict[str, dict[str, dict[str, str]]]:
+        """Return the reasons of those that count for the present versions, by step, model and version."""
+        reasons: dict[str, dict[str, dict[str, str]]] = {}
+        for found in find_suspensions(self._folder):
+            version = versions.get(found.step, {}).get(found.model, {}).get(found.version)
+            if version is not None and version.get("command") == found.command:
+                reasons.setdefault(found.step, {}).setdefault(found.model, {})[found.version] = found.reason
+        return reasons
+
+
+_DETAILS: Final = ("step", "model", "version", "reason")

@@ -1,0 +1,60 @@
+"""Loaded models: a worker keeps what its steps need, and an error of any kind is that of the model."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from model_parts import Linear, weights
+
+from penstock.errors import StateError
+from penstock.models import loaded
+from penstock.models.loaded import LoadedModels
+from penstock.models.spec import ModelSpec
+from penstock.models.versions import ModelVersion
+
+SPEC = ModelSpec(pa.schema([("amount", pa.float64())]), pa.schema([("score", pa.float64())]), Linear)
+
+
+def version(folder: Path, factor: float) -> ModelVersion:
+    """A version whose content is in the folder."""
+    content = weights(factor)
+    sha256 = hashlib.sha256(content).hexdigest()
+    (folder / sha256).write_bytes(content)
+    return ModelVersion("SERVING", "safetensors", sha256, "")
+
+
+def test_what_steps_need_is_kept_however_much_it_is(tmp_path: Path) -> None:
+    """And of the others those that were used last."""
+    models = LoadedModels(max_more=2)
+    needed = [version(tmp_path, factor) for factor in range(1, 41)]
+    others = [version(tmp_path, factor) for factor in range(100, 105)]
+    models.need("step", needed, SPEC)
+    first = [models.get(str(tmp_path), one, SPEC) for one in [*needed, *others]]
+    for path in tmp_path.iterdir():
+        path.unlink()
+    again = [models.get(str(tmp_path), one, SPEC) for one in [*needed, *others[-2:]]]
+    assert again == [*first[:40], *first[-2:]]
+    models.need("step", needed[:1], SPEC)
+    with pytest.raises(StateError, match="cannot be read"):
+        models.get(str(tmp_path), others[0], SPEC)
+    with pytest.raises(StateError, match="cannot be read"):
+        models.get(str(tmp_path), needed[1], SPEC)
+
+
+def test_any_error_says_which_model_and_is_raised_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that no library should raise, and that of a thread that loads beside the work."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("the library is confused")
+
+    monkeypatch.setattr(loaded, "open_predictor", fails)
+    models, one = LoadedModels(), version(tmp_path, 2.0)
+    models.preload(str(tmp_path), one, SPEC)
+    for _ in range(2):
+        with pytest.raises(StateError, match=rf"{one.sha256}.*RuntimeError: the library is confused"):
+            models.get(str(tmp_path), one, SPEC)
