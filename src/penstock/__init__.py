@@ -9,6 +9,7 @@ from penstock.learning.regression import LinearRegression, LogisticRegression
 from penstock.learning.river_learner import River
 from penstock.learning.scikit_learner import ScikitLearn
 from penstock.learning.statistics import Covariance, ExponentialMean, Histogram, Moments
+from penstock.models.group import ModelGroup
 from penstock.models.model import Model
 from penstock.models.policy import ModelPolicy
 from penstock.models.scores import Score, Scores
@@ -116,6 +117,7 @@ __all__ = [
     "MapState",
     "MessagePart",
     "Model",
+    "ModelGroup",
     "ModelPolicy",
     "Moments",
     "NeverTrigger",

@@ -48,6 +48,10 @@ class ListedVersion:
     """The number of records for which it had no usable score."""
     slow: int
     """The number of records for which it took more than ten times its budget."""
+    late: int
+    """In a group, the number of records for which its answer came after the deadline."""
+    chosen: int
+    """In a group, the number of records whose score it gave, or for which it voted."""
     ms: float | None
     """The time for 1,000 records in milliseconds; null before the first."""
     p99_ms: float | None
@@ -113,7 +117,8 @@ def _versions(
     listed = []
     for name, found in versions.items():
         reference = None if name == serving else scores.get(serving or "")
-        figures = figures_of(scores.get(name, VersionTally()), reference)
+        tally = scores.get(name, VersionTally())
+        figures = figures_of(tally, reference)
         listed.append(
             ListedVersion(
                 version=name,
@@ -129,6 +134,8 @@ def _versions(
                 records=figures.records,
                 failures=figures.failures,
                 slow=figures.slow,
+                late=tally.late,
+                chosen=tally.chosen,
                 ms=figures.ms,
                 p99_ms=figures.p99_ms,
                 agreement=figures.agreement,

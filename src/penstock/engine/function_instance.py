@@ -9,7 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from penstock.engine.step import CONTROL_VERSION, StepCore
 from penstock.errors import StateError
+from penstock.models.bound_group import BoundGroup
 from penstock.models.bound_model import BoundModel
+from penstock.models.kept_answers import KeptAnswers
 from penstock.operators.watermarks import END_MS
 from penstock.state.cursor import Cursor
 from penstock.state.group_state import GroupState
@@ -46,12 +48,16 @@ class Clock(NamedTuple):
 
 @dataclass(frozen=True)
 class SlotContext:
-    """The context that a slot provides to a function: its shared states, its unions, the times, its key groups."""
+    """The context that a slot provides to a function: its shared states, its unions, the times, its key groups.
+
+    `answers` are those that groups of models take again when work is repeated.
+    """
 
     shared: SharedStates
     unions: Unions
     clock: Clock
     key_groups: Sequence[int]
+    answers: KeptAnswers
 
 
 class FunctionInstance:
@@ -87,6 +93,9 @@ class FunctionInstance:
             name: BoundModel(model, around.shared, self.cursor, core.model_place, around.key_groups)
             for name, model in core.models.items()
         }
+        for name, group in core.groups.items():
+            members = [self.models[model.name] for model in group.models]
+            setattr(self.function, name, BoundGroup(group, members, around.answers))
         self.shared_states: Final[dict[str, Any]] = {**around.shared.bind(self.cursor), **self.models}
         for name, state in [*self.states.items(), *self.shared_states.items()]:
             if name not in (CONTROL_VERSION, TIMERS):

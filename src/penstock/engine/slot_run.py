@@ -40,6 +40,7 @@ from penstock.engine.step import MAIN, StepCore, StepResult
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
+from penstock.models.kept_answers import KeptAnswers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.functions import Context, PartContext
@@ -79,8 +80,8 @@ class SlotRun:
 
     With `groups_of`, which returns the key groups of keys, all of them are processed as one, under any key group.
     `changed_shared` is whether settings or broadcast states changed. `records` is the number of processed data records,
-    and `counts` has their number by outcome in a step with windows. `dead_letters` has the failures before the first
-    record.
+    and `counts` has their number by outcome in a step with windows. `answers` has what groups of models took.
+    `dead_letters` has the failures before the first record.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class SlotRun:
         self._unions: Final = Unions(tables.parts.load(UNIONS, whole_part), core.specs)
         self._standing = tables.parts.load(STANDING, _standing_of)
         self._plain: FunctionInstance | None = None
+        self.answers: Final = KeptAnswers(core.model_place.folder, core.step, now_ms, slot.key_groups[0])
         self._models: Final[list[FunctionInstance]] = []
         self._letters: list[DeadLetter] = []
         self._standing_applier: tuple[FunctionInstance | None, ApplyStanding | None] = (None, None)
@@ -149,7 +151,7 @@ class SlotRun:
             self._read_shared()
 
     def _slot_context(self, shared: SharedStates) -> SlotContext:
-        return SlotContext(shared, self._unions, self._clock, self._slot.key_groups)
+        return SlotContext(shared, self._unions, self._clock, self._slot.key_groups, self.answers)
 
     def _catch_up_cache(self) -> list[DeadLetter]:
         """Clear the function's cache if a command requested it while this worker did not run the slot."""

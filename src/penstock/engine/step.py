@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.base.declarations import declared_in
 from penstock.engine.emission_causes import Causes
 from penstock.models.bound_model import ModelPlace
+from penstock.models.group import ModelGroup
 from penstock.models.model import Model
 from penstock.operators.functions import ProcessFunction, is_vectorised
 from penstock.operators.handlers import declared_handlers
@@ -134,6 +135,7 @@ class StepCore:
         self.states: Final[dict[str, KeyedState]] = declared_in(type(function), KeyedState)
         self.shared: Final = declared_shared(type(function))
         self.models: Final = {name: one for name, one in self.shared.items() if isinstance(one, Model)}
+        self.groups: Final = declared_in(type(function), ModelGroup)
         self.model_place: Final = ModelPlace(model_folder, self.key_type, step, watches_models)
         if stamped:
             # The version is a hidden state of each key and of the step, so it is stored like others.

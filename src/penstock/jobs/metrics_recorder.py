@@ -74,6 +74,7 @@ class Counted:
     model_records: dict[str, int] = field(default_factory=dict)
     model_failures: dict[str, int] = field(default_factory=dict)
     model_slow: dict[str, int] = field(default_factory=dict)
+    model_late: dict[str, int] = field(default_factory=dict)
     model_seconds: dict[str, float] = field(default_factory=dict)
     models: dict[str, ModelMetrics] = field(default_factory=dict)
     watermarks: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -310,6 +311,7 @@ class MetricsRecorder:
                 model_records=_sum(totals.model_records, found.model_records),
                 model_failures=_sum(totals.model_failures, found.model_failures),
                 model_slow=_sum(totals.model_slow, found.model_slow),
+                model_late=_sum(totals.model_late, found.model_late),
                 model_seconds=_sum(totals.model_seconds, found.model_seconds),
             ),
         )
@@ -354,6 +356,7 @@ def _add_scores(found: Counted, step: str, body: bytes) -> None:
             _add(found.model_records, name, tally.records)
             _add(found.model_failures, name, tally.failures)
             _add(found.model_slow, name, tally.slow)
+            _add(found.model_late, name, tally.late)
             found.model_seconds[name] = _plus(found.model_seconds.get(name, 0.0), tally.seconds)
 
 

@@ -112,7 +112,7 @@ class Totals(msgspec.Struct, frozen=True):
     """Totals over all committed micro-batches of a run since it started. They only grow.
 
     `batches_within` has, for each of `BOUNDS_S`, the number of micro-batches in which the job worked for at most that
-    long. `latency` is by sink. What versions of models have scored, and how many scores failed or were slow, is by
+    long. `latency` is by sink. What versions of models have scored, and how many scores failed, were slow or late, is by
     step, model and version, with slashes between them; `model_seconds` is the time it took, summed over tasks.
     """
 
@@ -132,6 +132,7 @@ class Totals(msgspec.Struct, frozen=True):
     model_records: dict[str, int] = {}
     model_failures: dict[str, int] = {}
     model_slow: dict[str, int] = {}
+    model_late: dict[str, int] = {}
     model_seconds: dict[str, float] = {}
 
 

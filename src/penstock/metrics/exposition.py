@@ -181,6 +181,11 @@ METRICS: Final = (
         "Records for which a version of a model took more than ten times its budget.",
         lambda totals: totals.model_slow,
     ),
+    _by_version(
+        "penstock_model_late_total",
+        "Records for which a version of a model in a group answered after the deadline.",
+        lambda totals: totals.model_late,
+    ),
     _of_version(
         "penstock_model_agreement",
         "The share of records that a shadow scored as the version that serves, within the window of the policy.",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.models.answers import Answer, is_record
 from penstock.models.call_watch import call_watch
 from penstock.models.choice import Choice
 from penstock.models.loaded import loaded_models
@@ -78,11 +80,13 @@ class BoundModel(Model):
         self._states: Final = states
         self._versions: Final[dict[str, ModelVersion]] = states.mapping(declared.name)
         self._cursor: Final = cursor
-        self._place: Final = place
+        self.place: Final = place
         self._key_groups: Final = key_groups
         self._choice: Choice | None = None
         self._suspended: Mapping[str, str] = {}
         self._predictors: Final[dict[str, Any]] = {}
+        self.may_miss = False
+        self._missing: npt.NDArray[np.bool_] | None = None
         self.tally: Final = Tally(cursor.undo)
 
     # -- versions --
@@ -90,7 +94,7 @@ class BoundModel(Model):
     def make_ready(self) -> None:
         """Load the versions that may score. Raises StateError when the checkpoint does not have one any more."""
         found = suspended_versions(
-            self._place.folder, self._place.step, self.model, self._cursor.now_ms, self._key_groups
+            self.place.folder, self.place.step, self.model, self._cursor.now_ms, self._key_groups
         )
         self._suspended = {
             one.version: one.reason
@@ -98,14 +102,14 @@ class BoundModel(Model):
             if one.version in self._versions and self._versions[one.version].command_id == one.command
         }
         needed = self._chosen().needed
-        owner = (self._place.folder, self._place.step, self.model)
+        owner = (self.place.folder, self.place.step, self.model)
         loaded_models.need(owner, [self._versions[name] for name in needed], self.spec)
         for name in needed:
             self._predictor(name)
 
     def preload(self, version: str) -> None:
         """Begin to load a version beside the work."""
-        loaded_models.preload(self._place.folder, self._versions[version], self.spec)
+        loaded_models.preload(self.place.folder, self._versions[version], self.spec)
 
     def change(self, order: Any, cause: Cause) -> Changes:
         """Carry out an order, and return the changes. Raises ModelRefusedError when the versions do not allow it."""
@@ -162,7 +166,7 @@ class BoundModel(Model):
     def _predictor(self, version: str) -> Any:
         found = self._predictors.get(version)
         if found is None:
-            found = loaded_models.get(self._place.folder, self._versions[version], self.spec)
+            found = loaded_models.get(self.place.folder, self._versions[version], self.spec)
             self._predictors[version] = found
         return found
 
@@ -172,34 +176,47 @@ class BoundModel(Model):
         self, inputs: Any, ctx: BatchPlace | RecordPlace, rows: npt.NDArray[np.int64] | None = None
     ) -> Scores | Score:
         """Score records; see `Model.predict`."""
-        # Quicker than to ask for the protocol.
-        key_indices = getattr(ctx, "key_indices", None)
-        if key_indices is None:
-            return self._predict_record(inputs, cast("RecordPlace", ctx).key)
-        column_of = inputs.__getitem__ if isinstance(inputs, Mapping) else inputs.column
-        columns = {name: numpy_column(column_of(name), kind) for name, kind in self._inputs}
-        count = len(next(iter(columns.values())))
-        indices = key_indices if rows is None else key_indices[rows]
-        if len(indices) != count:
-            raise ValueError(
-                f"the model {self.model!r} got {count} records for {len(indices)} rows. Pass the rows to which the "
-                "records belong: predict(records, ctx, rows)"
-            )
-        names, codes = self._versions_of(cast("BatchPlace", ctx).keys, indices)
-        found, known, by = self._score(columns, names, codes)
-        texts = [name or "" for name in known]
-        versions = _repeated(texts[0], count) if len(known) == 1 else pa.array(texts).take(pa.array(by))
-        return Scores(found, self.model, versions)
+        found = self.answer(inputs, ctx, rows)
+        if is_record(ctx):
+            values = {name: column.tolist()[0] for name, column in found.columns.items()}
+            return Score(values, self.model, found.versions[found.by[0]] or "")
+        return Scores(found.columns, self.model, found.version_texts())
 
-    def _predict_record(self, record: Any, key: Any) -> Score:
-        columns = {name: numpy_value(_value(record, name), kind) for name, kind in self._inputs}
+    def detached(self) -> Self:
+        """Return a copy with a tally of its own, which another thread may use, and whose answers may have gaps."""
+        found = copy.copy(self)
+        vars(found)["tally"] = Tally([])
+        found.may_miss = True
+        return found
+
+    def answer(
+        self, inputs: Any, ctx: BatchPlace | RecordPlace, rows: npt.NDArray[np.int64] | None = None
+    ) -> Answer:
+        """Score records; see `Model.predict`. A single one is a batch of one."""
+        if is_record(ctx):
+            columns = {name: numpy_value(_value(inputs, name), kind) for name, kind in self._inputs}
+            names, codes = self._versions_of_key(ctx.key), np.zeros(1, np.intp)
+        else:
+            batch = cast("BatchPlace", ctx)
+            column_of = inputs.__getitem__ if isinstance(inputs, Mapping) else inputs.column
+            columns = {name: numpy_column(column_of(name), kind) for name, kind in self._inputs}
+            count = len(next(iter(columns.values())))
+            indices = batch.key_indices if rows is None else batch.key_indices[rows]
+            if len(indices) != count:
+                raise ValueError(
+                    f"the model {self.model!r} got {count} records for {len(indices)} rows. Pass the rows to which the "
+                    "records belong: predict(records, ctx, rows)"
+                )
+            names, codes = self._versions_of(batch.keys, indices)
+        self._missing = np.zeros(len(codes), np.bool_) if self.may_miss else None
+        found, known, by = self._score(columns, names, codes)
+        return Answer(found, known, by, self._missing)
+
+    def _versions_of_key(self, key: Any) -> list[str | None]:
         choice = self._chosen()
-        name = choice.serving
         if choice.is_by_key and key is not None:
-            (name,) = choice.versions_of(pa.array([key], self._place.key_type))
-        found, known, by = self._score(columns, [name], np.zeros(1, np.intp))
-        values = {name: column.tolist()[0] for name, column in found.items()}
-        return Score(values, self.model, known[by[0]] or "")
+            return choice.versions_of(pa.array([key], self.place.key_type))
+        return [choice.serving]
 
     def _versions_of(
         self, keys: pa.Array, indices: npt.NDArray[np.int64]
@@ -280,6 +297,9 @@ class BoundModel(Model):
         """Score rows for which a version has no usable score with the version before it."""
         self.tally.add(name, "failures", len(rows))
         before = self._chosen().before.get(name)
+        if before is None and self._missing is not None:
+            self._missing[rows] = True
+            return
         if before is None:
             raise ModelError(
                 f"Version {name!r} of the model {self.model!r} has no usable score for this record ({reason}), "
@@ -296,8 +316,8 @@ class BoundModel(Model):
             return _Scored(self._empty(0), np.zeros(0, np.bool_))
         predictor = self._predictor(name)
         begun_s = time.perf_counter()
-        if self._place.watched:
-            call_watch.begin(self._place.folder, self._suspension(name), self.limits)
+        if self.place.watched:
+            call_watch.begin(self.place.folder, self._suspension(name), self.limits)
         try:
             found, bad = conform_outputs(predictor.predict(columns), self.spec, count)
             reason = "it is not finite" if bad.any() else ""
@@ -306,7 +326,7 @@ class BoundModel(Model):
             if count == 1:
                 return _Scored(self._empty(1), np.ones(1, np.bool_), f"{type(e).__name__}: {e}"[:300])
         finally:
-            if self._place.watched:
+            if self.place.watched:
                 call_watch.done()
             self._add_time(name, time.perf_counter() - begun_s, count)
         middle = count // 2
@@ -318,7 +338,7 @@ class BoundModel(Model):
     def _suspension(self, name: str) -> Suspension:
         """Return how a version would be suspended from now on."""
         return Suspension(
-            self._place.step,
+            self.place.step,
             self.model,
             name,
             self._versions[name].command_id,
@@ -365,19 +385,15 @@ class BoundModel(Model):
         }
 
     def _fill_default(self, found: _Arrays, rows: npt.NDArray[np.intp]) -> None:
+        if self.default is None and self._missing is not None:
+            self._missing[rows] = True
+            return
         if self.default is None:
             raise ModelError(
                 f"No version of the model {self.model!r} serves. Load, validate and promote one, or declare a default."
             )
         for name, column in found.items():
             column[rows] = self.default[name]
-
-
-def _repeated(text: str, count: int) -> pa.StringArray:
-    """Return a column of the same text, in less time than Arrow takes for it."""
-    data = text.encode()
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data * count))
 
 
 def _value(record: Any, name: str) -> Any:

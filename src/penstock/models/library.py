@@ -3,6 +3,7 @@
     models/SHA256                                    the content
     models/versions/STEP/MODEL/VERSION.json          what a version refers to
     models/findings/SHA256-DECLARATION.json          what its examination has found
+    models/answers/STEP/GROUP/...                    what groups took in time, see `kept_answers`
     models/suspended/STEP/MODEL/...                  versions that hung, see `suspensions`
 
 Nothing in it changes once it is there, so the driver and all workers may write it at the same time, and a replay finds

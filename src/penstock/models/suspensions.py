@@ -47,6 +47,8 @@ def suspended_versions(
     folder: str, step: str, model: str, now_ms: int, key_groups: Collection[int]
 ) -> Iterator[Suspension]:
     """Yield the suspensions of a model that count in a slot at a time."""
+    if not folder:
+        return
     for found in _in_folder(_folder(folder, step, model)):
         if found.from_ms <= now_ms and found.key_group in key_groups:
             yield found

@@ -82,6 +82,17 @@ class Tally:
         before = self._bins.get(version)
         self._bins[version] = counts if before is None else before + counts
 
+    def absorb(self, other: Tally) -> None:
+        """Add what another tally of the model has counted, and let that one begin again."""
+        for (version, what, place), count in other._counts.items():
+            self.add(version, what, count, place)
+        for version, bins in other._bins.items():
+            self._undo.append(undo_of(self._bins, version))
+            before = self._bins.get(version)
+            self._bins[version] = bins if before is None else before + bins
+        other._counts.clear()
+        other._bins.clear()
+
     def take(self) -> dict[str, VersionTally]:
         """Return the tallies by version, and begin again."""
         found: dict[str, VersionTally] = {}

@@ -20,6 +20,7 @@ from penstock.engine.slot import Slot, held_name
 from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult
 from penstock.errors import StateError
+from penstock.models.kept_answers import ByTime, write_answers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block
@@ -151,7 +152,7 @@ class _Work:
 class _OpenSlot:
     """The state of a step in a slot, from `open` to `store`. `name` is that of the slot in the worker's cache.
 
-    `tallies` is what the versions of each model have scored meanwhile.
+    `tallies` is what the versions of each model have scored meanwhile, `answers` what groups of models took.
     """
 
     slot: Slot
@@ -161,6 +162,7 @@ class _OpenSlot:
     was_woken: bool = False
     has_swept: bool = False
     tallies: dict[str, dict[str, VersionTally]] = field(default_factory=dict)
+    answers: dict[str, ByTime] = field(default_factory=dict)
 
 
 class _StepRunner:
@@ -273,6 +275,8 @@ class _StepRunner:
         if self._core.models:
             for model, tallies in run.tallies().items():
                 add_tallies(self._opened.tallies.setdefault(model, {}), tallies)
+            for group, by_time in run.answers.new.items():
+                self._opened.answers.setdefault(group, {}).update(by_time)
         self.next_timer_ms = run.next_timer_ms
 
     def store(self) -> Iterator[PackedRow]:
@@ -281,6 +285,9 @@ class _StepRunner:
         if opened is None:
             return
         tables, first = opened.tables, opened.slot.key_groups[0]
+        if opened.answers:
+            # Before the work counts, so that its repetition takes the same.
+            write_answers(self._plan.model_folder, self.node.step, first, opened.answers)
         if opened.tallies:
             yield counts_row("scores", self.node.step, 0, first, msgspec.json.encode(opened.tallies))
         if tables.changed or opened.was_woken:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from penstock.base.declarations import declared_in
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.models.group import ModelGroup
 from penstock.models.model import Model
 from penstock.models.orders import MODEL_ORDERS
 from penstock.operators.functions import ProcessFunction
@@ -75,6 +76,11 @@ def check_states(function: ProcessFunction, step: str) -> None:
     for name, shared in declared_shared(type(function)).items():
         try:
             shared.check()
+        except SchemaError as e:
+            raise SchemaError(f"{name!r} of step {step!r}: {e}") from e
+    for name, group in declared_in(type(function), ModelGroup).items():
+        try:
+            group.check()
         except SchemaError as e:
             raise SchemaError(f"{name!r} of step {step!r}: {e}") from e
     _check_models(function, step)

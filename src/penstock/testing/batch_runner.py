@@ -15,8 +15,10 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from penstock.base.declarations import declared_in
 from penstock.base.instants import EPOCH, MILLISECOND, milliseconds_of
 from penstock.control.commands import DEFAULT_MAX_BYTES
+from penstock.models.group import ModelGroup
 from penstock.objects.allowed import AllowedPlaces
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.command_reader import CommandReader
@@ -140,6 +142,16 @@ class BatchRunner:
         levels = self.plan.levels()
         self.wakes |= {(level[0].id, slot): 0 for level in levels for slot in self.plan.slot_of}
 
+    @property
+    def has_timed_groups(self) -> bool:
+        """Whether the job has groups of models in which time decides."""
+        steps = [node for node in self.plan.graph.steps() if isinstance(node, ProcessNode)]
+        return any(
+            group.is_timed
+            for node in steps
+            for group in declared_in(type(node.function), ModelGroup).values()
+        )
+
     def run(
         self,
         inputs: Inputs,
@@ -160,6 +172,9 @@ class BatchRunner:
 
         """
         assert stores or self.plan.in_real_time, "a micro-batch stores its state"
+        if self.has_timed_groups:
+            # They know a micro-batch again by its time.
+            self.now += MILLISECOND
         order = random.Random(seed)  # noqa: S311  # a repeatable order
         tasks = self._read(inputs)
         tasks += [list(watermark_rows(update, self.plan.first_key_groups)) for update in updates]

@@ -26,7 +26,7 @@ from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_report import batch_report
 from penstock.testing.batch_runner import NOW, BatchRunner
 from penstock.testing.command_fields import CommandFields
-from penstock.testing.policies import HarnessPolicies
+from penstock.testing.model_driver import ModelDriver
 from penstock.testing.replay import check_replay
 from penstock.testing.source_chunks import check_records
 from penstock.testing.state_view import key_of, values_by_key
@@ -115,7 +115,7 @@ class JobHarness:
         self._waiting = _Batch()
         self._last: tuple[BatchRunner, _Batch] | None = None
         self._settings: dict[str, dict[str, Any]] = {}
-        self._policies: Final = HarnessPolicies(self.runner.plan)
+        self._policies: Final = ModelDriver(self.runner)
         self.outcomes: list[BatchOutcome] = []
         """The outcome of each micro-batch, oldest first."""
         if from_savepoint is not None:

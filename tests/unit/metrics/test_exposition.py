@@ -57,6 +57,7 @@ def metrics(**more: Any) -> BatchMetrics:
             model_records={"count/fraud/2": 70},
             model_failures={"count/fraud/2": 8},
             model_slow={"count/fraud/2": 7},
+            model_late={"count/fraud/2": 6},
             model_seconds={"count/fraud/2": 0.75},
         ),
     }

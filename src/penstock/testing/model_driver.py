@@ -1,4 +1,4 @@
-"""Policies: the commands that the policies of models send in the process of a test."""
+"""Model driver: what the driver of a job does for its models, in the process of a test."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from penstock.base.instants import milliseconds_of
 from penstock.commands.model_policies import ModelPolicies, ModelReports
 from penstock.control.commands import Command
 from penstock.models.tallies import VersionTally, add_tallies, scores_of
-from penstock.runtime.plan import JobPlan
 from penstock.testing.batch_outcome import BatchOutcome
+from penstock.testing.batch_runner import BatchRunner
+from penstock.testing.model_store import store_of
 
-__all__ = ["HarnessPolicies"]
+__all__ = ["ModelDriver"]
 
 _Scores = dict[str, dict[str, dict[str, VersionTally]]]
 
 
-class HarnessPolicies:
+class ModelDriver:
     """The policies of the models of a job, which see the outcome of each micro-batch once."""
 
-    def __init__(self, plan: JobPlan) -> None:
+    def __init__(self, runner: BatchRunner) -> None:
+        plan = runner.plan
+        if runner.has_timed_groups:
+            # They keep what they took beside the checkpoint.
+            store_of(runner)
         steps = plan.accepting.steps if plan.graph.steps() else {}
         self._policies: Final = ModelPolicies({name: step.models for name, step in steps.items()}, {})
         self._settings: Final[dict[str, Any]] = {}
