@@ -13,7 +13,14 @@ COLUMNS = "amount DOUBLE, hour DOUBLE, distance DOUBLE, new_device DOUBLE"
 class ScorePayments(ps.ProcessFunction):
     """Scores each payment, and says which version did."""
 
-    model = ps.Model("fraud", inputs=COLUMNS, output="score DOUBLE", budget="200ms", default=0.0)
+    model = ps.Model(
+        "fraud",
+        inputs=COLUMNS,
+        output="score DOUBLE",
+        budget="200ms",
+        default=0.0,
+        policy=ps.ModelPolicy(roll_back_records=500, max_ks=0.5),
+    )
 
     def process_batch(self, records: pa.RecordBatch, ctx: ps.BatchContext) -> Any:
         scores = self.model.predict(records, ctx)

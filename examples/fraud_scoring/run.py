@@ -1,4 +1,4 @@
-"""Score six days of payments while versions of the model come, are tried, serve, and one is rolled back."""
+"""Score six days of payments while versions of the model come, are tried, serve, and one is rolled back by itself."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ sys.path.append(str(HERE.parent))
 
 from fraud_scoring.feed import write  # noqa: E402  # found by the line above
 from fraud_scoring.train import train  # noqa: E402  # found by the line above
-from running_job import RunningJob  # noqa: E402  # found by the line above
+from running_job import PATIENCE_S, RunningJob  # noqa: E402  # found by the line above
 
 Record = dict[str, Any]
 DAYS = 6
@@ -53,6 +53,8 @@ def main() -> None:
 def play(job: RunningJob, models: Path, number: int, console: Console) -> list[Record]:
     """Send the commands of a day, hand in its payments, and return their scores."""
     title, *commands = plan(models)[number - 1]
+    if not commands:
+        await_policy(job)
     for command in commands:
         job.send(command)
         job.settle()
@@ -78,8 +80,18 @@ def plan(models: Path) -> list[tuple[Any, ...]]:
             load(models, "4"),
             order("validate", "4"),
         ),
-        ("version 3 is rolled back", order("roll-back", reason="half of all payments alarm")),
+        ("the policy has rolled back version 3",),
     ]
+
+
+def await_policy(job: RunningJob) -> None:
+    """Wait until the job has carried out a command of the model's policy."""
+    ends = time.monotonic() + PATIENCE_S
+    while not any(receipt["issued_by"] == "policy" for receipt in job.receipts()):
+        job.check()
+        if time.monotonic() > ends:
+            raise RuntimeError("The policy has not rolled back the bad version.")
+        time.sleep(0.05)
 
 
 def order(kind: str, version: str | None = None, **more: Any) -> Record:

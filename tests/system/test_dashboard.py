@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 import signal
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from job_process import await_true
 from playwright.sync_api import Browser, Page, expect
@@ -102,6 +105,58 @@ def test_a_command_is_sent_and_applied(place: Turnstiles, visit: Callable[..., V
     expect(row).to_contain_text("APPLIED")
     expect(row).to_contain_text("olga")
     await_true(lambda: any((place.root / "crowds").iterdir()), place.served.log)
+
+
+def bring_models(place: Turnstiles) -> None:
+    """Load and validate two versions of the model, and let the first one serve."""
+    for version, factor in (("1", 2.0), ("2", 2.5)):
+        content = pa.BufferOutputStream()
+        table = pa.table({"factor": [factor]})
+        with pa.ipc.new_file(content, table.schema) as writer:
+            writer.write_table(table)
+        path = place.root / "models" / f"{version}.arrow"
+        path.write_bytes(content.getvalue().to_pybytes())
+        load = {"uri": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "format": "arrow"}
+        for kind, more in (("load", load), ("validate", {})):
+            send(place, f"{kind}-model", {"model": "risk", "version": version, **more})
+    send(place, "promote-model", {"model": "risk", "version": "1"})
+
+
+def send(place: Turnstiles, kind: str, payload: dict[str, Any]) -> None:
+    """Send a command to the step `watch`."""
+    command = {"kind": kind, "target": "watch", "payload": payload}
+    place.served.client.post(f"/v1/jobs/{place.job_id}/commands", json=command).raise_for_status()
+
+
+def test_a_version_is_brought_to_serve_on_the_page_of_models(
+    place: Turnstiles, visit: Callable[..., Visitor]
+) -> None:
+    """Into the shadow, where charts compare it, then promoted, and rolled back with a reason."""
+    bring_models(place)
+    page = job_page(place, visit(), "/models")
+    second = page.get_by_role("row").filter(has_text="watch / risk / 2")
+    expect(page.get_by_role("row").filter(has_text="watch / risk / 1")).to_contain_text(
+        "SERVING", timeout=PATIENCE_MS
+    )
+    expect(second).to_contain_text("VALIDATED", timeout=PATIENCE_MS)
+    page.get_by_role("button", name="watch / risk / 2").click()
+    expect(page.get_by_text("risk 2 of watch is VALIDATED: arrow from")).to_be_visible()
+    for button, status in (("Shadow", "SHADOW"), ("Promote", "SERVING")):
+        page.get_by_role("button", name=button, exact=True).click()
+        expect(page.get_by_role("dialog")).to_contain_text(f"--kind {button.lower()}-model --target watch")
+        page.get_by_role("button", name="Send the command").click()
+        expect(second).to_contain_text(status, timeout=PATIENCE_MS)
+        if status == "SHADOW":
+            for name in ("drift", "agreement", "failures", "time"):
+                chart = page.locator(f"[data-chart=model-{name}]")
+                expect(chart).not_to_have_attribute("data-points", "0", timeout=PATIENCE_MS)
+                expect(chart.locator("canvas")).to_be_visible()
+            picture(page, "models")
+    page.get_by_label("Reason of a roll back").fill("too careful")
+    page.get_by_role("button", name="Roll back", exact=True).click()
+    page.get_by_role("button", name="Send the command").click()
+    expect(second).to_contain_text("RETIRED", timeout=PATIENCE_MS)
+    expect(second).to_contain_text("olga")
 
 
 def test_a_narrow_window_shows_all(place: Turnstiles, browser: Browser) -> None:

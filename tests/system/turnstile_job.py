@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import penstock as ps
 
@@ -25,11 +26,23 @@ class Crowd:
     people: int
 
 
+class Risk:
+    """A model that multiplies the people."""
+
+    def __init__(self, weights: dict[str, Any], metadata: dict[str, str]) -> None:
+        self.factor = weights["factor"][0]
+
+    def predict(self, columns: dict[str, Any]) -> Any:
+        """Return the risk."""
+        return columns["people"] * self.factor
+
+
 class Watch(ps.ProcessFunction):
     """Tells when more people come through a gate than its limit, which a command sets."""
 
     limit = ps.ValueState(int)
     people = ps.ValueState(int)
+    model = ps.Model("risk", inputs="people DOUBLE", output="risk DOUBLE", weights=Risk, default=0.0)
 
     @ps.on_command("limit")
     def set_limit(self, limit: int, ctx: ps.CommandContext) -> None:
@@ -41,7 +54,8 @@ class Watch(ps.ProcessFunction):
         people = (self.people.get() or 0) + visit.people
         self.people.set(people)
         limit = self.limit.get()
-        if limit is not None and people > limit:
+        risk = self.model.predict({"people": float(people)}, ctx).value
+        if limit is not None and people > limit and risk >= 0:
             yield Crowd(visit.gate, people)
 
 

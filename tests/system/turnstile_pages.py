@@ -44,6 +44,7 @@ bindings:
 parallelism: 2
 batch_interval: 500ms
 master: local[2]
+allow_read: ["{root}/models"]
 """
 # A job that is kept busy would take the time of the browser.
 FEED_S = 2.5
@@ -71,7 +72,7 @@ class Turnstiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for folder in ("visits", "crowds", "people"):
+        for folder in ("visits", "crowds", "people", "models"):
             (root / folder).mkdir()
         tokens = f"vera viewer {VIEWER}\nolga operator {OPERATOR}"
         self.served = Served(

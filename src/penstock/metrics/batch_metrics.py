@@ -112,8 +112,8 @@ class Totals(msgspec.Struct, frozen=True):
     """Totals over all committed micro-batches of a run since it started. They only grow.
 
     `batches_within` has, for each of `BOUNDS_S`, the number of micro-batches in which the job worked for at most that
-    long. `latency` is by sink. What versions of models have scored, and how many scores failed, were slow or late, is by
-    step, model and version, with slashes between them; `model_seconds` is the time it took, summed over tasks.
+    long. `latency` is by sink. What versions of models have scored, and how many scores failed, were slow or late, is
+    by step, model and version, with slashes between them; `model_seconds` is the time it took, summed over tasks.
     """
 
     batches: int = 0

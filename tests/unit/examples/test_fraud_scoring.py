@@ -39,5 +39,12 @@ def test_each_version_is_valid_and_the_second_finds_more(
         found[version] = {score.payment for score in scores if score.score >= 0.5}
     assert len(found["1"] & set(fraud)) < 0.7 * len(fraud) < 0.9 * len(fraud) < len(found["2"] & set(fraud))
     assert len(found["3"] - set(fraud)) > 100
+    # What it scored in the micro-batch in which it was promoted does not count.
+    for _ in range(2):
+        run.send("payments", *payments)
+        scores = run.run_batch().output("scores")
+    assert {score.version for score in scores} == {"2"}
+    (undone,) = [one for one in run.receipts(command) if one.status == "DEGRADED"]
+    assert "the KS statistic is" in undone.reason
     for module in [name for name in sys.modules if name.startswith("fraud_scoring")]:
         del sys.modules[module]

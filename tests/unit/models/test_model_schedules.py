@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +34,13 @@ def position(card: str) -> float:
 class Plain:
     """What a team would write down: who serves, who served before, who is beside, and what is pinned."""
 
-    loaded: set[str] = field(default_factory=set)
+    loaded: dict[str, None] = field(default_factory=dict)
     serving: list[str] = field(default_factory=list)
     canary: tuple[str, float] | None = None
     shadows: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     pins: dict[str, str] = field(default_factory=dict)
+    strict: bool = False
 
     @property
     def now(self) -> str | None:
@@ -57,10 +60,18 @@ class Plain:
         if self.canary is not None and self.canary[0] == name:
             self.canary = None
 
+    def status(self, name: str) -> str:
+        """What a version is, as far as it scores."""
+        if name == self.now:
+            return "SERVING"
+        if self.canary is not None and self.canary[0] == name:
+            return "CANARY"
+        return "SHADOW" if name in self.shadows else ""
+
     def load(self, name: str) -> bool:
         if name in self.loaded:
             return False
-        self.loaded.add(name)
+        self.loaded[name] = None
         return True
 
     def shadow(self, name: str) -> bool:
@@ -130,6 +141,7 @@ COMMAND = st.one_of(
     st.tuples(st.just("roll-back"), st.none() | VERSION),
     st.tuples(st.just("pin"), st.none() | VERSION, st.sampled_from(CARDS[:4])),
     st.tuples(st.just("retire"), VERSION),
+    st.tuples(st.just("policy"), st.booleans()),
 )
 DISTURBANCE = st.sampled_from(["", "", "crash", "crash", "restart", "rescale", "savepoint"])
 BATCH = st.tuples(st.lists(COMMAND, max_size=4), DISTURBANCE, st.integers(1, 4))
@@ -138,6 +150,11 @@ BATCH = st.tuples(st.lists(COMMAND, max_size=4), DISTURBANCE, st.integers(1, 4))
 def send(run: JobHarness, plain: Plain, command: tuple[Any, ...]) -> tuple[str, bool]:
     """Send a command, and do the same to the plain model; return its id, and whether it is to be applied."""
     kind, name, *more = command
+    if kind == "policy":
+        # No version is that fast, so all that have scored in their present status are rolled back.
+        plain.strict = name
+        bounds = {"max_ms": 0.0, "roll_back_records": 1} if name else {}
+        return run.send_command("set", "score", {"fraud-policy": bounds}), True
     if kind == "load":
         return bring_in(run, name, weights(FACTORS[name])), plain.load(name)
     if kind == "canary":
@@ -153,20 +170,68 @@ def send(run: JobHarness, plain: Plain, command: tuple[Any, ...]) -> tuple[str, 
     return order(run, kind, name), does[kind](name)
 
 
+@dataclass
+class Watched:
+    """What a person who follows the policy would do: roll back what has scored in its present status."""
+
+    scored: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    due: list[str] = field(default_factory=list)
+    is_new: bool = True
+
+    def act(self, plain: Plain, do: Callable[[], Any]) -> Any:
+        """Do something, and note which versions have another status then."""
+        before = {name: plain.status(name) for name in NAMES}
+        found = do()
+        self.changed |= {name for name in NAMES if plain.status(name) != before[name]}
+        return found
+
+    def begin(self, plain: Plain) -> None:
+        """Carry out what was decided after the last micro-batch."""
+        self.changed = set(NAMES) if self.is_new else set()
+        self.is_new = False
+        for name in self.due:
+            self.act(plain, lambda name=name: plain.roll_back(name))
+
+    def see(self, plain: Plain) -> None:
+        """See a micro-batch. What versions scored in the one in which they have changed does not count."""
+        used = {plain.version(card) for card in CARDS} | plain.shadows
+        self.scored = (self.scored | used) - self.changed
+        live = [
+            name
+            for status in ("SERVING", "CANARY", "SHADOW")
+            for name in plain.loaded
+            if plain.status(name) == status
+        ]
+        self.due = [
+            name
+            for name in live
+            if plain.strict and name in self.scored and (name != plain.now or len(plain.serving) > 1)
+        ]
+
+
 @examples(18)
-@given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans())
+@given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans(), st.booleans())
 def test_each_record_is_scored_by_the_version_that_the_schedule_says(
-    schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool
+    schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool, strict: bool
 ) -> None:
     """By exactly one, and a repetition gives the same bytes, which `crash` compares."""
     function: ps.ProcessFunction | None = ScoreRecords() if by_record else None
     job = scoring_job(function, key_groups=4)
-    run, plain = JobHarness(job, parallelism=tasks), Plain()
-    first = [([("load", "a"), ("promote", "a"), ("load", "b")], "", 1)]
+    run, plain, watched = JobHarness(job, parallelism=tasks), Plain(), Watched()
+    first: list[Any] = [([("load", "a"), ("promote", "a"), ("load", "b")], "", 1)]
+    if strict:
+        # A policy has something to do from the beginning.
+        first += [
+            ([("load", "c"), ("canary", "c", 0.5), ("policy", True)], "", 1),
+            ([("shadow", "b")], "", 1),
+        ]
     for commands, disturbance, number in first + schedule:
-        sent = [send(run, plain, command) for command in commands]
+        watched.begin(plain)
+        sent = [watched.act(plain, functools.partial(send, run, plain, command)) for command in commands]
         assert pay(run) == {card: plain.version(card) for card in CARDS}
         assert run.outcomes[-1].dead_letters == []
+        watched.see(plain)
         for (command, applied), words in zip(sent, commands, strict=True):
             status = last(run, command).status
             if words[0] != "load":
@@ -181,3 +246,5 @@ def test_each_record_is_scored_by_the_version_that_the_schedule_says(
             run.rescale(number)
         elif disturbance == "savepoint":
             run = JobHarness(job, parallelism=number, from_savepoint=run.savepoint())
+            # Its policy has seen nothing yet.
+            watched = Watched()

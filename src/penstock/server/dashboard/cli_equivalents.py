@@ -16,6 +16,7 @@ __all__ = [
     "dump_state",
     "follow_log",
     "list_jobs",
+    "list_models",
     "list_savepoints",
     "list_states",
     "pause_job",
@@ -48,6 +49,11 @@ class SentControl:
 def list_jobs() -> str:
     """List the jobs."""
     return _command("list", all=True)
+
+
+def list_models(job_id: str) -> str:
+    """List the models of a job."""
+    return _command("models", "list", job_id)
 
 
 def show_job(job_id: str) -> str:

@@ -30,6 +30,7 @@ FORMATS: Final[dict[Unit, str]] = {
     "files": "(value) => window.penstock.amount(value) + ' files'",
     "bytes": "(value) => window.penstock.size(value)",
     "s": "(value) => window.penstock.seconds(value)",
+    "number": "(value) => String(Math.round(value * 1000) / 1000)",
     "%": "(value) => window.penstock.amount(value) + ' %'",
 }
 """The functions that format numbers of each unit, by those of dashboard.js."""
@@ -52,21 +53,30 @@ class MetricsTail:
         return list(self._kept)
 
 
-def show_charts(visit: JobVisit, window_s: Callable[[], float], names: Collection[str] | None = None) -> None:
-    """Show charts of a job over a window that ends now: those with the given names, or all."""
+def show_charts(
+    visit: JobVisit,
+    window_s: Callable[[], float],
+    names: Collection[str] | None = None,
+    of: Callable[[list[BatchMetrics], dt.datetime, float], list[Chart]] = charts,
+) -> None:
+    """Show charts of a job over a window that ends now: those with the given names, or all.
+
+    `of` makes them of the metrics, of the present time and of the length of the window in seconds.
+    """
     shown: dict[str, _ShownChart] = {}
     with ui.element("div").classes("p-charts"):
-        for chart in charts([], dt.datetime.now(dt.UTC), window_s()):
+        for chart in of([], dt.datetime.now(dt.UTC), window_s()):
             if names is None or chart.name in names:
                 shown[chart.name] = _ShownChart(chart)
 
     def show(found: list[BatchMetrics]) -> None:
         now = dt.datetime.now(dt.UTC)
-        for chart in charts(found, now, window_s()):
+        for chart in of(found, now, window_s()):
             if chart.name in shown:
                 shown[chart.name].show(chart, now, window_s())
 
-    tail = ("metrics", visit.job_id)
+    # Not the key of the page with the graph, which keeps other metrics.
+    tail = ("metrics tail", visit.job_id)
     visit.poll(
         lambda: visit.readings.keep(tail, lambda: MetricsTail(visit.service.checkpoint(visit.job_id))).read(),
         show,

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from penstock.metrics.batch_metrics import BatchMetrics, Lag
+from penstock.metrics.batch_metrics import BatchMetrics, Lag, ModelMetrics
 from penstock.metrics.latency import percentiles_of
 
-__all__ = ["POINTS", "Chart", "Line", "Unit", "charts"]
+__all__ = ["POINTS", "Chart", "Line", "Unit", "charts", "model_charts"]
 
-Unit: TypeAlias = Literal["records/s", "s", "records", "files", "bytes", "%"]
+Unit: TypeAlias = Literal["records/s", "s", "records", "files", "bytes", "%", "number"]
 
 POINTS: Final = 100
 """The maximum number of points of a line."""
@@ -60,13 +60,55 @@ class _Buckets:
         ]
 
 
+def model_charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> list[Chart]:
+    """Return the charts of the versions of a job's models that score, over a window that ends now."""
+    buckets = _Buckets(now, window_s)
+    inside = _inside(found, buckets, now, window_s)
+
+    def lines(of: Callable[[ModelMetrics], float | None]) -> list[Line]:
+        return _last(
+            inside,
+            buckets,
+            lambda metrics: {
+                name: value for name, model in metrics.models.items() if (value := of(model)) is not None
+            },
+        )
+
+    return [
+        Chart("model-drift", "Drift", "number", lines(lambda model: model.drift)),
+        Chart("model-agreement", "Agreement", "%", lines(lambda model: _percent(model.agreement))),
+        Chart(
+            "model-failures",
+            "Failures and slow scores",
+            "%",
+            lines(lambda model: _percent((model.failures + model.slow) / max(model.records, 1))),
+        ),
+        Chart(
+            "model-time",
+            "Time for 1,000 records",
+            "s",
+            lines(lambda model: None if model.ms is None else model.ms / 1000),
+        ),
+    ]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else min(100.0, share * 100)
+
+
+def _inside(
+    found: Sequence[BatchMetrics], buckets: _Buckets, now: dt.datetime, window_s: float
+) -> Sequence[BatchMetrics]:
+    """Return the metrics in the window, and those before it, whose end is the earliest start of the first ones."""
+    since_s = now.timestamp() - window_s - buckets.width_s
+    first = next((place for place, f in enumerate(found) if f.ended.timestamp() > since_s), len(found))
+    return found[max(0, first - 1) :]
+
+
 def charts(found: Sequence[BatchMetrics], now: dt.datetime, window_s: float) -> list[Chart]:
     """Return all charts of a job over a window that ends now, from metrics in the order in which they were written."""
     buckets = _Buckets(now, window_s)
-    since_s = now.timestamp() - window_s - buckets.width_s
-    first = next((place for place, f in enumerate(found) if f.ended.timestamp() > since_s), len(found))
-    # Include the metrics before the window, whose end is the earliest start of the first ones in it.
-    inside = found[max(0, first - 1) :]
+    inside = _inside(found, buckets, now, window_s)
     lag_unit = _lag_unit(inside)
     return [
         Chart(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
+from small_metrics import metrics_of_batch
+
+from penstock.commands.listed_models import ListedModel, ListedVersion
 from penstock.jobs.dead_letters import FoundLetter
+from penstock.metrics.batch_metrics import ModelMetrics
+from penstock.models.policy import VersionFigures
 from penstock.operators.record_blocks import DeadLetter
 from penstock.savepoints.state_pages import StoredKey
 from penstock.server.dashboard.failures_page import letter_rows, reason_rows
+from penstock.server.dashboard.models_page import policy_text, version_rows
 from penstock.server.dashboard.savepoints_page import savepoint_row
+from penstock.server.dashboard.series import model_charts
 from penstock.server.dashboard.state_page import key_rows, list_state_names
 from penstock.server.service.job_resources import Savepoint
 from penstock.server.service.view_resources import dead_letters_of
@@ -64,3 +73,51 @@ def test_a_savepoint_is_a_row() -> None:
     """With the time as people read it."""
     found = Savepoint(id="sp-1", job_name="rooms", batch=4, created_at="2026-12-01T12:00:00+00:00", uri="/x")
     assert savepoint_row(found) == {"id": "sp-1", "job": "rooms", "batch": 4, "taken": "2026-12-01 12:00:00"}
+
+
+def test_versions_show_what_they_scored_lately() -> None:
+    """Within the window of the policy, if they score; else since the checkpoint began."""
+    about = {
+        "format": "onnx",
+        "sha256": "",
+        "uri": "/m",
+        "metadata": {},
+        "changed_by": "policy",
+        "command": "",
+    }
+    zero = {"records": 2000, "failures": 1, "slow": 0, "late": 0, "chosen": 0, "p99_ms": None, "ks": None}
+    figures = VersionFigures(500, 0, 0, 0.985, 0.31, 0.2, 0.5, 4.0)
+    shadow = ListedVersion(
+        version="2", status="SHADOW", share=None, pinned=3, ms=9.0, agreement=0.5, drift=9.0, recent=figures,
+        **about, **zero,
+    )  # fmt: skip
+    retired = ListedVersion(
+        version="1", status="RETIRED", share=None, pinned=0, ms=9.0, agreement=None, drift=None, recent=None,
+        **about, **zero,
+    )  # fmt: skip
+    model = ListedModel(
+        step="score", model="fraud", policy={"window": "10m", "max_ks": None}, versions=(shadow, retired)
+    )
+    one, other = version_rows([model])
+    assert (one["name"], one["health"], one["why"]) == ("score / fraud / 2", "SHADOW", "+3 pinned")
+    assert (one["agreement"], one["drift"], one["ms"], one["who"]) == ("98.5%", "0.310", "0.50", "policy")
+    assert (other["agreement"], other["drift"], other["ms"]) == ("", "", "9.00")
+    assert (policy_text(model.policy), policy_text(None)) == ("window 10m", "none")
+
+
+def test_charts_of_models_have_a_line_for_each_version_that_scores() -> None:
+    """Of what is known about it; the share of failures has those that were slow."""
+    now = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
+    models = {
+        "s/m/1": ModelMetrics(records=100, ms=2.0),
+        "s/m/2": ModelMetrics(100, 5, 20, agreement=0.9, drift=0.3, ks=0.1, ms=4.0),
+    }
+    found = [metrics_of_batch(n, now - dt.timedelta(seconds=60 - n), 0.5, models=models) for n in range(3)]
+    charts = {chart.name: chart for chart in model_charts(found, now, 120.0)}
+    last = {name: {line.name: line.points[-1][1] for line in chart.lines} for name, chart in charts.items()}
+    assert last == {
+        "model-drift": {"s/m/2": 0.3},
+        "model-agreement": {"s/m/2": 90.0},
+        "model-failures": {"s/m/1": 0.0, "s/m/2": 25.0},
+        "model-time": {"s/m/1": 0.002, "s/m/2": 0.004},
+    }
