@@ -42,6 +42,9 @@ def change_versions(
     if not isinstance(order, RollBackModel) or not order.reason:
         return [applied]
     undone = _undone(order, before)
+    if not undone.command_id:
+        # The version comes from a state of before commands were noted.
+        return [applied]
     said = {"id": undone.command_id, "kind": undone.command_kind, "issued_by": undone.changed_by}
     report = report_of(admitted, "undone", order.reason)
     return [applied, msgspec.structs.replace(report, version=None, **said)]

@@ -143,6 +143,8 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
         refresh=lambda: None,
         failure=lambda: None,
         models=None,
+        policies=None,
+        suspensions=None,
         dumps=SimpleNamespace(step=lambda: None),
         bounds=SimpleNamespace(are_outdated=False),
     )

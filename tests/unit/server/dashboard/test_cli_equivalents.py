@@ -15,6 +15,7 @@ from penstock.server.dashboard.cli_equivalents import SentControl
 
 SHOWN = {
     cli_equivalents.list_jobs(): {"everything": True},
+    cli_equivalents.list_models("rooms-1"): {"job": "rooms-1"},
     cli_equivalents.show_job("rooms-1"): {"job": "rooms-1"},
     cli_equivalents.show_metrics("rooms-1"): {"job": "rooms-1", "watch": True},
     cli_equivalents.submit_job("rooms", {"name": "my rooms", "parallelism": 4}): {
