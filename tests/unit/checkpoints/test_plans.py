@@ -185,6 +185,8 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
         refresh=lambda: None,
         failure=lambda: None,
         models=None,
+        policies=None,
+        suspensions=None,
         dumps=SimpleNamespace(step=lambda: None),
         bounds=SimpleNamespace(are_outdated=False),
     )
