@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -40,7 +41,7 @@ from penstock.engine.step import MAIN, StepCore, StepResult
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
-from penstock.models.kept_answers import KeptAnswers
+from penstock.models.kept_answers import ByTime, KeptAnswers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.functions import Context, PartContext
@@ -80,7 +81,8 @@ class SlotRun:
 
     With `groups_of`, which returns the key groups of keys, all of them are processed as one, under any key group.
     `changed_shared` is whether settings or broadcast states changed. `records` is the number of processed data records,
-    and `counts` has their number by outcome in a step with windows. `answers` has what groups of models took.
+    and `counts` has their number by outcome in a step with windows. `answers` has what groups of models
+    took; `answers_before` is what they took in earlier rounds of the interval.
     `dead_letters` has the failures before the first record.
     """
 
@@ -91,6 +93,7 @@ class SlotRun:
         tables: SlotTables,
         moment: BatchTime,
         groups_of: GroupsOf | None = None,
+        answers_before: Mapping[str, ByTime] = MappingProxyType({}),
     ) -> None:
         self._core: Final = core
         self._groups_of: Final = groups_of
@@ -111,7 +114,9 @@ class SlotRun:
         self._unions: Final = Unions(tables.parts.load(UNIONS, whole_part), core.specs)
         self._standing = tables.parts.load(STANDING, _standing_of)
         self._plain: FunctionInstance | None = None
-        self.answers: Final = KeptAnswers(core.model_place.folder, core.step, now_ms, slot.key_groups[0])
+        self.answers: Final = KeptAnswers(
+            core.model_place.folder, core.step, now_ms, slot.key_groups[0], answers_before
+        )
         self._models: Final[list[FunctionInstance]] = []
         self._letters: list[DeadLetter] = []
         self._standing_applier: tuple[FunctionInstance | None, ApplyStanding | None] = (None, None)

@@ -8,7 +8,9 @@ counts; when the same work is repeated, it reads that. The files are in the libr
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
@@ -25,18 +27,23 @@ _MAX_FILES: Final = 200
 ByTime: TypeAlias = dict[int, list[list[int]]]
 """The answers that each call took, as places of models, by the time of the micro-batch or round."""
 
+_NOTHING: Final[Mapping[str, ByTime]] = MappingProxyType({})
+
 
 class KeptAnswers:
     """The answers of the groups of a step in one run of a slot: those that are kept, and new ones, by group.
 
-    `now_ms` is the time of the micro-batch or round, and `key_group` the first one of the slot.
+    `now_ms` is the time of the micro-batch or round, and `key_group` the first one of the slot. `before` has what
+    earlier rounds of the interval took; one of them may have the same time.
     """
 
-    def __init__(self, folder: str, step: str, now_ms: int, key_group: int) -> None:
+    def __init__(
+        self, folder: str, step: str, now_ms: int, key_group: int, before: Mapping[str, ByTime] = _NOTHING
+    ) -> None:
         self._place: Final = folder, step
         self._now_ms: Final = now_ms
         self._key_group: Final = key_group
-        self._calls: Final[dict[str, int]] = {}
+        self._calls: Final = {group: len(by_time.get(now_ms, ())) for group, by_time in before.items()}
         self._kept: Final[dict[str, list[list[int]] | None]] = {}
         self.new: Final[dict[str, ByTime]] = {}
 

@@ -231,7 +231,8 @@ class _StepRunner:
         slot, entries, tables = self._opened.slot, self._opened.entries, self._opened.tables
         self._opened.was_woken |= work.wakes
         moment = BatchTime(work.at, self._watermark_rules, work.updates)
-        run = SlotRun(self._core, slot, tables, moment, self._groups_of if self._merges else None)
+        groups_of = self._groups_of if self._merges else None
+        run = SlotRun(self._core, slot, tables, moment, groups_of, self._opened.answers)
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
@@ -276,7 +277,9 @@ class _StepRunner:
             for model, tallies in run.tallies().items():
                 add_tallies(self._opened.tallies.setdefault(model, {}), tallies)
             for group, by_time in run.answers.new.items():
-                self._opened.answers.setdefault(group, {}).update(by_time)
+                known = self._opened.answers.setdefault(group, {})
+                for now_ms, taken in by_time.items():
+                    known.setdefault(now_ms, []).extend(taken)
         self.next_timer_ms = run.next_timer_ms
 
     def store(self) -> Iterator[PackedRow]:
