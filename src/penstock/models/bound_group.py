@@ -106,7 +106,7 @@ class BoundGroup(ModelGroup):
         if is_record(ctx):
             values = {name: column.tolist()[0] for name, column in columns.items()}
             return Score(values, self.name, versions[0].as_py())
-        return Scores(columns, self.name, versions)
+        return Scores(columns, self.name, lambda: versions)
 
     # -- who answers --
 

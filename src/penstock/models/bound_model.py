@@ -180,7 +180,7 @@ class BoundModel(Model):
         if is_record(ctx):
             values = {name: column.tolist()[0] for name, column in found.columns.items()}
             return Score(values, self.model, found.versions[found.by[0]] or "")
-        return Scores(found.columns, self.model, found.version_texts())
+        return Scores(found.columns, self.model, found.version_texts)
 
     def detached(self) -> Self:
         """Return a copy with a tally of its own, which another thread may use, and whose answers may have gaps."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,14 +42,17 @@ class Scores:
     Attributes:
         columns: the output columns by name, as NumPy arrays.
         model: the name of the model.
-        versions: the version that made each score, as an Arrow array of text; empty for the default while no version
-            serves.
 
     """
 
     columns: Mapping[str, npt.NDArray[Any]]
     model: str
-    versions: pa.StringArray
+    _texts: Callable[[], pa.StringArray] = field(repr=False)
+
+    @functools.cached_property
+    def versions(self) -> pa.StringArray:
+        """The version that made each score, as an Arrow array of text; empty for the default while none serves."""
+        return self._texts()
 
     @property
     def values(self) -> npt.NDArray[Any]:
@@ -56,7 +60,7 @@ class Scores:
         return next(iter(self.columns.values()))
 
     def __len__(self) -> int:
-        return len(self.versions)
+        return len(self.values)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:  # as NumPy
         return np.array(self.values, dtype=dtype, copy=bool(copy)) if copy or dtype else self.values
