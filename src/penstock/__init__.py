@@ -2,6 +2,7 @@
 
 from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
+from penstock.expressions.columns import Column, call, col, lit, param
 from penstock.launch.job import Job
 from penstock.learning.learner import Learner
 from penstock.learning.regression import LinearRegression, LogisticRegression
@@ -82,6 +83,7 @@ __all__ = [
     "BatchContext",
     "BroadcastState",
     "BroadcastStream",
+    "Column",
     "CommandContext",
     "ConnectedProcessFunction",
     "ConnectedStream",
@@ -147,11 +149,15 @@ __all__ = [
     "WindowContext",
     "WindowFunction",
     "WindowedStream",
+    "call",
+    "col",
     "kafka_header",
     "kafka_key",
     "kafka_offset",
     "kafka_partition",
     "kafka_timestamp",
     "kafka_topic",
+    "lit",
     "on_command",
+    "param",
 ]

@@ -115,6 +115,10 @@ class SchemaError(JobDefinitionError):
     """A schema is invalid, or two schemas are incompatible."""
 
 
+class ExpressionError(JobDefinitionError):
+    """An expression cannot be read, or does not fit the records. The message has the position, with a caret."""
+
+
 class BindingError(PenstockError):
     """A binding (`-D name=URI`) is missing, malformed or of the wrong kind."""
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks import (
     control,
+    expressions,
     keyed_state,
     latency,
     learned_state,
@@ -195,6 +196,17 @@ def test_state_growth_in_its_small_form(tmp_path: Path, here: None) -> None:
     assert (run["contestant"], run["keys"], run["growth"]) == ("penstock", 600, 1.0)
     assert 0 < run["batch_ms"] <= run["p95_ms"]
     state_growth.show(result)
+
+
+def test_the_contestants_of_expressions_have_the_same_results(tmp_path: Path) -> None:
+    """What penstock's expressions give is what the Python functions give; Spark's number of results is compared by
+    `measure`, which starts a Spark of its own."""
+    expressions.write_readings(tmp_path / "readings", 2000)
+    (batch,) = expressions.read(tmp_path / "readings", 1500, 5000)
+    for what in ("where", "select"):
+        found, expected = (expressions.APPLIED[what, who](batch)[0] for who in ("penstock", "python"))
+        assert 0 < len(found) <= 1500
+        assert found.batch.to_pylist() == expected.batch.to_pylist()
 
 
 def test_learned_state_in_its_small_form(tmp_path: Path) -> None:
