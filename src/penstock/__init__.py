@@ -18,6 +18,7 @@ from penstock.operators.functions import (
 )
 from penstock.operators.handlers import on_command
 from penstock.operators.watermarks import INGESTION_TIME
+from penstock.queries.snapshot_tables import query_snapshot
 from penstock.records.message_metadata import (
     MessagePart,
     kafka_header,
@@ -160,4 +161,5 @@ __all__ = [
     "lit",
     "on_command",
     "param",
+    "query_snapshot",
 ]

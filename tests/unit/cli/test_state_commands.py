@@ -380,3 +380,22 @@ def test_what_the_rooms_hold_is_what_the_other_tests_say() -> None:
     """Ten keys, in two slots."""
     stored = stored_rooms()
     assert len(stored.expected["step 0/limit"][1]) == 10
+
+
+def test_a_query_reads_a_job_or_a_dump(rooms: Rooms, tmp_path: Path) -> None:
+    """The state of a job after its newest micro-batch, and a snapshot by its place; errors are sentences."""
+    query = 'select count(*) as rooms, min("limit") is null as none from state."step 0"'
+    found = penstock("query", rooms.folder, query, "-ojson")
+    assert (found.exit_code, json.loads(found.stdout)) == (0, [{"rooms": 10, "none": False}])
+    penstock("state", "dump", rooms.folder, f"--to={tmp_path / 'd'}", "--format=parquet")
+    same = penstock("query", tmp_path / "d", query, "-ojson")
+    assert same.stdout == found.stdout
+    shown = penstock("query", tmp_path / "d", query)
+    assert "rooms" in shown.stdout
+    assert "10" in shown.stdout
+    wrong = penstock("query", tmp_path / "d", 'select nothing from state."step 0"')
+    assert wrong.exit_code == 2
+    assert "(at line 1, column 8)" in wrong.stderr
+    limited = penstock("query", tmp_path / "d", 'select * from state."step 0"', "--rows=3")
+    assert (limited.exit_code, limited.stdout) == (2, "")
+    assert "more than 3 rows" in limited.stderr
