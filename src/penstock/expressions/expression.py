@@ -59,17 +59,19 @@ class Selection:
         """Return the new records for all rows, and why some rows have no value; these must not be used."""
         failures: dict[int, str] = {}
         columns: list[pa.Array] = []
-        for text, field, node in zip(self.texts, self.record_type.fields, self.nodes, strict=True):
+        for text, node in zip(self.texts, self.nodes, strict=True):
             found: dict[int, str] = {}
             rows = Rows(batch, parameters, found)
             columns.append(rows.array(node.evaluate(rows)))
-            if not field.nullable and not isinstance(node, FieldValue) and columns[-1].null_count:
-                missing = np.flatnonzero(columns[-1].is_null().to_numpy(zero_copy_only=False))
-                for row in missing.tolist():
-                    rows.fail(row, f"field {field.name!r} is null")
             for row, reason in _sorted(found, text).items():
                 failures.setdefault(row, reason)
-        return pa.RecordBatch.from_arrays(columns, schema=self.record_type.schema), failures
+        made = pa.RecordBatch.from_arrays(columns, schema=self.record_type.schema)
+        # Sums of times can leave the years that Python has.
+        reasons = self.record_type.missing(made, allow_nan=True)
+        if reasons is not None:
+            for row in np.flatnonzero(reasons != "").tolist():
+                failures.setdefault(row, f"the selection has no value: {reasons[row]}")
+        return made, failures
 
     @property
     def unchanged(self) -> dict[str, str]:

@@ -52,6 +52,7 @@ def outcome(text: str, **parameters: float) -> Outcome:
     """Evaluate an expression on the three rows; its parameters are doubles."""
     types = {name: pa.float64() for name in parameters}
     selection = compile_selection([f"{text} AS v"], SCHEMA, types)
-    values = {name: pa.scalar(value, pa.float64()) for name, value in parameters.items()}
-    batch, failures = selection.columns(rows(), values)
-    return Outcome(batch.column(0).to_pylist(), batch.schema.field(0).type, failures)
+    given = {name: pa.scalar(value, pa.float64()) for name, value in parameters.items()}
+    batch, failures = selection.columns(rows(), given)
+    values = [None if row in failures else value.as_py() for row, value in enumerate(batch.column(0))]
+    return Outcome(values, batch.schema.field(0).type, failures)
