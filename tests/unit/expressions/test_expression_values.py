@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -275,6 +277,14 @@ def test_every_function_has_a_case() -> None:
         aliases.setdefault(function.bind, []).append(name)
     missing = [names[0] for names in aliases.values() if not any(f"{name}(" in tested for name in names)]
     assert missing == []
+
+
+def test_every_function_is_in_the_guide() -> None:
+    """Under each of its names, and no other."""
+    guide = (Path(__file__).parents[3] / "docs" / "tables.md").read_text()
+    rows = [line for line in guide.splitlines() if line.startswith(("| text |", "| numbers |", "| time |"))]
+    rows += [line for line in guide.splitlines() if line.startswith(("| any |", "| nested |"))]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(FUNCTIONS)
 
 
 @pytest.mark.parametrize(
