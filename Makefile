@@ -105,6 +105,9 @@ bench-autoscaling: setup ## a load that rises fourfold and falls again, under pe
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)
 
+bench-query: setup ## queries over 1M keys beside a running job
+	@$(BIN)/python -m benchmarks.state_query $(ARGS)
+
 bench-large-state: setup ## 3 GiB of text dumped, saved, rescaled and restored, and the memory that takes
 	@$(BIN)/python -m benchmarks.large_state $(ARGS)
 

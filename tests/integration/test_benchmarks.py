@@ -24,6 +24,7 @@ from benchmarks import (
     running,
     soak,
     state_dump,
+    state_query,
     state_growth,
     window_jobs,
     windows,
@@ -42,7 +43,9 @@ from penstock.testing.batch_runner import BatchRunner
 @pytest.fixture
 def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contestants run in the shared session."""
-    contestants_here(spark, monkeypatch, keyed_state, kafka_to_kafka, latency, running, state_dump, windows)
+    contestants_here(
+        spark, monkeypatch, keyed_state, kafka_to_kafka, latency, running, state_dump, state_query, windows
+    )
 
 
 def commands(*pairs: tuple[int, int]) -> Commands:
@@ -231,6 +234,18 @@ def test_state_dump_in_its_small_form(tmp_path: Path, here: None) -> None:
     assert result["batches_during"] > 0
     assert 0 < result["seconds"] < result["process_s"]
     state_dump.show(result)
+
+
+def test_state_query_in_its_small_form(tmp_path: Path, here: None) -> None:
+    """Answers have every room, as of the newest micro-batch (`measure` raises otherwise), beside micro-batches."""
+    sizes = state_query.Sizes(
+        keys=600, batch_rows=200, interval_ms=100, warm_up=1, before=2, queries=1, settings_rows=300
+    )
+    result = json.loads(json.dumps(state_query.measure(sizes, tmp_path)))
+    assert result["ratio"] > 0
+    assert result["batches_before"] >= 2
+    assert all(0 < times["median_s"] <= times["longest_s"] for times in result["queries"].values())
+    state_query.show(result)
 
 
 def test_windows_in_their_small_form(tmp_path: Path, here: None) -> None:

@@ -2,7 +2,7 @@
 
 In: words.
 Out: text or JSON, and an exit code.
-Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, metrics, projects,
+Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, machine, metrics, projects,
     queries, savepoints, scaling, server, snapshots, spark, streams.
 """
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.table import Table
 
-from penstock.cli.job_target import Patience
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
-from penstock.cli.target import Servers, TimeoutOption, asks_server
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout
+from penstock.cli.target import Servers, asks_server
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from penstock.queries.answers import AnswerContent
 
 __all__ = ["query"]
 
@@ -31,38 +29,34 @@ def query(
     ] = 1024,
     seconds: Annotated[float, typer.Option(metavar="N", help="How long the query may take.")] = 30.0,
     rows: Annotated[int, typer.Option(metavar="N", help="How many rows the result may have.")] = 100_000,
-    timeout: TimeoutOption = 600.0,
     output: OutputOption = Output.text,
 ) -> None:
     """Answer a query in SQL over the state of a job, which may be running, or of a dump or savepoint.
 
-    The state of a job is that after its newest micro-batch, of which a dump is made for the query.
+    The state of a job is that after its newest committed micro-batch, which the answer names.
     """
     from penstock.errors import NotThereError
     from penstock.queries.locked_engine import QueryLimits
-    from penstock.queries.snapshot_tables import query_snapshot
+    from penstock.queries.snapshot_tables import answer_from_snapshot
 
     limits = QueryLimits(memory_mb, seconds, rows)
     try:
-        found = query_snapshot(place, sql, limits)
+        content = answer_from_snapshot(place, sql, limits).content()
     except NotThereError:
         if "://" in place:
             raise
-        with tempfile.TemporaryDirectory(prefix="penstock-query-") as folder, servers.job(place) as target:
-            dump = str(Path(folder) / "dump")
-            target.dump(dump, "parquet", None, Patience(timeout))
-            found = query_snapshot(dump, sql, limits)
-    _print(found, output)
+        with servers.job(place) as target:
+            content = target.query(sql, limits)
+    _print(content, output)
 
 
-def _print(found: pa.Table, output: Output) -> None:
-    from penstock.snapshots.table_formats import json_rows
-
-    rows: list[dict[str, Any]] = [row for batch in found.to_batches() for row in json_rows(batch)]
+def _print(content: AnswerContent, output: Output) -> None:
     if output is Output.json:
-        print_json(rows)
+        print_json(msgspec.to_builtins(content))
         return
-    table = Table(*map(escaped, found.column_names))
-    for row in rows:
+    table = Table(*(escaped(column.name) for column in content.columns))
+    for row in content.rows:
         table.add_row(*("" if value is None else escaped(str(value)) for value in row.values()))
     stdout.print(table)
+    count = "1 row" if len(content.rows) == 1 else f"{len(content.rows):,} rows"
+    stderr.print(f"{count} after micro-batch {content.batch}.")

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import QueryError
 
-__all__ = ["QueryLimits", "answer"]
+__all__ = ["QueryLimits", "answer", "check", "quoted"]
 
 _CONFIGURATION: Final = {
     "enable_external_access": "false",
@@ -53,6 +53,29 @@ def answer(
     `tables` are by their internal names. `views` are their SQL over these, by the name in the schema `state`. Raises
     QueryError.
     """
+    with _opened(query, tables, views, limits) as (duckdb, connection):
+        timer = threading.Timer(limits.seconds, connection.interrupt)
+        timer.start()
+        try:
+            return _result(duckdb, connection, query, limits)
+        finally:
+            timer.cancel()
+
+
+def check(query: str, tables: Mapping[str, pa.Table], views: Mapping[str, str], limits: QueryLimits) -> None:
+    """Raise the QueryError of a query that is wrong whatever the rows are, without running it.
+
+    `tables` may be empty; only their columns count.
+    """
+    with _opened(query, tables, views, limits) as (duckdb, connection):
+        _bind(duckdb, connection, query)
+
+
+@contextmanager
+def _opened(
+    query: str, tables: Mapping[str, pa.Table], views: Mapping[str, str], limits: QueryLimits
+) -> Iterator[tuple[Any, Any]]:
+    """Open the engine for a query, which is a single SELECT; yield its module and the connection."""
     duckdb = _duckdb()
     configuration = {**_CONFIGURATION, "memory_limit": f"{limits.memory_mb}MiB"}
     with (
@@ -68,12 +91,7 @@ def answer(
             connection.execute(f"CREATE VIEW state.{quoted(name)} AS {sql}")
         connection.execute("SET lock_configuration = true")
         _check_statement(duckdb, connection, query)
-        timer = threading.Timer(limits.seconds, connection.interrupt)
-        timer.start()
-        try:
-            return _result(duckdb, connection, query, limits)
-        finally:
-            timer.cancel()
+        yield duckdb, connection
 
 
 def quoted(name: str) -> str:
@@ -103,13 +121,18 @@ def _check_statement(duckdb: Any, connection: Any, query: str) -> None:
         )
 
 
-def _result(duckdb: Any, connection: Any, query: str, limits: QueryLimits) -> pa.Table:
+def _bind(duckdb: Any, connection: Any, query: str) -> Any:
+    """Return the relation of a query, which runs when its rows are read; None for a statement without rows."""
     try:
-        relation = connection.sql(query)
+        return connection.sql(query)
     except (duckdb.BinderException, duckdb.CatalogException):
         # The error of a statement has the position, that of a relation has not.
         connection.execute(query)
         raise
+
+
+def _result(duckdb: Any, connection: Any, query: str, limits: QueryLimits) -> pa.Table:
+    relation = _bind(duckdb, connection, query)
     if relation is None:
         return pa.table({})
     reader = relation.to_arrow_reader(_BATCH_ROWS)

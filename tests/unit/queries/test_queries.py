@@ -28,6 +28,7 @@ class Keep(ps.ProcessFunction):
     celsius = ps.ValueState(float)
     times = ps.ValueState(int)
     room = ps.ValueState(str)
+    room_state = ps.ValueState(str)
     seen = ps.ListState(int)
     limit = ps.Setting(int, 3)
 
@@ -40,6 +41,10 @@ class Keep(ps.ProcessFunction):
         return []
 
 
+def one(reading: Any) -> int:
+    return 1
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A savepoint of a job with a key of one field and one of two."""
@@ -47,6 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     readings = job.data_stream("readings", schema="room STRING, number INT")
     readings.key_by("room").process("keep", Keep(), output="room STRING").sink_to("out")
     readings.key_by("room", "number").process("two fields", Keep(), output="room STRING").sink_to("more")
+    readings.key_by(one, key_type=int).process("computed", Keep(), output="room STRING").sink_to("rest")
     run = JobHarness(job, parallelism=2)
     run.send("readings", *({"room": "abc"[number % 3], "number": number} for number in range(9)))
     run.send_command("set", "keep", {"limit": 7})
@@ -63,13 +69,17 @@ def rows(place: str, query: str) -> list[dict[str, Any]]:
 
 
 def test_a_step_is_a_row_for_each_key_with_its_states(place: str) -> None:
-    """Null where a key has no value; a state with the name of the key's column has another."""
-    assert rows(place, "select key, times, celsius, seen, room from state.keep order by key") == [
-        {"key": "a", "times": 3, "celsius": 1.5, "seen": [0, 3, 6], "room": "odd"},
-        {"key": "b", "times": 3, "celsius": 3.5, "seen": [1, 4, 7], "room": "odd"},
-        {"key": "c", "times": 3, "celsius": 2.5, "seen": [2, 5, 8], "room": "odd"},
+    """Null where a key has no value; the key has the name of its field, and a state of that name another."""
+    query = "select room, times, celsius, seen, room_state_state, room_state from state.keep order by room"
+    none = {"times": 3, "room_state_state": "odd", "room_state": None}
+    assert rows(place, query) == [
+        {"room": "a", "celsius": 1.5, "seen": [0, 3, 6], **none},
+        {"room": "b", "celsius": 3.5, "seen": [1, 4, 7], **none},
+        {"room": "c", "celsius": 2.5, "seen": [2, 5, 8], **none},
     ]
-    query = 'select room, sum(times) as times, count(room_state) as n from state."two fields" group by room order by 1'
+    assert rows(place, "select key, times from state.computed") == [{"key": 1, "times": 9}]
+    columns = "room, sum(times) as times, count(room_state_state) as n"
+    query = f'select {columns} from state."two fields" group by room order by 1'
     assert rows(place, query) == [
         {"room": "a", "times": 3, "n": 1},
         {"room": "b", "times": 3, "n": 2},
@@ -133,7 +143,9 @@ def test_an_error_has_its_position(place: str, query: str, sentence: str, line: 
 
 def test_a_query_that_names_nothing_known_is_told_what_there_is(place: str) -> None:
     """The steps with keys, and how single tables are named."""
-    with pytest.raises(QueryError, match=r'Steps with keys are state.keep, state."two fields"'):
+    with pytest.raises(
+        QueryError, match=r'Steps with keys are state.computed, state.keep, state."two fields"'
+    ):
         rows(place, "select * from state.nowhere")
 
 
