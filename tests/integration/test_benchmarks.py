@@ -24,8 +24,8 @@ from benchmarks import (
     running,
     soak,
     state_dump,
-    state_query,
     state_growth,
+    state_query,
     window_jobs,
     windows,
 )

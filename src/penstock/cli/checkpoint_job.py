@@ -204,12 +204,11 @@ class CheckpointJob:
             return next(iter(query.read(session).items), None)
 
     def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
-        """Read the state that the query names, without Spark and with the lowest priority."""
-        from penstock.machine.priority import call_yielding
+        """Read the state that the query names, without Spark."""
         from penstock.queries.job_tables import query_job
 
         self._checkpoint.known_lineage()
-        return call_yielding(lambda: query_job(str(self._folder), sql, limits).content())
+        return query_job(str(self._folder), sql, limits).content()
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:  # noqa: ARG002  # as JobTarget
         """Dump the state to any folder or address."""

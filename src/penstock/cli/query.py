@@ -35,19 +35,25 @@ def query(
 
     The state of a job is that after its newest committed micro-batch, which the answer names.
     """
+    from penstock.machine.priority import call_yielding
+
+    # Also what is loaded for a query gives way to a job on this machine.
+    _print(call_yielding(lambda: _answer(servers, place, sql, (memory_mb, seconds, rows))), output)
+
+
+def _answer(servers: Servers, place: str, sql: str, most: tuple[int, float, int]) -> AnswerContent:
     from penstock.errors import NotThereError
     from penstock.queries.locked_engine import QueryLimits
     from penstock.queries.snapshot_tables import answer_from_snapshot
 
-    limits = QueryLimits(memory_mb, seconds, rows)
+    limits = QueryLimits(*most)
     try:
-        content = answer_from_snapshot(place, sql, limits).content()
+        return answer_from_snapshot(place, sql, limits).content()
     except NotThereError:
         if "://" in place:
             raise
         with servers.job(place) as target:
-            content = target.query(sql, limits)
-    _print(content, output)
+            return target.query(sql, limits)
 
 
 def _print(content: AnswerContent, output: Output) -> None:

@@ -182,7 +182,7 @@ class ServerJob:
         from penstock.queries.answers import AnswerContent
 
         wanted = {"sql": sql, **dataclasses.asdict(limits)}
-        found = self._server.change("POST", f"{self._path}/query", wanted)
+        found = self._server.change("POST", f"{self._path}/state/query", wanted)
         return msgspec.convert(found, AnswerContent)
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from penstock.snapshots.table_formats import json_rows
@@ -13,14 +12,16 @@ from penstock.snapshots.table_formats import json_rows
 __all__ = ["Answer", "AnswerColumn", "AnswerContent"]
 
 
-class AnswerColumn(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class AnswerColumn:
     """A column of an answer, with its Arrow type."""
 
     name: str
     type: str
 
 
-class AnswerContent(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class AnswerContent:
     """An answer as JSON values: rows by name of the column."""
 
     batch: int
