@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-loads: setup ## real time: idle, small, skewed, large and disturbed loads 
 bench-models: setup ## scores of a model in a step beside ONNX Runtime alone
 	@$(BIN)/python -m benchmarks.model_scores
 
+bench-expressions: setup ## where and select beside Python functions and Spark's own expressions
+	@$(BIN)/python -m benchmarks.expressions $(ARGS)
+
 bench-power-loss: setup ## what it costs that all a replay needs is on disk first
 	@$(BIN)/python -m benchmarks.power_loss $(ARGS)
 
@@ -101,6 +104,9 @@ bench-autoscaling: setup ## a load that rises fourfold and falls again, under pe
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)
+
+bench-query: setup ## queries over 1M keys beside a running job
+	@$(BIN)/python -m benchmarks.state_query $(ARGS)
 
 bench-large-state: setup ## 3 GiB of text dumped, saved, rescaled and restored, and the memory that takes
 	@$(BIN)/python -m benchmarks.large_state $(ARGS)

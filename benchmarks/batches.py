@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-__all__ = ["batch_ends", "last_batch"]
+__all__ = ["batch_ends", "last_batch", "times_beside"]
 
 
 def batch_ends(checkpoint: Path) -> list[float]:
@@ -15,6 +18,25 @@ def batch_ends(checkpoint: Path) -> list[float]:
 def last_batch(checkpoint: Path) -> int:
     """Return the number of the last committed micro-batch, -1 if there is none."""
     return max((int(path.name) for path in _commits(checkpoint)), default=-1)
+
+
+def times_beside(
+    batches: Iterable[dict[str, Any]], spans: Sequence[tuple[float, float]]
+) -> tuple[list[int], list[int]]:
+    """Return the ms of the micro-batches that ended before the first span, and of those that ran during any span.
+
+    `batches` are those of a job's account. A span is a start and an end in seconds of the wall clock.
+    """
+    before, during = [], []
+    for batch in batches:
+        began_s = dt.datetime.fromisoformat(batch["began"]).timestamp()
+        taken_ms = batch["ms"]["triggerExecution"]
+        ended_s = began_s + taken_ms / 1_000
+        if ended_s < spans[0][0]:
+            before.append(taken_ms)
+        elif any(began_s < end and ended_s > begin for begin, end in spans):
+            during.append(taken_ms)
+    return before, during
 
 
 def _commits(checkpoint: Path) -> list[Path]:

@@ -10,17 +10,16 @@ each room.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
 
-from benchmarks.batches import last_batch
+from benchmarks.batches import last_batch, times_beside
 from benchmarks.command import option, run_command
 from benchmarks.input_files import write_parts
 from benchmarks.processes import run_module
@@ -29,12 +28,36 @@ from benchmarks.running import RunningJob
 from benchmarks.workload import Rooms
 from penstock.snapshots.snapshot_reader import verify
 
-__all__ = ["Sizes", "measure"]
+__all__ = ["InputSizes", "Sizes", "bindings_of", "measure", "write_input"]
 
 # Different files of readings; each is repeated under other names.
 _PARTS: Final = 50
 # How long the readings last for each dump.
 _LONGEST_S: Final = 180
+
+
+class InputSizes(Protocol):
+    """The size of the input: rooms, and files of readings."""
+
+    @property
+    def keys(self) -> int:
+        """The number of rooms."""
+
+    @property
+    def batch_rows(self) -> int:
+        """The number of readings of a file."""
+
+    @property
+    def settings_rows(self) -> int:
+        """The number of settings of a file."""
+
+    @property
+    def emit_share(self) -> float:
+        """The share of readings that lead to a command."""
+
+    @property
+    def files(self) -> int:
+        """The number of files of readings."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +100,13 @@ class Dump:
     ended_s: float
 
 
-def write_input(folder: Path, sizes: Sizes) -> None:
+def bindings_of(folder: Path) -> dict[str, str]:
+    """Return the bindings of the job for the input in a folder: a file of each stream in each micro-batch."""
+    streams = {name: f"parquet:{folder / name}?max_files_per_batch=1" for name in ("readings", "settings")}
+    return {**streams, "heaters": f"parquet:{folder / 'heaters'}"}
+
+
+def write_input(folder: Path, sizes: InputSizes) -> None:
     """Write settings of all rooms, and enough readings for the whole benchmark."""
     rooms = Rooms(sizes.keys, sizes.emit_share)
     for name in ("readings", "heaters", "parts"):
@@ -112,13 +141,8 @@ def check_dump(place: Path, sizes: Sizes) -> None:
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     """Measure. Raises RuntimeError if a dump differs from the state of the job."""
     write_input(work, sizes)
-    bindings = {
-        "readings": f"parquet:{work / 'readings'}?max_files_per_batch=1",
-        "settings": f"parquet:{work / 'settings'}?max_files_per_batch=1",
-        "heaters": f"parquet:{work / 'heaters'}",
-    }
     options = ["--cores", str(sizes.cores), "--batch-interval-ms", str(sizes.interval_ms)]
-    job = RunningJob(work, bindings, options)
+    job = RunningJob(work, bindings_of(work), options)
     try:
         first = sizes.settings_files + sizes.warm_up
         job.await_true(
@@ -142,15 +166,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def _result(sizes: Sizes, batches: list[dict[str, Any]], dumps: list[Dump]) -> dict[str, Any]:
-    before, during = [], []
-    for batch in batches:
-        began_s = dt.datetime.fromisoformat(batch["began"]).timestamp()
-        taken_ms = batch["ms"]["triggerExecution"]
-        ended_s = began_s + taken_ms / 1_000
-        if ended_s < dumps[0].began_s:
-            before.append(taken_ms)
-        elif any(began_s < dump.ended_s and ended_s > dump.began_s for dump in dumps):
-            during.append(taken_ms)
+    before, during = times_beside(batches, [(dump.began_s, dump.ended_s) for dump in dumps])
     seconds = statistics.median(dump.told["seconds"] for dump in dumps)
     rows = dumps[-1].told["rows"]
     return {

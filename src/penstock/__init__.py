@@ -2,6 +2,7 @@
 
 from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
+from penstock.expressions.columns import Column, call, col, lit, param
 from penstock.launch.job import Job
 from penstock.learning.learner import Learner
 from penstock.learning.quantile import Quantile
@@ -22,6 +23,7 @@ from penstock.operators.functions import (
 )
 from penstock.operators.handlers import on_command
 from penstock.operators.watermarks import INGESTION_TIME
+from penstock.queries.snapshot_tables import query_snapshot
 from penstock.records.message_metadata import (
     MessagePart,
     kafka_header,
@@ -87,6 +89,7 @@ __all__ = [
     "BatchContext",
     "BroadcastState",
     "BroadcastStream",
+    "Column",
     "CommandContext",
     "ConnectedProcessFunction",
     "ConnectedStream",
@@ -157,11 +160,16 @@ __all__ = [
     "WindowContext",
     "WindowFunction",
     "WindowedStream",
+    "call",
+    "col",
     "kafka_header",
     "kafka_key",
     "kafka_offset",
     "kafka_partition",
     "kafka_timestamp",
     "kafka_topic",
+    "lit",
     "on_command",
+    "param",
+    "query_snapshot",
 ]

@@ -115,6 +115,16 @@ class SchemaError(JobDefinitionError):
     """A schema is invalid, or two schemas are incompatible."""
 
 
+class ExpressionError(JobDefinitionError):
+    """An expression cannot be read, or does not fit the records. The message has the position, with a caret."""
+
+
+class QueryError(PenstockError):
+    """A query cannot be answered. If a part of its text is at fault, the message has the position, with a caret."""
+
+    fault = "user"
+
+
 class BindingError(PenstockError):
     """A binding (`-D name=URI`) is missing, malformed or of the wrong kind."""
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks import (
     control,
+    expressions,
     keyed_state,
     latency,
     learned_state,
@@ -24,6 +25,7 @@ from benchmarks import (
     soak,
     state_dump,
     state_growth,
+    state_query,
     window_jobs,
     windows,
 )
@@ -42,7 +44,16 @@ from penstock.testing.batch_runner import BatchRunner
 def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contestants run in the shared session."""
     contestants_here(
-        spark, monkeypatch, keyed_state, kafka_to_kafka, latency, learned_state, running, state_dump, windows
+        spark,
+        monkeypatch,
+        keyed_state,
+        kafka_to_kafka,
+        latency,
+        learned_state,
+        running,
+        state_dump,
+        state_query,
+        windows,
     )
 
 
@@ -199,6 +210,17 @@ def test_state_growth_in_its_small_form(tmp_path: Path, here: None) -> None:
     state_growth.show(result)
 
 
+def test_the_contestants_of_expressions_have_the_same_results(tmp_path: Path) -> None:
+    """What penstock's expressions give is what the Python functions give; Spark's number of results is compared by
+    `measure`, which starts a Spark of its own."""
+    expressions.write_readings(tmp_path / "readings", 2000)
+    (batch,) = expressions.read(tmp_path / "readings", 1500, 5000)
+    for what in ("where", "select"):
+        found, expected = (expressions.APPLIED[what, who](batch)[0] for who in ("penstock", "python"))
+        assert 0 < len(found) <= 1500
+        assert found.batch.to_pylist() == expected.batch.to_pylist()
+
+
 def test_learned_state_in_its_small_form(tmp_path: Path, here: None) -> None:
     """All records are processed (`measure` raises otherwise)."""
     sizes = learned_state.Sizes(
@@ -224,6 +246,18 @@ def test_state_dump_in_its_small_form(tmp_path: Path, here: None) -> None:
     assert result["batches_during"] > 0
     assert 0 < result["seconds"] < result["process_s"]
     state_dump.show(result)
+
+
+def test_state_query_in_its_small_form(tmp_path: Path, here: None) -> None:
+    """Answers have every room, as of the newest micro-batch (`measure` raises otherwise), beside micro-batches."""
+    sizes = state_query.Sizes(
+        keys=300, batch_rows=100, interval_ms=100, warm_up=0, before=1, queries=1, settings_rows=300
+    )
+    result = json.loads(json.dumps(state_query.measure(sizes, tmp_path)))
+    assert result["ratio"] > 0
+    assert result["batches_before"] >= 1
+    assert all(0 < times["median_s"] <= times["longest_s"] for times in result["queries"].values())
+    state_query.show(result)
 
 
 def test_windows_in_their_small_form(tmp_path: Path, here: None) -> None:

@@ -23,10 +23,13 @@ from penstock.errors import StateMismatchError
 from penstock.jobs.job_loader import LoadedJob, load_job
 from penstock.jobs.runner import JobRunner, RunSummary
 from penstock.jobs.settings import RunSettings
+from penstock.queries.job_tables import query_job
+from penstock.queries.snapshot_tables import query_snapshot
 from penstock.savepoints.rescaling import rescale
 from penstock.savepoints.snapshot_capture import Capture, capture
 from penstock.savepoints.state_pages import KeysWanted, key_page
 from penstock.snapshots.differences import diff
+from penstock.snapshots.manifest import Manifest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -143,7 +146,21 @@ def test_a_job_that_is_rescaled_gives_what_it_gives_without(
     ]
     assert captured[0].digest == captured[1].digest
     assert captured[0].key_groups == 128
+    assert_queries_alike((straight, often), str(tmp_path / "dump-1"), captured[1])
     assert not (often.folder / "checkpoint" / "rescaling.json").exists()
+
+
+def assert_queries_alike(jobs: tuple[Runs, ...], dump: str, manifest: Manifest) -> None:
+    """Queries of the state, read without Spark, give what those of the dump give: of each table and each step."""
+    tables = [table for table in manifest.tables if table.kind != "internal"]
+    assert any(table.rows for table in tables)
+    steps = {table.step for table in tables if table.kind == "state"}
+    for name in [*(table.name for table in tables), *sorted(steps)]:
+        query = f'select * from state."{name}" order by all'
+        expected = query_snapshot(dump, query).to_pylist()
+        for runs in jobs:
+            found = query_job(str(runs.checkpoint.folder), query)
+            assert found.rows.to_pylist() == expected, name
 
 
 def test_a_dump_is_the_beginning_of_another_job(spark: SparkSession, tmp_path: Path) -> None:

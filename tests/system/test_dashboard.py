@@ -300,6 +300,7 @@ def check_keys(page: Page) -> None:
     expect(page.locator("pre").filter(has_text="gate-3")).to_contain_text('"people":')
     expect(page.locator("code", has_text="state get")).to_contain_text("--step watch --key gate-3")
     picture(page, "state")
+    check_query(page)
     page.get_by_label("Key", exact=True).fill("attic")
     page.get_by_label("Contains").fill("")
     page.get_by_role("button", name="Find").click()
@@ -311,6 +312,19 @@ def check_keys(page: Page) -> None:
     expect(page.get_by_role("columnheader", name="windows")).to_be_visible(timeout=PATIENCE_MS)
 
 
+def check_query(page: Page) -> None:
+    """A result with its micro-batch, or an error with its position."""
+    page.get_by_label("SQL").fill("SELECT count(*) AS gates_seen FROM state.watch")
+    page.get_by_role("button", name="Run the query").click()
+    told = page.get_by_role("log", name="Result of the query")
+    expect(told).to_contain_text("1 row after micro-batch", timeout=PATIENCE_MS)
+    expect(page.get_by_role("columnheader", name="gates_seen")).to_be_visible()
+    expect(page.locator("code", has_text="penstock query")).to_contain_text("gates_seen")
+    page.get_by_label("SQL").fill("SELECT gates_seen FROM state.watch")
+    page.get_by_role("button", name="Run the query").click()
+    expect(told).to_contain_text("(at line 1, column 8)", timeout=PATIENCE_MS)
+
+
 def test_a_viewer_sees_no_values(place: Turnstiles, visit: Callable[..., Visitor]) -> None:
     """But which states there are; pages with what records hold are not there."""
     page = job_page(place, visit(VIEWER), "/state")
@@ -318,6 +332,7 @@ def test_a_viewer_sees_no_values(place: Turnstiles, visit: Callable[..., Visitor
         "limit", timeout=PATIENCE_MS
     )
     expect(page.get_by_role("button", name="Find")).to_have_count(0)
+    expect(page.get_by_role("button", name="Run the query")).to_have_count(0)
     expect(page.get_by_role("button", name="Dump the state")).to_be_disabled()
     tabs = page.get_by_role("navigation", name="Pages on this job")
     expect(tabs.get_by_role("link", name="Checkpoints")).to_have_count(1)

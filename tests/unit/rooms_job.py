@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from stored_jobs import JobWith, StepWith, StoredJob, captured, job_of
 
 import penstock as ps
+from penstock.checkpoints import committed_state
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_state import STATE_FILE
 from penstock.savepoints import snapshot_capture
@@ -111,7 +113,14 @@ def _read_by(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
         slots = {number for owner, number in stored.stored if owner == node and stored.stored[owner, number]}
         return slots, stored.read(node, reader)
 
+    def stored_slots(place: Path, batch: int, node: str) -> Iterator[tuple[int, Any]]:
+        assert (place, batch) == (folder, newest(folder))
+        for (owner, number), entries in stored.stored.items():
+            if owner == node and entries:
+                yield number, entries
+
     monkeypatch.setattr(snapshot_capture, "read_slots", read_slots)
+    monkeypatch.setattr(committed_state, "stored_slots", stored_slots)
 
 
 def newest(folder: Path) -> int:

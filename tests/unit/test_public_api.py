@@ -77,7 +77,10 @@ def test_examples_in_docstrings_run(name: str) -> None:
 
 
 def test_a_job_is_described_without_spark() -> None:
-    """Importing penstock and describing a job imports no PySpark, so it is quick and runs anywhere."""
+    """Importing penstock and describing a job imports no PySpark, so it is quick and runs anywhere.
+
+    Nor does it import the parser of expressions, unless the job has some.
+    """
     script = """
 import sys
 import penstock as ps
@@ -89,7 +92,7 @@ job = ps.Job("job")
 readings = job.data_stream("readings", schema="id INT")
 readings.filter(bool).key_by("id").process("count", Count(), output="id INT").sink_to("out")
 job.check()
-print(sorted(name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j", "pandas")))
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j", "pandas", "sqlglot")))
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -24,6 +24,7 @@ from penstock.streams.graph import (
     DEAD_LETTERS,
     RECEIPTS,
     EventTimeNode,
+    ExpressionNode,
     Node,
     ProcessNode,
     SinkNode,
@@ -49,7 +50,17 @@ __all__ = [
 GRAPH_FILE: Final = "graph.json"
 
 NodeKind: TypeAlias = Literal[
-    "data stream", "control stream", "map", "filter", "flat_map", "event time", "union", "step", "sink"
+    "data stream",
+    "control stream",
+    "map",
+    "filter",
+    "flat_map",
+    "where",
+    "select",
+    "event time",
+    "union",
+    "step",
+    "sink",
 ]
 
 
@@ -184,6 +195,14 @@ def _node(
             name=node.name,
             records={"": _fields(node.record_type)},
             function=_name_of(node.function),
+        )
+    if isinstance(node, ExpressionNode):
+        return DescribedNode(
+            id=node.id,
+            kind=node.kind,
+            name=node.name,
+            records={"": _fields(node.record_type)},
+            function=node.expression.sql,
         )
     if isinstance(node, EventTimeNode):
         return DescribedNode(

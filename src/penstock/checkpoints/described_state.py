@@ -17,6 +17,7 @@ from penstock.state.group_table import KEY_COLUMN
 from penstock.state.shared import BroadcastState
 from penstock.state.state_spec import StateSpec
 from penstock.state.stored_blocks import RENAMED_FROM
+from penstock.streams.graph import ProcessNode
 
 __all__ = [
     "EXPIRES_AT",
@@ -52,12 +53,16 @@ class DescribedState(msgspec.Struct, frozen=True):
 
 
 class DescribedStep(msgspec.Struct, frozen=True):
-    """A step: the columns of its stored table, its keyed states, and the states that it keeps once for all keys."""
+    """A step: the columns of its stored table, its keyed states, and the states that it keeps once for all keys.
+
+    `key_name` is the field that is the key; "key" if a function computes the key, or if several fields are the key.
+    """
 
     node: str
     stored: Columns
     states: dict[str, DescribedState]
     shared: dict[str, DescribedState]
+    key_name: str = KEY_COLUMN
 
     @property
     def schema(self) -> pa.Schema:
@@ -80,7 +85,7 @@ class JobState(msgspec.Struct, frozen=True):
 
 def describe_state(job: str, plan: JobPlan) -> JobState:
     """Describe the states that a job declares."""
-    steps = {node.step: _step(node.id, plan.core(node)) for node in plan.graph.steps()}
+    steps = {node.step: _step(node, plan.core(node)) for node in plan.graph.steps()}
     return JobState(job, plan.key_groups, steps)
 
 
@@ -90,7 +95,7 @@ def read_described(checkpoint: Path) -> JobState:
     return found
 
 
-def _step(node: str, core: StepCore) -> DescribedStep:
+def _step(node: ProcessNode, core: StepCore) -> DescribedStep:
     key = core.state_schema.field(KEY_COLUMN).with_nullable(nullable=False)
     states = {
         spec.name: DescribedState(
@@ -102,7 +107,7 @@ def _step(node: str, core: StepCore) -> DescribedStep:
         for spec in core.specs
     }
     shared = {name: _shared(state) for name, state in core.shared.items()}
-    return DescribedStep(node, columns_of(core.state_schema), states, shared)
+    return DescribedStep(node.id, columns_of(core.state_schema), states, shared, node.key.field or KEY_COLUMN)
 
 
 def _expiry(spec: StateSpec) -> list[pa.Field]:

@@ -15,7 +15,7 @@ from penstock.checkpoints.spark_state_files import RESTORE, RESTORE_FOLDER, chec
 from penstock.errors import CheckpointMovedError
 from penstock.runtime.cuts import batch_numbers
 
-__all__ = ["Expected", "Found", "inspect"]
+__all__ = ["Expected", "Found", "inspect", "state_versions"]
 
 _NOTHING_DONE: Final = "Delete the file; no micro-batch was begun yet."
 
@@ -68,7 +68,7 @@ def inspect(folder: Path, expected: Expected, *, thorough: bool = False) -> Foun
     state: dict[str, Any] = {}
     for number in commits:
         if number >= oldest:
-            state = _read_commit(folder / "commits" / str(number), is_newest=number == found.committed)
+            state = state_versions(folder / "commits" / str(number), is_newest=number == found.committed)
     for operator, partitions in state.items():
         _check_operator(folder / "state" / operator, found.committed + 1, partitions, thorough=thorough)
     return dataclasses.replace(found, offsets=ends)
@@ -142,7 +142,7 @@ def _read_offsets(path: Path, streams: int) -> tuple[dict[str, Any] | None, ...]
     return ends
 
 
-def _read_commit(path: Path, *, is_newest: bool) -> dict[str, Any]:
+def state_versions(path: Path, *, is_newest: bool) -> dict[str, Any]:
     """Read the ids of the state's versions from a commit, by operator and partition."""
     remedy = RESTORE
     if is_newest:

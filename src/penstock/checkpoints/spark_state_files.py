@@ -14,7 +14,7 @@ import xxhash
 
 from penstock.errors import CheckpointError
 
-__all__ = ["RESTORE", "RESTORE_FOLDER", "check_partition", "damage"]
+__all__ = ["RESTORE", "RESTORE_FOLDER", "ancestors", "blocks", "check_partition", "damage"]
 
 RESTORE: Final = (
     "Restore the file from a copy of the checkpoint, or start from a savepoint or dump with a new checkpoint."
@@ -60,10 +60,10 @@ def check_partition(folder: Path, version: int, unique_id: str, *, thorough: boo
         if fault is not None:
             raise damaged or fault
         if thorough:
-            for _ in _blocks(changelog):
+            for _ in blocks(changelog):
                 pass
         if number - 1 not in descent:
-            before = _ancestors(changelog)
+            before = ancestors(changelog)
             if before is None:
                 return
             descent |= before
@@ -122,9 +122,9 @@ def _tables(listed: dict[str, Any]) -> list[tuple[str, int]]:
     ]
 
 
-def _ancestors(changelog: Path) -> dict[int, str] | None:
+def ancestors(changelog: Path) -> dict[int, str] | None:
     """Return the versions before a changelog's, back to a snapshot, from its beginning; None if they are unknown."""
-    block = next(_blocks(changelog), None)
+    block = next(blocks(changelog), None)
     if block is None:
         return None
     try:
@@ -136,7 +136,7 @@ def _ancestors(changelog: Path) -> dict[int, str] | None:
         raise damage(changelog, f"cannot be read ({e})") from e
 
 
-def _blocks(changelog: Path) -> Iterator[bytes]:
+def blocks(changelog: Path) -> Iterator[bytes]:
     """Yield the checked blocks of a changelog. Raises CheckpointError for the first one that has changed.
 
     Yields none for a file with another compression than Spark's default; Spark itself finds damage in it.

@@ -2,8 +2,8 @@
 
 In: words.
 Out: text or JSON, and an exit code.
-Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, metrics, models,
-    projects, savepoints, scaling, server, snapshots, spark, streams.
+Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, machine, metrics, models,
+    projects, queries, savepoints, scaling, server, snapshots, spark, streams.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock.cli.doctor import doctor
 from penstock.cli.init import init
 from penstock.cli.metrics import register_metrics
 from penstock.cli.models import models_app
+from penstock.cli.query import query
 from penstock.cli.rescale import rescale
 from penstock.cli.run import run
 from penstock.cli.savepoint import savepoint
@@ -40,7 +41,7 @@ app = typer.Typer(
 for command in (init, run, demo, submit):
     app.command()(command)
 register_managed(app)
-for job_command in (savepoint, stop, rescale, advise):
+for job_command in (savepoint, stop, rescale, advise, query):
     app.command()(job_command)
 register_metrics(app)
 app.add_typer(control_app, name="control")

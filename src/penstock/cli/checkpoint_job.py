@@ -38,6 +38,8 @@ from penstock.metrics.job_metrics import measure_job
 from penstock.server.service.metrics_resources import Metrics, metrics_of
 
 if TYPE_CHECKING:
+    from penstock.queries.answers import AnswerContent
+    from penstock.queries.locked_engine import QueryLimits
     from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.policy import ScalingPolicy
     from penstock.snapshots.manifest import Manifest
@@ -200,6 +202,13 @@ class CheckpointJob:
         query = key_query(self._checkpoint, read_described(self._folder), wanted)
         with reading_session() as session:
             return next(iter(query.read(session).items), None)
+
+    def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
+        """Read the state that the query names, without Spark."""
+        from penstock.queries.job_tables import query_job
+
+        self._checkpoint.known_lineage()
+        return query_job(str(self._folder), sql, limits).content()
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:  # noqa: ARG002  # as JobTarget
         """Dump the state to any folder or address."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from penstock.commands.receipt_history import CommandHistory
     from penstock.control.commands import Apply
     from penstock.control.receipts import Receipt
+    from penstock.queries.answers import AnswerContent
+    from penstock.queries.locked_engine import QueryLimits
     from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.advice import Advice
     from penstock.scaling.autoscale_decisions import Decision
@@ -147,6 +149,9 @@ class JobTarget(Protocol):
 
     def delete_savepoint(self, called: str) -> str:
         """Delete a savepoint by its id or place; return what was deleted, for people."""
+
+    def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
+        """Answer a query over the newest committed state."""
 
     def stop(self, to: str | None, patience: Patience, *, savepoint: bool, drain: bool) -> Outcome:
         """Stop the job; `details` has its last `batch`, if it ran, and the `savepoint`."""

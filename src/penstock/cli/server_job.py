@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tempfile
@@ -29,6 +30,8 @@ from penstock.server.service.metrics_resources import Metrics
 
 if TYPE_CHECKING:
     from penstock.client.http import Server
+    from penstock.queries.answers import AnswerContent
+    from penstock.queries.locked_engine import QueryLimits
     from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.policy import ScalingPolicy
 
@@ -173,6 +176,14 @@ class ServerJob:
                 f"The key holds {found.bytes:,} bytes, which is more than a server sends. Use penstock state dump."
             )
         return found
+
+    def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
+        """Let the server answer."""
+        from penstock.queries.answers import AnswerContent
+
+        wanted = {"sql": sql, **dataclasses.asdict(limits)}
+        found = self._server.change("POST", f"{self._path}/state/query", wanted)
+        return msgspec.convert(found, AnswerContent)
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:
         """Let the server dump the state, fetch it into a new folder here, and delete it there.

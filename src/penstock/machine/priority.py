@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-__all__ = ["yield_cores"]
+__all__ = ["call_yielding", "yield_cores"]
+
+_Result = TypeVar("_Result")
 
 # The kernel gives such a thread a tenth of a core that others want as well.
 _NICENESS: Final = 10
+_LOWEST: Final = 19
 
 
 def yield_cores(pid: int) -> None:
@@ -24,3 +30,14 @@ def yield_cores(pid: int) -> None:
             own = int(thread.name)
             # Only root may raise a priority again.
             os.setpriority(os.PRIO_PROCESS, own, max(os.getpriority(os.PRIO_PROCESS, own), _NICENESS))
+
+
+def call_yielding(function: Callable[[], _Result]) -> _Result:
+    """Call a function in a thread with the lowest priority, and return its result."""
+    with concurrent.futures.ThreadPoolExecutor(1, "yielding", _yield_thread) as pool:
+        return pool.submit(function).result()
+
+
+def _yield_thread() -> None:
+    if Path("/proc/self/task").exists():
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)

@@ -2,5 +2,5 @@
 
 In: the user's classes.
 Out: their description, which the engine runs.
-Imports: base, control, errors, records, state, windows.
+Imports: base, control, errors, expressions, records, state, windows.
 """

@@ -72,6 +72,10 @@ class Records:
             origins=None if self.origins is None else self.origins.take(picked),
         )
 
+    def with_batch(self, batch: pa.RecordBatch) -> Records:
+        """Return the same records with other columns, in the same order."""
+        return replace(self, batch=batch)
+
     def dead_letter(self, row: int, reason: str, record_type: RecordType, step: str = "") -> DeadLetter:
         """Return the dead letter of one of the records."""
         return DeadLetter(

@@ -36,6 +36,7 @@ from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
 from penstock.streams.graph import (
+    ExpressionNode,
     Graph,
     Port,
     ProcessNode,
@@ -278,7 +279,9 @@ class JobPlan:
             if isinstance(node, ProcessNode) and node.edges[number].time == EVENT_TIME:
                 return True
             # A transform with a time field sets new event times from it.
-            passes = isinstance(node, UnionNode) or (isinstance(node, TransformNode) and node.time is None)
+            passes = isinstance(node, UnionNode) or (
+                isinstance(node, TransformNode | ExpressionNode) and node.time is None
+            )
             if passes and self.wants_times(Port(node.id)):
                 return True
         return False

@@ -68,10 +68,11 @@ class StreamReader:
             yield from dead_letter_rows(letters, self.plan)
             if len(records):
                 yield from self._router.route(records)
-        watermarks = {} if timing is None else timing.watermarks()
+        # Without a step there is nobody whom a watermark concerns.
+        watermarks = timing.watermarks() if timing is not None and self.plan.graph.steps() else {}
         if watermarks:
             yield from watermark_rows(WatermarkUpdate(self.node.id, watermarks), self.plan.first_key_groups)
-        if timing is not None and ended:
+        if timing is not None and ended and self.plan.graph.steps():
             # They would hold back the watermark for ever.
             update = WatermarkUpdate(self.node.id, ended, idle=True)
             yield from watermark_rows(update, self.plan.first_key_groups)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.errors import StrictModeError
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.event_times import EVENT_TIME, no_time_reason, times_column
+from penstock.operators.expression_transforms import apply_expression
 from penstock.operators.keys import KeySelector
 from penstock.operators.record_blocks import MESSAGE_KEY, OFFSET, ORIGIN, RAW, DeadLetter, Records
 from penstock.operators.transforms import apply_transform
@@ -28,7 +29,15 @@ from penstock.runtime.plan import JobPlan, expires_by_event
 from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_keys, part_of
 from penstock.state.timeline import TIMERS
-from penstock.streams.graph import EventTimeNode, Port, ProcessNode, SinkNode, TransformNode, UnionNode
+from penstock.streams.graph import (
+    EventTimeNode,
+    ExpressionNode,
+    Port,
+    ProcessNode,
+    SinkNode,
+    TransformNode,
+    UnionNode,
+)
 from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
@@ -73,7 +82,7 @@ class Router:
                 routes.append(_ToStep(self._plan, node, number, branch))
             elif isinstance(node, SinkNode):
                 routes.append(_ToSink(self._plan, node, branch))
-            elif isinstance(node, TransformNode):
+            elif isinstance(node, TransformNode | ExpressionNode):
                 routes.append(_Through(self._plan, node, self._follow(Port(node.id), branch)))
             elif isinstance(node, EventTimeNode):
                 routes.append(_Timed(self._plan, node, self._follow(Port(node.id), branch)))
@@ -89,10 +98,13 @@ class Router:
 
 
 class _Through:
-    """A route through a stateless function."""
+    """A route through a stateless function or an expression."""
 
     def __init__(
-        self, plan: JobPlan, node: TransformNode, onwards: list[Callable[[Records], Iterator[PackedRow]]]
+        self,
+        plan: JobPlan,
+        node: TransformNode | ExpressionNode,
+        onwards: list[Callable[[Records], Iterator[PackedRow]]],
     ) -> None:
         self._plan = plan
         self._node = node
@@ -104,9 +116,12 @@ class _Through:
         if self._begins_times:
             assert node.time is not None
             records = replace(records, times=times_column(records.batch.column(node.time)))
-        result, letters = apply_transform(
-            node.kind, node.function, records, node.input_type, node.record_type, node.id
-        )
+        if isinstance(node, ExpressionNode):
+            result, letters = apply_expression(node.expression, records, node.input_type, node.id)
+        else:
+            result, letters = apply_transform(
+                node.kind, node.function, records, node.input_type, node.record_type, node.id
+            )
         yield from dead_letter_rows(letters, self._plan)
         for route in self._onwards:
             if len(result):

@@ -14,7 +14,7 @@ from penstock.runtime.packed_rows import WAKE, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
 from penstock.state.stored_blocks import Content, Entries
 
-__all__ = ["SeedEntries", "SlotReader", "read_seed", "seed_folder", "take_over", "wake_slots"]
+__all__ = ["SeedEntries", "SlotReader", "read_seed", "seed_folder", "seed_slots", "take_over", "wake_slots"]
 
 
 SlotReader: TypeAlias = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
@@ -97,12 +97,21 @@ def read_seed(
 
     `first_key_groups` selects the slots: it has the first key group of each by partition number.
     """
-    found: list[bytes] = []
+    return [
+        body
+        for number, entries in seed_slots(seed, node, first_key_groups)
+        for body in reader(number, entries)
+    ]
+
+
+def seed_slots(
+    seed: Path, node: str, first_key_groups: Mapping[int, int]
+) -> Iterator[tuple[int, Mapping[str, Content]]]:
+    """Yield the slots of a step in a seed by partition number, with their stored entries."""
     for number, group in first_key_groups.items():
         entries = _Stored(SeedEntries(seed_folder(seed, node, group)))
         if entries:
-            found += reader(number, entries)
-    return found
+            yield number, entries
 
 
 def wake_slots(

@@ -35,6 +35,8 @@ __all__ = [
     "StepReader",
     "assemble",
     "shared_name",
+    "shared_rows",
+    "slot_header",
     "table_name",
 ]
 
@@ -108,6 +110,11 @@ class _Task:
             yield msgspec.msgpack.encode(_Result(header=header.dump()))
             for number in range(header.held_parts):
                 yield msgspec.msgpack.encode(_Result(held=bytes(entries[held_name(number)])))
+
+
+def slot_header(step: DescribedStep, entries: Mapping[str, Content]) -> Header:
+    """Return what a slot keeps once for its step."""
+    return header_of(SlotTables(step.schema, FrozenEntries(entries), only=_NOTHING))
 
 
 def _write_run(run: dict[int, GroupTable], tables: Sequence[tuple[TableInfo, Parts]]) -> list[PartEntry]:
@@ -191,10 +198,10 @@ def _shared_tables(
         info = TableInfo(
             shared_name(name, state), name, "shared", schema, None if "key" in schema.names else ()
         )
-        yield info, [_rows_of(state, described, found)]
+        yield info, [shared_rows(state, described, found)]
 
 
-def _rows_of(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+def shared_rows(name: str, state: DescribedState, found: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
     """Return the rows of a shared state as it is declared now. The slot may still have the old declaration."""
     schema = state.schema
     rows = found.get(name)

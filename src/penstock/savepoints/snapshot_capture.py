@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.committed_state import committed_batch
 from penstock.checkpoints.described_state import read_described
 from penstock.errors import AlreadyThereError, CheckpointError
 from penstock.runtime.cuts import batch_numbers, read_offsets
@@ -28,7 +29,6 @@ __all__ = [
     "Capture",
     "capture",
     "check_committed",
-    "committed_batch",
     "positions_of",
     "read_step",
 ]
@@ -109,26 +109,6 @@ def _capture_batch(
 def check_committed(checkpoint: Checkpoint, batch: int | None) -> None:
     """Raise CheckpointError unless the micro-batch, or any with None, can be captured. Needs no Spark."""
     committed_batch(checkpoint, checkpoint.known_lineage(), batch)
-
-
-def committed_batch(checkpoint: Checkpoint, lineage: Lineage, wanted: int | None) -> int:
-    """Return the micro-batch to capture, by the job's own number. Raises CheckpointError if it is not kept."""
-    numbers = [lineage.first_batch + n for n in batch_numbers(checkpoint.spark_folder / "commits")]
-    if not numbers and lineage.origin.has_state and wanted in (None, lineage.first_batch - 1):
-        return lineage.first_batch - 1
-    if not numbers:
-        raise CheckpointError(
-            f"The job in {checkpoint.folder} has committed no micro-batch yet, so there is no state to capture. Let it "
-            "process something first."
-        )
-    if wanted is None:
-        return numbers[-1]
-    if wanted not in numbers:
-        raise CheckpointError(
-            f"The checkpoint {checkpoint.folder} does not keep the state after micro-batch {wanted}; it keeps "
-            f"{numbers[0]} to {numbers[-1]}."
-        )
-    return wanted
 
 
 def positions_of(checkpoint: Checkpoint, lineage: Lineage, number: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.committed_state import committed_batch
 from penstock.checkpoints.described_state import DescribedStep, JobState
 from penstock.errors import CheckpointError, UnknownIdError
 from penstock.snapshots.text_columns import json_texts
@@ -115,7 +116,8 @@ class KeyQuery:
 
     def read(self, session: SparkSession) -> KeyPage:
         """Read the keys. Raises CheckpointError when the micro-batch is no longer kept."""
-        from penstock.savepoints.snapshot_capture import committed_batch, read_step
+        # This import loads PySpark, which callers that only name types need not wait for.
+        from penstock.savepoints.snapshot_capture import read_step
 
         wanted, number = self.reader.wanted, self.number
         read = functools.partial(read_step, session, self.checkpoint, node=self.node, reader=self.reader)
@@ -140,9 +142,6 @@ class KeyQuery:
 
 def key_query(checkpoint: Checkpoint, state: JobState, wanted: KeysWanted) -> KeyQuery:
     """Check which keys are wanted, without Spark. Raises UnknownIdError, CheckpointError."""
-    # This import loads PySpark, which callers that only name types need not wait for.
-    from penstock.savepoints.snapshot_capture import committed_batch
-
     step = find_step(state, wanted.step)
     lineage = checkpoint.known_lineage()
     reader = _reader(step, state.key_groups, wanted)

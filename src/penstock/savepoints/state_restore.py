@@ -200,12 +200,13 @@ class _Seeding:
         header = Header.of(contents[0]) if contents else Header()
         settings: dict[str, pa.RecordBatch] = {}
         mappings: dict[str, pa.RecordBatch] = {}
-        for name, state in self.step.shared.items():
+        for name in self.step.shared:
             stored = self.taken.get(name)
             batches = [] if stored is None else list(self._read_table(shared_name(self.name, stored)))
             if batches:
                 rows = pa.concat_batches(batches)
-                (settings if state.kind == "Setting" else mappings)[name] = rows
+                # Kinds of settings, such as a window's parameter, have names of their own.
+                (mappings if "key" in rows.schema.names else settings)[name] = rows
         return msgspec.structs.replace(header, shared=shared_of(settings, mappings))
 
     def _union_states(self) -> dict[str, pa.DataType]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
 from penstock.runtime.gathered_entries import GatheredEntries
 from penstock.runtime.seed import SlotReader
+from penstock.runtime.state_operators import operator_of
 from penstock.spark.lazy_pickle import Sealed
 
 __all__ = ["read_slots"]
@@ -44,7 +44,7 @@ def read_slots(
     """
     # The state store needs the session's manager of queries, which is made when it is first used.
     assert session.streams is not None
-    operator = _operator_of(folder, node)
+    operator = operator_of(folder, node)
     with _set(session, _LEAN):
         source = session.read.format("statestore").option("operatorId", operator)
         try:
@@ -112,18 +112,3 @@ def _each_slot(reader: SlotReader) -> Callable[[Iterable[pa.RecordBatch]], Itera
             yield pa.RecordBatch.from_arrays(columns, ["slot", "body"])
 
     return each_slot
-
-
-def _operator_of(folder: Path, node: str) -> int:
-    """Return the number of Spark's stateful operator that stores the state of a step."""
-    for place in sorted((folder / "state").glob("[0-9]*")):
-        for path in sorted((place / "_metadata").rglob("*")):
-            if not path.is_file() or path.name.startswith("."):
-                continue
-            lines = path.read_text(errors="replace").splitlines()
-            properties = json.loads(lines[-1]).get("operatorPropertiesJson") if len(lines) > 1 else None
-            if properties and any(
-                found.get("stateName") == node for found in json.loads(properties).get("stateVariables", [])
-            ):
-                return int(place.name)
-    raise CheckpointError(f"{folder} has no state of the step {node!r}. Has the job run a micro-batch yet?")

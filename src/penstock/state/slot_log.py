@@ -24,6 +24,7 @@ __all__ = [
     "needed_bytes",
     "pack",
     "piece_name",
+    "piece_rows",
     "pieces_of",
     "rows_bytes",
     "stored_piece",
@@ -209,13 +210,22 @@ def unpack(stored: Content, schema: pa.Schema, only: frozenset[int] | None = Non
 
 def _parts(stored: Content) -> Iterator[_Part]:
     """Yield the parts of a piece as they are stored. Raises StateError when it cannot be read."""
+    batch, layout = piece_rows(stored)
+    start = 0
+    for group, whole, count in layout:
+        yield _Part(group, whole, batch.slice(start, count))
+        start += count
+
+
+def piece_rows(stored: Content) -> tuple[pa.RecordBatch, list[tuple[int, bool, int]]]:
+    """Return the rows of a piece as they are stored, and its parts: key group, whether it is whole, number of rows.
+
+    Raises StateError when the piece cannot be read.
+    """
     with _raise_state_errors():
         reader = pa.ipc.open_stream(stored)
         batch = reader.read_next_batch()
         layout = msgspec.msgpack.decode(
             reader.schema.metadata[b"penstock.groups"], type=list[tuple[int, bool, int]]
         )
-    start = 0
-    for group, whole, count in layout:
-        yield _Part(group, whole, batch.slice(start, count))
-        start += count
+    return batch, layout

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from penstock.control.commands import COMMANDS
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.expressions.expression import Condition, Selection
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
 from penstock.records.message_metadata import Metadata, body_type
@@ -24,6 +25,7 @@ __all__ = [
     "STARTS",
     "Edge",
     "EventTimeNode",
+    "ExpressionNode",
     "Graph",
     "Node",
     "Port",
@@ -145,6 +147,20 @@ class TransformNode:
 
 
 @dataclass(frozen=True)
+class ExpressionNode:
+    """A condition or selection on the columns of records. `time` is as in `TransformNode`."""
+
+    id: str
+    name: str
+    kind: Literal["where", "select"]
+    expression: Condition | Selection
+    upstream: Port
+    input_type: RecordType
+    record_type: RecordType
+    time: str | None = None
+
+
+@dataclass(frozen=True)
 class EventTimeNode:
     """A new event time of records: downstream it is in the field `time`. If that is null, they are dead letters."""
 
@@ -163,7 +179,7 @@ class UnionNode:
     upstreams: tuple[Port, ...]
 
 
-StatelessNode = TransformNode | EventTimeNode | UnionNode
+StatelessNode = TransformNode | ExpressionNode | EventTimeNode | UnionNode
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from penstock.streams.described_stream import DescribedStream
 from penstock.streams.function_types import RecordT
 from penstock.streams.graph import (
     EventTimeNode,
+    ExpressionNode,
     Graph,
     Port,
     SourceNode,
@@ -271,7 +272,7 @@ class JobDescription:
                 raise JobDefinitionError(
                     f"Nothing reads the stream {node.name!r} of the job {self.name!r}. Use it, or remove it."
                 )
-            if isinstance(node, TransformNode):
+            if isinstance(node, TransformNode | ExpressionNode):
                 raise JobDefinitionError(
                     f"Nothing reads the result of the {node.kind} {node.name!r} of the job {self.name!r}. A stream is "
                     f"not changed in place: continue with the stream that {node.kind} returns."

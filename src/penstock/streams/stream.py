@@ -11,6 +11,8 @@ from penstock.operators.keys import KeySelector, key_selector, place_selector
 from penstock.state.folded_states import AggregateFunction
 from penstock.streams import step_nodes
 from penstock.streams.described_stream import DescribedStream, KeyedInput, StepInput
+from penstock.streams.expression_methods import ExpressionMethods
+from penstock.streams.expression_nodes import selected_key
 from penstock.streams.function_types import (
     AggregateT,
     ConnectedRecordFunction,
@@ -23,12 +25,9 @@ from penstock.streams.function_types import (
 from penstock.streams.graph import SinkNode, check_name
 from penstock.streams.origin import protobuf_source
 from penstock.streams.stateless_nodes import add_event_time, add_transform, add_union
-from penstock.streams.step_validation import check_number
 from penstock.streams.stream_validation import check_connections
-from penstock.streams.window_options import WindowOptions
+from penstock.streams.window_aggregates import WindowAggregates
 from penstock.windows.assigners import WindowAssigner
-from penstock.windows.distinct_counts import DEFAULT_ACCURACY
-from penstock.windows.field_aggregates import FieldAggregate, FieldStatistics, RecordCount
 from penstock.windows.window_functions import Aggregated, AllRecords, Reduced, WindowContents, WindowFunction
 
 __all__ = [
@@ -41,7 +40,9 @@ __all__ = [
 ]
 
 
-class DataStream(DescribedStream, Generic[RecordT]):
+class DataStream(
+    DescribedStream, ExpressionMethods["DataStream[RecordT]", "DataStream[Any]"], Generic[RecordT]
+):
     """A stream of records of one type, `DataStream[Reading]`.
 
     A type checker reports functions that take other records, and wrong uses of their results.
@@ -156,6 +157,14 @@ class DataStream(DescribedStream, Generic[RecordT]):
         """Connect this stream, which has no key, with any number of broadcast control streams."""
         return self._keyed_by_place().connect(*controls)
 
+    def _data(self) -> StepInput:
+        return self._keyed_by_place()
+
+    def _unchanged(self, described: DescribedStream) -> DataStream[RecordT]:
+        return DataStream(described)
+
+    _selected = _unchanged
+
     def _keyed_by_place(self) -> KeyedStream[None, RecordT]:
         self.check_port()
         return KeyedStream(self, place_selector(self.record_type))
@@ -209,11 +218,24 @@ class BroadcastStream(StepInput, Generic[RecordT]):
         super().__init__(stream, None)
 
 
-class KeyedStream(KeyedInput, Generic[KeyT, RecordT]):
+class KeyedStream(
+    KeyedInput,
+    ExpressionMethods["KeyedStream[KeyT, RecordT]", "KeyedStream[KeyT, Any]"],
+    Generic[KeyT, RecordT],
+):
     """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, a key taken from fields is `Any`."""
 
     def __init__(self, stream: DataStream[RecordT], key: KeySelector) -> None:
         super().__init__(stream, key)
+
+    def _data(self) -> StepInput:
+        return self
+
+    def _unchanged(self, described: DescribedStream) -> KeyedStream[KeyT, RecordT]:
+        return KeyedStream(DataStream(described), self.key)
+
+    def _selected(self, described: DescribedStream) -> KeyedStream[KeyT, Any]:
+        return KeyedStream(DataStream(described), selected_key(self.key, described))
 
     def connect(
         self, *controls: KeyedStream[KeyT, Any] | BroadcastStream[Any]
@@ -333,7 +355,7 @@ class ConnectedStream(Generic[KeyT, RecordT]):
         return ProcessedStream(step_nodes.add_process(step, checked, [*controls, self._data], output))
 
 
-class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
+class WindowedStream(WindowAggregates["ProcessedStream[Any]"], Generic[KeyT, RecordT]):
     """The records of each key in windows. Set when windows fire and what they drop, then how to process their records.
 
     `trigger`, `evictor` and `allowed_lateness` return a new windowed stream; the other methods add a step. The step has
@@ -346,8 +368,7 @@ class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
     """
 
     def __init__(self, keyed: KeyedStream[KeyT, RecordT], assigner: WindowAssigner) -> None:
-        super().__init__(assigner)
-        self._keyed = keyed
+        super().__init__(assigner, keyed)
 
     @overload
     def reduce(
@@ -420,55 +441,6 @@ class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
         """
         return self._step(step, Aggregated(function, window_function), output)
 
-    def count(self, step: str) -> ProcessedStream[Any]:
-        """Count the records of each window. Emits the key fields, `window_start`, `window_end` and `value`, an integer.
-
-        Like `sum`, `min`, `max` and `mean`, it is vectorised if possible: with tumbling, sliding or cumulative windows
-        that have their default trigger and no evictor. The others aggregate a field: they ignore null values, `value`
-        is a double, and the step's setting `aggregate` switches between count, sum, min, max and mean while the job
-        runs.
-        """
-        return self._step(step, Aggregated(RecordCount()), None)
-
-    def sum(self, step: str, field: str) -> ProcessedStream[Any]:
-        """Sum a numeric field in each window; see `count`."""
-        return self._aggregate(step, "sum", field)
-
-    def min(self, step: str, field: str) -> ProcessedStream[Any]:
-        """Emit the smallest value of a numeric field in each window; see `count`."""
-        return self._aggregate(step, "min", field)
-
-    def max(self, step: str, field: str) -> ProcessedStream[Any]:
-        """Emit the largest value of a numeric field in each window; see `count`."""
-        return self._aggregate(step, "max", field)
-
-    def mean(self, step: str, field: str) -> ProcessedStream[Any]:
-        """Emit the mean of a numeric field in each window; see `count`."""
-        return self._aggregate(step, "mean", field)
-
-    def statistics(self, step: str, field: str) -> ProcessedStream[Any]:
-        """Emit the fields `count`, `sum`, `min`, `max` and `mean` of a numeric field in each window; see `count`."""
-        check_number(step, "statistics", self._keyed.stream.record_type, field)
-        return self._step(step, Aggregated(FieldStatistics(field)), None)
-
-    def approx_count_distinct(
-        self, step: str, field: str, *, accuracy: float = DEFAULT_ACCURACY
-    ) -> ProcessedStream[Any]:
-        """Count the distinct values of a field in each window, approximately.
-
-        Emits the fields of the key, `window_start`, `window_end` and `distinct`, an integer. The field holds integers,
-        floating-point numbers, text, bytes, booleans, dates or timestamps; null values are not counted. `accuracy` is
-        the relative standard error, 0.005 to 0.25: two in three windows are off by less than it, 19 in 20 by less than
-        twice it. Up to 1 / accuracy**2 values the count is exact, and a window keeps 8 bytes per value: at most 9 KB
-        at 0.03. It is vectorised where `count` is. The step's setting `accuracy` changes it while the job runs.
-        """
-        aggregate = step_nodes.distinct_count(step, self._keyed.stream, field, accuracy)
-        return self._step(step, Aggregated(aggregate), None)
-
-    def _aggregate(self, step: str, aggregate: str, field: str) -> ProcessedStream[Any]:
-        check_number(step, aggregate, self._keyed.stream.record_type, field)
-        return self._step(step, Aggregated(FieldAggregate(aggregate, field)), None)
-
     @overload
     def process(
         self, step: str, function: WindowRecordFunction[KeyT, RecordT, ResultT]
@@ -488,7 +460,7 @@ class WindowedStream(WindowOptions, Generic[KeyT, RecordT]):
         return self._step(step, AllRecords(cast("WindowFunction", function)), output)
 
     def _step(self, step: str, contents: WindowContents, output: Any) -> ProcessedStream[Any]:
-        described = step_nodes.add_windows(step, self._keyed, contents, self.options, output)
+        described = step_nodes.add_windows(step, self.keyed, contents, self.options, output)
         return ProcessedStream(described)
 
 

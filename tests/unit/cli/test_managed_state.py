@@ -13,11 +13,14 @@ from asked_by_words import penstock, refused
 from rooms_job import snapshot
 from served_rest import ServedRest
 
-from penstock.errors import ExternalSystemError
+from penstock.errors import ExternalSystemError, QueryError
+from penstock.queries.answers import AnswerColumn, AnswerContent
 from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
 from penstock.server.manager import operations
 from penstock.server.manager.operations import OperationWorker
+from penstock.server.service.query_client import QueryClient
+from penstock.server.service.query_process import QueryWanted
 from penstock.server.service.state_reader import Question
 from penstock.server.service.state_reader_client import StateReader
 from penstock.snapshots.snapshot_reader import verify
@@ -96,6 +99,31 @@ def test_a_key_is_shown(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> N
     large = penstock(place, *words, 6)
     assert (large.exit_code, "5,000,000 bytes" in large.stderr) == (2, True)
     refused(penstock(place, *words, 5, role=Role.VIEWER), "needs the role operator")
+
+
+def test_a_query_is_answered_by_the_server(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its limits; an error of the query is shown with its position."""
+    asked: list[QueryWanted] = []
+
+    def ask(self: QueryClient, wanted: QueryWanted) -> AnswerContent:
+        asked.append(wanted)
+        if "wrong" in wanted.sql:
+            raise QueryError("There is no wrong. (at line 1, column 8)")
+        return AnswerContent(7, (AnswerColumn("n", "int64"),), [{"n": 3}])
+
+    monkeypatch.setattr(QueryClient, "ask", ask)
+    job_id = place.submit()
+    place.begin(job_id)
+    found = penstock(place, "query", job_id, "select 3 as n", "--rows=5", "-ojson")
+    assert json.loads(found.stdout) == {
+        "batch": 7,
+        "columns": [{"name": "n", "type": "int64"}],
+        "rows": [{"n": 3}],
+    }
+    assert (asked[0].sql, asked[0].rows, asked[0].memory_mb) == ("select 3 as n", 5, 1024)
+    wrong = penstock(place, "query", job_id, "select wrong")
+    assert (wrong.exit_code, "(at line 1, column 8)" in wrong.stderr) == (2, True)
+    refused(penstock(place, "query", job_id, "select 1", role=Role.VIEWER), "needs the role operator")
 
 
 def test_a_savepoint_is_deleted(place: ServedRest) -> None:

@@ -398,3 +398,26 @@ def test_distributions_are_drawn(tmp_path: Path) -> None:
     panels = ET.fromstring(picture.read_text()).findall(".//{*}g")
     assert any("step 0/limit: value" in (panel.findtext("{*}title") or "") for panel in panels)
     assert all(len(panel.findall("{*}path")) == 2 for panel in panels)
+
+
+def test_a_query_reads_a_job_or_a_dump(rooms: Rooms, tmp_path: Path) -> None:
+    """The state of a job after its newest micro-batch, and a snapshot by its place; errors are sentences."""
+    query = 'select count(*) as rooms, min("limit") is null as none from state."step 0"'
+    found = penstock("query", rooms.folder, query, "-ojson")
+    assert found.exit_code == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert (answer["batch"], answer["rows"]) == (2, [{"rooms": 10, "none": False}])
+    assert answer["columns"] == [{"name": "rooms", "type": "int64"}, {"name": "none", "type": "bool"}]
+    penstock("state", "dump", rooms.folder, f"--to={tmp_path / 'd'}", "--format=parquet")
+    same = json.loads(penstock("query", tmp_path / "d", query, "-ojson").stdout)
+    assert same["rows"] == answer["rows"]
+    shown = penstock("query", tmp_path / "d", query)
+    assert "rooms" in shown.stdout
+    assert "10" in shown.stdout
+    assert "1 row after micro-batch" in shown.stderr
+    wrong = penstock("query", rooms.folder, 'select nothing from state."step 0"')
+    assert wrong.exit_code == 2
+    assert "(at line 1, column 8)" in wrong.stderr
+    limited = penstock("query", tmp_path / "d", 'select * from state."step 0"', "--rows=3")
+    assert (limited.exit_code, limited.stdout) == (2, "")
+    assert "more than 3 rows" in limited.stderr

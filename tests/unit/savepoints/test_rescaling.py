@@ -31,6 +31,7 @@ from penstock.savepoints.rescaling import finish_rescaling, rescale
 from penstock.savepoints.snapshot_capture import Capture, capture
 from penstock.savepoints.state_restore import Snapshot, write_seed
 from penstock.state.slot_tables import SlotTables
+from penstock.testing import JobHarness
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.memory_entries import MemoryEntries
 
@@ -288,3 +289,23 @@ def test_all_slots_of_a_seed_together_hold_what_the_snapshot_does(tmp_path: Path
 
     read_from(tmp_path / "seed", state, 3)(state.steps["step 0"].node, keys_of)
     assert found == {key: key * 2 for key in KEYS}
+
+
+def test_a_parameter_of_windows_that_a_command_has_set_stays() -> None:
+    """It is kept as a setting of the step, also after a savepoint."""
+    job = ps.Job("sums", key_groups=8)
+    visits = job.data_stream(
+        "visits",
+        schema="user STRING, at BIGINT, number INT",
+        event_time="at",
+        watermarks=ps.Watermarks.bounded("1s"),
+    )
+    visits.key_by("user").window(ps.TumblingWindows("10s")).sum("sums", "number").sink_to("out")
+    run = JobHarness(job, parallelism=2)
+    run.send_command("set", "sums", {"aggregate": "max"})
+    run.run_batch()
+    run.rescale(1)
+    run.send("visits", *({"user": "ann", "at": 1000 * number, "number": number} for number in range(20)))
+    run.run_batch()
+    run.finish()
+    assert [one.value for one in run.output("out")] == [9.0, 19.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import sqlite3
 import sys
 import time
@@ -12,7 +13,8 @@ import zipfile
 import msgspec
 import pytest
 from rest_support import RestPlace
-from rooms_job import snapshot
+from rooms_job import snapshot, stored_rooms
+from spark_partitions import commit_versions, describe_operator
 
 from penstock.commands.command_catalog import CONTROL_FILE, CommandCatalog, StepEntry
 from penstock.errors import ExternalSystemError
@@ -95,6 +97,30 @@ def test_keys_are_asked_for(place: RestPlace, monkeypatch: pytest.MonkeyPatch) -
     busy = place.ask("GET", f"{path}&contains=x")
     assert (busy.status_code, busy.headers["Retry-After"]) == (503, "5")
     assert place.ask("GET", path, Role.VIEWER).status_code == 403
+
+
+def test_a_query_is_answered_by_a_process(place: RestPlace) -> None:
+    """With the micro-batch; a wrong query has its position. Only those who may see what records hold may ask."""
+    job_id = committed(place)
+    folder = place.service.checkpoint(job_id)
+    entries = next(entries for (_, number), entries in stored_rooms().stored.items() if number == 0)
+    describe_operator(folder, "step/step 0")
+    shutil.rmtree(folder / "commits")
+    commit_versions(folder, "step/step 0", [[entries], [{}]], 1)
+    path = f"/v1/jobs/{job_id}/state/query"
+    query = 'select count(*) > 0 as some, max("limit" - key_0) >= 0 as right from state."step 0"'
+    answer = place.ask("POST", path, Role.OPERATOR, json={"sql": query})
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {
+        "batch": 0,
+        "columns": [{"name": "some", "type": "bool"}, {"name": "right", "type": "bool"}],
+        "rows": [{"some": True, "right": True}],
+    }
+    wrong = place.ask("POST", path, json={"sql": "select nothing from state.nowhere"})
+    assert (wrong.status_code, "(at line 1, column 21)" in wrong.json()["detail"]) == (400, True)
+    assert place.ask("POST", path, json={"sql": query, "rows": 0}).status_code == 422
+    assert place.ask("POST", path, Role.VIEWER, json={"sql": query}).status_code == 403
+    assert place.ask("POST", "/v1/jobs/none/state/query", json={"sql": query}).status_code == 404
 
 
 def test_what_is_said_wrongly_needs_no_process(place: RestPlace) -> None:

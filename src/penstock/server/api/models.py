@@ -163,6 +163,17 @@ class CommandReceipts(ResponseModel):
     receipts: list[dict[str, Any]]
 
 
+class QueryRequest(RequestModel):
+    """A query over the state of a job, and what it may take."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sql": "SELECT count(*) FROM state.rooms"}]})
+
+    sql: Annotated[str, Field(min_length=1, max_length=16384, description="A SELECT over `state.STEP`.")]
+    memory_mb: Annotated[int, Field(strict=True, ge=1, le=1024, description="Memory, in MiB.")] = 1024
+    seconds: Annotated[float, Field(gt=0, le=60, description="How long the query may take.")] = 30.0
+    rows: Annotated[int, Field(strict=True, ge=1, le=100_000, description="Rows of the result.")] = 10_000
+
+
 class DumpRequest(RequestModel):
     """The format and micro-batch of a dump of the state."""
 

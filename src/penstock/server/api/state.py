@@ -8,11 +8,13 @@ from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
 from penstock.commands.listed_models import ListedModel
+from penstock.queries.answers import AnswerContent
+from penstock.queries.locked_engine import QueryLimits
 from penstock.savepoints.state_pages import KeyPage, KeysWanted
 from penstock.server.api.access import Role
 from penstock.server.api.changes import Change
 from penstock.server.api.context import Reader, Service
-from penstock.server.api.models import DumpRequest, Page
+from penstock.server.api.models import DumpRequest, Page, QueryRequest
 from penstock.server.api.routes import LARGEST, After, Asker, JobId, Limit, needs, new_router
 from penstock.server.service.job_resources import ID_PATTERN, Operation
 from penstock.server.service.service import Dump
@@ -85,6 +87,18 @@ def list_keys(
     """
     wanted = KeysWanted(step=step, key=key, contains=contains, limit=limit, after=after, batch=batch)
     return reader.keys(job_id, wanted)
+
+
+@router.post(
+    "/jobs/{job_id}/state/query", summary="Query the state of a job", openapi_extra=needs(Role.OPERATOR)
+)
+def query_state(job_id: JobId, request: QueryRequest, reader: Reader) -> AnswerContent:
+    """Answer a query in SQL over the state after the newest committed micro-batch, which changes nothing.
+
+    A process of its own, with the lowest priority, answers one query after the other. If others take too long, the
+    response is 503; then retry. An error in the query is 400, with the position.
+    """
+    return reader.query(job_id, request.sql, QueryLimits(request.memory_mb, request.seconds, request.rows))
 
 
 @router.post(

@@ -121,6 +121,11 @@ def show_key(job_id: str, step: str, key: str) -> str:
     return _command("state", "get", job_id, step=step, key=key)
 
 
+def query_state(job_id: str, sql: str) -> str:
+    """Query the state of a job."""
+    return _command("query", job_id, sql)
+
+
 def dump_state(job_id: str, form: str) -> str:
     """Dump the state of a job."""
     return _command("state", "dump", job_id, to="FOLDER", format=form)

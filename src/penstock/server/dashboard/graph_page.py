@@ -30,6 +30,8 @@ _ICONS: Final = {
     "map": "functions",
     "filter": "filter_alt",
     "flat_map": "functions",
+    "where": "filter_alt",
+    "select": "view_column",
     "event time": "schedule",
 }
 _HIGH_SKEW: Final = 2.0

@@ -15,6 +15,7 @@ from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.display_texts import amount, clock_time
 from penstock.server.dashboard.page_session import JobVisit
+from penstock.server.dashboard.query_panel import QueryPanel
 from penstock.server.dashboard.registry import job_tab
 from penstock.server.service.service import Dump
 from penstock.server.service.view_resources import StateStep
@@ -56,6 +57,8 @@ def state(visit: JobVisit) -> None:
     browser = _Keys(visit) if visit.may(Role.OPERATOR) else None
     if browser is None:
         components.empty("lock", "Values of states need the role operator.")
+    else:
+        QueryPanel(visit)
 
     _Dumps(visit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ from penstock.jobs.dead_letters import newest_letters
 from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics, read_batch_metrics
 from penstock.metrics.job_metrics import measure_job
 from penstock.metrics.rates import WINDOW_S
+from penstock.queries.answers import AnswerContent
+from penstock.queries.locked_engine import QueryLimits
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.state_pages import KeyPage, KeysWanted, find_step, key_of_text
 from penstock.scaling.checkpoint_advice import advice_on
@@ -32,6 +35,8 @@ from penstock.server.runs.processes import job_environment
 from penstock.server.service.job_resources import mask_bindings, mask_settings
 from penstock.server.service.metrics_resources import Batch, Metrics, batch_of, metrics_of
 from penstock.server.service.plan_resources import Plan, read_plan
+from penstock.server.service.query_client import QueryClient
+from penstock.server.service.query_process import QueryWanted
 from penstock.server.service.state_reader import Question
 from penstock.server.service.state_reader_client import StateReader
 from penstock.server.service.view_resources import (
@@ -63,6 +68,7 @@ class JobViews:
     def __init__(self, store: Store, home: ServerDirectory) -> None:
         self._store: Final = store
         self._state: Final = StateReader(home.root)
+        self._queries: Final = QueryClient()
 
     def plan(self, job_id: str) -> Plan:
         """Return the graph of a job, as its newest run described it."""
@@ -181,6 +187,15 @@ class JobViews:
             # Nothing is committed, and the job began without state.
             return KeyPage(batch=-1, items=(), next=None)
         return self._state.ask(Question(str(checkpoint.folder), wanted))
+
+    def query(self, job_id: str, sql: str, limits: QueryLimits) -> AnswerContent:
+        """Answer a query over the newest committed state of a job. Also raises QueryError for a wrong one.
+
+        Raises ExternalSystemError while other queries are being answered; then retry.
+        """
+        checkpoint = CheckpointFolder(Path(self._store.job(job_id).checkpoint))
+        checkpoint.known_lineage()
+        return self._queries.ask(QueryWanted(str(checkpoint.folder), sql, **dataclasses.asdict(limits)))
 
     def close(self) -> None:
         """End the state reader, if one runs."""

@@ -48,6 +48,10 @@ assert_type(readings.flat_map(lambda reading: [reading], output=Limit), ps.DataS
 assert_type(readings.union(others, readings.map(doubled)), ps.DataStream[Reading])
 assert_type(by_ddl.map(alarm_of).filter(is_urgent), ps.DataStream[Alarm])
 assert_type(readings.with_event_time("room"), ps.DataStream[Reading])
+assert_type(readings.where(ps.col("value") > 3).where("room = 1"), ps.DataStream[Reading])
+assert_type(readings.select("room", ps.col("value").alias("more")), ps.DataStream[Any])
+assert_type(readings.key_by(room_of).where("room = 1"), ps.KeyedStream[int, Reading])
+assert_type(readings.key_by("room").select("room"), ps.KeyedStream[Any, Any])
 by_ddl.filter(lambda record: record.value > 3).union(readings)
 
 # Keys: those of a function are known, those of a field are not, and fit any.

@@ -37,6 +37,8 @@ alarms.map(alarm_of)  # E: Argument 1 to "map" of "DataStream" has incompatible 
 alarms.map(alarm_of, output=Alarm)  # E: Argument 1 to "map"
 alarms.filter(is_high)  # E: Argument 1 to "filter"
 readings.map(alarm_of).filter(is_high)  # E: Argument 1 to "filter"
+readings.where(is_high)  # E: Argument 1 to "where" of "ExpressionMethods" has incompatible type
+readings.where("room = 1").filter(is_urgent)  # E: Argument 1 to "filter"
 readings.map(lambda reading: reading.humidity)  # E: "Reading" has no attribute "humidity"
 readings.flat_map(alarm_of)  # E: Argument 1 to "flat_map"
 by_ddl.map(alarm_of).filter(is_high)  # E: Argument 1 to "filter"

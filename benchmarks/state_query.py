@@ -1,0 +1,143 @@
+"""State query: how long a query over a large state takes, and what it costs the running job.
+
+The job and its input are those of `state_dump`. After a while, `penstock query` runs in another process, one time after
+the other, so that the job is never without one. The report has the median time of the micro-batches before the first
+query, by Spark's own account, and of those during queries; and the time of a query, which is that of its whole process,
+with the start of Python. Each answer must have as many rooms as there are, and the newest micro-batch of its time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.batches import last_batch, times_beside
+from benchmarks.command import run_command
+from benchmarks.processes import run_module
+from benchmarks.report import note, print_facts
+from benchmarks.running import RunningJob
+from benchmarks.state_dump import bindings_of, write_input
+
+__all__ = ["Sizes", "measure"]
+
+_QUERIES: Final = {
+    "an average of a state": "SELECT count(*) AS rooms, avg(setting.desired) AS value FROM state.thermostat",
+    "groups by two states": (
+        "SELECT sum(rooms)::BIGINT AS rooms, max(rooms) AS value FROM (SELECT round(setting.desired) AS desired, "
+        "last_command IS NULL AS quiet, count(*) AS rooms FROM state.thermostat GROUP BY ALL)"
+    ),
+}
+# How long the readings last for each query.
+_LONGEST_S: Final = 15
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The size of the measurement.
+
+    Micro-batches of `batch_rows` readings come every `interval_ms`. The first `warm_up` do not count; then `before` are
+    counted before the first of the `queries` of each kind.
+    """
+
+    keys: int = 1_000_000
+    batch_rows: int = 20_000
+    interval_ms: int = 2_000
+    warm_up: int = 20
+    before: int = 30
+    queries: int = 10
+    settings_rows: int = 500_000
+    emit_share: float = 0.45
+    cores: int = 2
+
+    @property
+    def settings_files(self) -> int:
+        """The number of files, and so of micro-batches, with settings."""
+        return -(-self.keys // self.settings_rows)
+
+    @property
+    def files(self) -> int:
+        """The number of files of readings, more than are read."""
+        beside = len(_QUERIES) * self.queries * _LONGEST_S * 1_000 // self.interval_ms
+        return self.settings_files + self.warm_up + self.before + beside
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query: its kind, and the start and end of its process in seconds of the wall clock."""
+
+    kind: str
+    began_s: float
+    ended_s: float
+
+
+def ask(checkpoint: Path, kind: str, sizes: Sizes) -> Query:
+    """Ask in a separate process. Raises RuntimeError if the answer is wrong."""
+    newest, began_s = last_batch(checkpoint), time.time()
+    arguments = ["query", str(checkpoint), _QUERIES[kind], "-o", "json"]
+    answer, _ = run_module("penstock.cli", arguments, checkpoint.with_suffix(".query.log"))
+    ended_s = time.time()
+    (row,) = answer["rows"]
+    if row["rooms"] != sizes.keys or row["value"] is None or answer["batch"] < newest:
+        raise RuntimeError(f"The answer after micro-batch {newest} of {sizes.keys} rooms is wrong: {answer}.")
+    note({"kind": kind, "seconds": round(ended_s - began_s, 2), "batch": answer["batch"]})
+    return Query(kind, began_s, ended_s)
+
+
+def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
+    """Measure. Raises RuntimeError if an answer is wrong."""
+    write_input(work, sizes)
+    options = ["--cores", str(sizes.cores), "--batch-interval-ms", str(sizes.interval_ms)]
+    job = RunningJob(work, bindings_of(work), options)
+    try:
+        first = sizes.settings_files + sizes.warm_up
+        job.await_true(
+            "its counted micro-batches", lambda: last_batch(job.checkpoint) >= first + sizes.before
+        )
+        queries = [ask(job.checkpoint, kind, sizes) for _ in range(sizes.queries) for kind in _QUERIES]
+        beside = last_batch(job.checkpoint) + 1
+        job.await_true("the micro-batch beside the last query", lambda: last_batch(job.checkpoint) >= beside)
+    finally:
+        account = job.end()
+    batches = [b for b in account["batches"] if b["batch"] >= first and sum(b["rows"])]
+    before, during = times_beside(batches, [(query.began_s, query.ended_s) for query in queries])
+    return {
+        "keys": sizes.keys,
+        "batch_rows": sizes.batch_rows,
+        "interval_ms": sizes.interval_ms,
+        "cores": sizes.cores,
+        "before_ms": round(statistics.median(before)),
+        "during_ms": round(statistics.median(during)),
+        "ratio": round(statistics.median(during) / statistics.median(before), 2),
+        "batches_before": len(before),
+        "batches_during": len(during),
+        "queries": {kind: _times(queries, kind) for kind in _QUERIES},
+    }
+
+
+def _times(queries: list[Query], kind: str) -> dict[str, float]:
+    seconds = [query.ended_s - query.began_s for query in queries if query.kind == kind]
+    return {"median_s": round(statistics.median(seconds), 2), "longest_s": round(max(seconds), 2)}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the measurements as a table."""
+    facts = {
+        f"a micro-batch before, median of {result['batches_before']}": f"{result['before_ms']:,} ms",
+        f"a micro-batch during queries, median of {result['batches_during']}": f"{result['during_ms']:,} ms",
+        "ratio": f"{result['ratio']:.2f}",
+    }
+    for kind, times in result["queries"].items():
+        facts[f"{kind}, the whole process: median"] = f"{times['median_s']:.2f} s"
+        facts[f"{kind}: longest"] = f"{times['longest_s']:.2f} s"
+    title = (
+        f"Queries over {result['keys']:,} keys, one after the other, beside {result['batch_rows']:,} readings each "
+        f"{result['interval_ms']:,} ms, {result['cores']} cores"
+    )
+    print_facts(title, facts)
+
+
+if __name__ == "__main__":
+    run_command(Sizes, measure, show)

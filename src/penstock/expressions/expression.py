@@ -1,0 +1,85 @@
+"""Expressions: checked ones, as they travel to the workers, and their evaluation on a batch of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.expressions.evaluation import Rows
+from penstock.expressions.nodes import FieldValue, Node
+from penstock.records.types import RecordType
+
+__all__ = ["Condition", "Selection"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on records. `parameters` are those that it uses."""
+
+    text: str
+    node: Node
+    parameters: tuple[str, ...]
+
+    @property
+    def sql(self) -> str:
+        """The condition as it was written."""
+        return self.text
+
+    def rows(
+        self, batch: pa.RecordBatch, parameters: Mapping[str, pa.Scalar]
+    ) -> tuple[npt.NDArray[np.bool_], dict[int, str]]:
+        """Return for which rows the condition is true, and why others have no value."""
+        failures: dict[int, str] = {}
+        rows = Rows(batch, parameters, failures)
+        mask = rows.as_mask(self.node.evaluate(rows))
+        return mask, _sorted(failures, self.text)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The fields of new records, each with its expression. `texts` are these as written."""
+
+    texts: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    record_type: RecordType
+    parameters: tuple[str, ...]
+
+    @property
+    def sql(self) -> str:
+        """The expressions as they were written, with commas."""
+        return ", ".join(dict.fromkeys(self.texts))
+
+    def columns(
+        self, batch: pa.RecordBatch, parameters: Mapping[str, pa.Scalar]
+    ) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Return the new records for all rows, and why some rows have no value; these must not be used."""
+        failures: dict[int, str] = {}
+        columns: list[pa.Array] = []
+        for text, node in zip(self.texts, self.nodes, strict=True):
+            found: dict[int, str] = {}
+            rows = Rows(batch, parameters, found)
+            columns.append(rows.array(node.evaluate(rows)))
+            for row, reason in _sorted(found, text).items():
+                failures.setdefault(row, reason)
+        made = pa.RecordBatch.from_arrays(columns, schema=self.record_type.schema)
+        # Sums of times can leave the years that Python has.
+        reasons = self.record_type.missing(made, allow_nan=True)
+        if reasons is not None:
+            for row in np.flatnonzero(reasons != "").tolist():
+                failures.setdefault(row, f"the selection has no value: {reasons[row]}")
+        return made, failures
+
+    @property
+    def unchanged(self) -> dict[str, str]:
+        """The names of the fields that are copied unchanged, by their names in the records before."""
+        copied = zip(self.nodes, self.record_type.fields, strict=True)
+        return {node.name: field.name for node, field in copied if isinstance(node, FieldValue)}
+
+
+def _sorted(failures: Mapping[int, str], text: str) -> dict[int, str]:
+    shown = text if len(text) <= 200 else f"{text[:199]}…"
+    return {row: f"the expression {shown!r} has no value: {failures[row]}" for row in sorted(failures)}

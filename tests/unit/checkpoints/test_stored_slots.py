@@ -1,0 +1,70 @@
+"""What slots have stored, read from Spark's files: snapshots, the changes after them, and files that are not whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+from spark_partitions import Version, commit_versions, describe_operator
+
+from penstock.checkpoints.stored_slots import stored_slots
+from penstock.errors import CheckpointError
+
+NODE = "step/rooms"
+NAMES = ["head", "header", "version/1/0", "version/22/13"]
+CHANGES = st.dictionaries(st.sampled_from(NAMES), st.none() | st.binary(max_size=40))
+
+
+def read(folder: Path, batch: int) -> dict[int, dict[str, bytes]]:
+    return {
+        number: {name: bytes(content) for name, content in entries.items()}
+        for number, entries in stored_slots(folder, batch, NODE)
+    }
+
+
+@examples(40)
+@given(st.lists(CHANGES, min_size=1, max_size=6), st.integers(1, 6))
+def test_a_slot_has_what_its_versions_left(
+    tmp_path_factory: pytest.TempPathFactory, versions: list[Version], snapshot: int
+) -> None:
+    """After each micro-batch that has a snapshot or comes after one; an empty slot is left out."""
+    folder = tmp_path_factory.mktemp("spark")
+    describe_operator(folder, NODE)
+    snapshot = min(snapshot, len(versions))
+    commit_versions(folder, NODE, [versions, [{"head": b"x" * 5000}] * len(versions)], snapshot)
+    held: dict[str, bytes | None] = {}
+    for batch, changes in enumerate(versions):
+        held |= changes
+        if batch + 1 >= snapshot:
+            expected = {name: content for name, content in held.items() if content is not None}
+            found = read(folder, batch)
+            assert found.pop(1) == {"head": b"x" * 5000}
+            assert found == ({0: expected} if expected else {})
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    """Whichever file it is: the commit, a changelog, the snapshot, one of its tables, the description."""
+    describe_operator(tmp_path, NODE)
+    commit_versions(tmp_path, NODE, [[{"head": b"1"}, {"head": b"2"}, {"head": b"3"}]], 1)
+    assert read(tmp_path, 2) == {0: {"head": b"3"}}
+    place = tmp_path / "state" / "0" / "0"
+    for path in (
+        tmp_path / "commits" / "2",
+        place / "3_0000-3.changelog",
+        place / "2_0000-2.changelog",
+        place / "1_0000-1.zip",
+        next((place / "SSTs").iterdir()),
+        tmp_path / "state" / "0" / "_metadata" / "v2" / "0",
+    ):
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(CheckpointError):
+            read(tmp_path, 2)
+        path.write_bytes(content[: len(content) // 2])
+        with pytest.raises(CheckpointError):
+            read(tmp_path, 2)
+        path.write_bytes(content)
+    assert read(tmp_path, 2) == {0: {"head": b"3"}}
