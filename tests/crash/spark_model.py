@@ -30,9 +30,10 @@ from penstock.runtime.level import Level
 from penstock.runtime.packed_rows import PackedRow, encode_body, packed_batches
 from penstock.runtime.seed import SlotReader
 from penstock.runtime.slots import slot_keys
+from penstock.runtime.state_operators import operator_of
 from penstock.runtime.writer import Forwarder, unpacked_rows
 from penstock.spark.query import Query, _packed_rows
-from penstock.spark.stored_state import _failure, _operator_of
+from penstock.spark.stored_state import _failure
 from penstock.state.kept_slots import kept_slots
 
 __all__ = ["ModelQuery", "ModelSpark", "forget_workers", "model_compile", "model_read_slots"]
@@ -461,7 +462,7 @@ def model_read_slots(
     session: Any, folder: Path, batch_id: int, node: str, reader: SlotReader
 ) -> tuple[set[int], list[bytes]]:
     """In place of `stored_state.read_slots`."""
-    operator = _operator_of(folder, node)
+    operator = operator_of(folder, node)
     found: list[bytes] = []
     slots: set[int] = set()
     try:
