@@ -41,6 +41,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _POLL_S: Final = 0.2
 _FOLLOW_S: Final = 0.5
 _SHOWN_RUNS: Final = 5
+# How long a query waits for others, and reads state, before its own limit counts.
+_BESIDE_QUERY_S: Final = 60.0
 
 
 class ServerValueError(PenstockError):
@@ -182,7 +184,8 @@ class ServerJob:
         from penstock.queries.answers import AnswerContent
 
         wanted = {"sql": sql, **dataclasses.asdict(limits)}
-        found = self._server.change("POST", f"{self._path}/state/query", wanted)
+        patience_s = limits.seconds + _BESIDE_QUERY_S
+        found = self._server.change("POST", f"{self._path}/state/query", wanted, patience_s)
         return msgspec.convert(found, AnswerContent)
 
     def dump(self, to: str, form: str, batch: int | None, patience: Patience) -> Outcome:

@@ -70,10 +70,18 @@ class Server:
         """Get what is at a path, as JSON values."""
         return self._read_content(self._send("GET", path, params=_without_none(parameters)))
 
-    def change(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> Any:
-        """Request a change; it takes effect once, however often it has to be sent."""
+    def change(
+        self,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Request a change; it takes effect once, however often it has to be sent. `timeout_s` is for this request."""
         headers = {"Idempotency-Key": uuid.uuid4().hex}
-        more = {} if content is None else {"json": dict(content)}
+        more: dict[str, Any] = {} if content is None else {"json": dict(content)}
+        if timeout_s is not None:
+            more["timeout"] = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))
         return self._read_content(self._send(method, path, headers=headers, **more))
 
     def items(self, path: str, **parameters: Any) -> list[Any]:
