@@ -6,6 +6,7 @@ and to a folder.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -69,17 +70,12 @@ def run(
     console: Console,
 ) -> list[list[Record]]:
     """Run both jobs, and return what was unusual on each day."""
+    job = functools.partial(
+        RunningJob, streams=["playbacks"], sinks=["unusual"], bindings=commands, publish=send
+    )
     days = []
     console.print("Starting the job ...")
-    first = RunningJob(
-        HERE / "quality_job.py",
-        folder / "first",
-        streams=["playbacks"],
-        sinks=["unusual"],
-        bindings=commands,
-        publish=send,
-        allow_write=dumps,
-    )
+    first = job(HERE / "quality_job.py", folder / "first", allow_write=dumps)
     with first:
         for day in (1, 2):
             days.append(play(first, folder, day, console))
@@ -91,15 +87,7 @@ def run(
         f"{passed} cells ran, all checks passed: {results / 'validate.ipynb'}, {results / 'moved.svg'}"
     )
     console.print("\nStarting a job with other key groups from the dump of day 2 ...")
-    second = RunningJob(
-        HERE / "wider_job.py",
-        folder / "second",
-        streams=["playbacks"],
-        sinks=["unusual"],
-        bindings=commands,
-        publish=send,
-        from_dump=f"{dumps}/day-2",
-    )
+    second = job(HERE / "wider_job.py", folder / "second", from_dump=f"{dumps}/day-2")
     with second:
         days.append(play(second, folder, 3, console))
     return days

@@ -12,7 +12,7 @@ from penstock.learning.scikit_learner import ScikitLearn
 from penstock.learning.statistics import Covariance, ExponentialMean, Histogram, Moments
 from penstock.models.group import ModelGroup
 from penstock.models.model import Model
-from penstock.models.policy import ModelPolicy
+from penstock.models.model_policy import ModelPolicy
 from penstock.models.scores import Score, Scores
 from penstock.operators.functions import (
     BatchContext,

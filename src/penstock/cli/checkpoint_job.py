@@ -38,8 +38,8 @@ from penstock.metrics.job_metrics import measure_job
 from penstock.server.service.metrics_resources import Metrics, metrics_of
 
 if TYPE_CHECKING:
-    from penstock.queries.answers import AnswerContent
     from penstock.queries.locked_engine import QueryLimits
+    from penstock.queries.query_answers import AnswerContent
     from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.policy import ScalingPolicy
     from penstock.snapshots.manifest import Manifest

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from penstock.commands.receipt_history import CommandHistory
     from penstock.control.commands import Apply
     from penstock.control.receipts import Receipt
-    from penstock.queries.answers import AnswerContent
     from penstock.queries.locked_engine import QueryLimits
+    from penstock.queries.query_answers import AnswerContent
     from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.advice import Advice
     from penstock.scaling.autoscale_decisions import Decision

@@ -16,7 +16,7 @@ from penstock.cli.output import Output, OutputOption, escaped, print_json, stdou
 from penstock.cli.sent_commands import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
 from penstock.errors import CommandRefusedError, JobDefinitionError
-from penstock.models.policy import policy_setting
+from penstock.models.model_policy import policy_setting
 
 __all__ = ["models_app"]
 

@@ -12,7 +12,7 @@ from penstock.cli.output import Output, OutputOption, escaped, print_json, stder
 from penstock.cli.target import Servers, asks_server
 
 if TYPE_CHECKING:
-    from penstock.queries.answers import AnswerContent
+    from penstock.queries.query_answers import AnswerContent
 
 __all__ = ["query"]
 

@@ -30,8 +30,8 @@ from penstock.server.service.metrics_resources import Metrics
 
 if TYPE_CHECKING:
     from penstock.client.http import Server
-    from penstock.queries.answers import AnswerContent
     from penstock.queries.locked_engine import QueryLimits
+    from penstock.queries.query_answers import AnswerContent
     from penstock.savepoints.state_pages import StoredKey
     from penstock.scaling.policy import ScalingPolicy
 
@@ -181,7 +181,7 @@ class ServerJob:
 
     def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
         """Let the server answer."""
-        from penstock.queries.answers import AnswerContent
+        from penstock.queries.query_answers import AnswerContent
 
         wanted = {"sql": sql, **dataclasses.asdict(limits)}
         patience_s = limits.seconds + _BESIDE_QUERY_S

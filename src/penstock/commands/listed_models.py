@@ -12,7 +12,7 @@ import msgspec
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import stored_counts
 from penstock.commands.command_catalog import read_command_catalog
-from penstock.models.policy import VersionFigures, figures_of, policy_setting
+from penstock.models.model_policy import VersionFigures, figures_of, policy_setting
 from penstock.models.score_windows import ScoreWindow, window_figures
 from penstock.models.tallies import VersionTally
 from penstock.models.versions import SERVING

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.control.commands import Command, Target
 from penstock.models.model import Model
-from penstock.models.policy import Decision, ModelPolicy, VersionFigures, decide
+from penstock.models.model_policy import Decision, ModelPolicy, VersionFigures, decide
 from penstock.models.score_windows import ScoreWindow, add_scores, window_figures
 from penstock.models.tallies import VersionTally
 from penstock.models.versions import SERVING

@@ -71,7 +71,7 @@ class FiredTimers:
         return DeadLetter(reason, TIMERS, self._step, "", 0, raw)
 
 
-def due_ms(timer: StoredTimer) -> int | None:
+def _due_ms(timer: StoredTimer) -> int | None:
     """Return the first watermark at which an event-time timer is due; None for a processing-time timer."""
     return -((EPOCH - timer.at) // dt.timedelta(milliseconds=1)) if timer.domain == "event" else None
 
@@ -79,7 +79,7 @@ def due_ms(timer: StoredTimer) -> int | None:
 def row_times(block: Block | FiredTimers, core: StepCore) -> pa.Array:
     """Return the event times of records emitted for each row of a block, or for each timer."""
     if isinstance(block, FiredTimers):
-        return pa.array([due_ms(timer) for timer, _ in block.found], pa.int64())
+        return pa.array([_due_ms(timer) for timer, _ in block.found], pa.int64())
     field = core.inputs[block.input].time
     if field is None:
         return pa.nulls(block.batch.num_rows, pa.int64())

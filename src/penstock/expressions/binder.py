@@ -16,10 +16,10 @@ from sqlglot import exp
 from penstock.errors import ExpressionError, SchemaError
 from penstock.expressions.casts import cast, widened
 from penstock.expressions.evaluation import Rows
-from penstock.expressions.functions import CHANGING, FUNCTIONS
 from penstock.expressions.nested import element_of_array, field_of_struct, value_of_map
 from penstock.expressions.nodes import Call, Case, Constant, FieldValue, Logic, Node, Parameter, Try
 from penstock.expressions.operators import arithmetic, comparison, integer_division, same_type
+from penstock.expressions.sql_functions import CHANGING, FUNCTIONS
 from penstock.expressions.sql_text import SqlText
 from penstock.expressions.value_types import (
     BIGINT,

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.models.answers import Answer, is_record
 from penstock.models.bound_model import BoundModel
 from penstock.models.group import ModelGroup
 from penstock.models.kept_answers import KeptAnswers
 from penstock.models.model import BatchPlace, RecordPlace
+from penstock.models.model_answers import Answer, is_record
 from penstock.models.refusals import ModelError
 from penstock.models.scores import Score, Scores
 

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.models.answers import Answer, is_record
 from penstock.models.call_watch import call_watch
 from penstock.models.choice import Choice
 from penstock.models.loaded import loaded_models
 from penstock.models.model import BatchPlace, Model, RecordPlace
+from penstock.models.model_answers import Answer, is_record
 from penstock.models.output_columns import conform_outputs
 from penstock.models.refusals import ModelError
 from penstock.models.scores import Score, Scores

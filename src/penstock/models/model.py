@@ -13,8 +13,8 @@ import pyarrow as pa
 from penstock.base.durations import Duration, milliseconds
 from penstock.errors import SchemaError, StateError
 from penstock.models.call_watch import CallLimits
+from penstock.models.model_policy import ModelPolicy, policy_setting
 from penstock.models.orders import NAME_PATTERN
-from penstock.models.policy import ModelPolicy, policy_setting
 from penstock.models.scores import Score, Scores
 from penstock.models.spec import ModelSpec
 from penstock.models.versions import ModelVersion

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.models.policy import VersionFigures, figures_of
+from penstock.models.model_policy import VersionFigures, figures_of
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.models.versions import LIVE, SERVING
 

@@ -15,9 +15,9 @@ from penstock.checkpoints.committed_state import committed_batch, committed_slot
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedStep, read_described
 from penstock.engine.slot import Header, merge_headers
 from penstock.errors import CheckpointError, QueryError
-from penstock.queries.answers import Answer
 from penstock.queries.locked_engine import QueryLimits, answer, check, quoted
 from penstock.queries.named_tables import StepColumns, Wanted, explain_names, select, wanted_of
+from penstock.queries.query_answers import Answer
 from penstock.savepoints.captured_tables import (
     FrozenEntries,
     shared_name,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.errors import QueryError
-from penstock.queries.answers import Answer
 from penstock.queries.locked_engine import QueryLimits, answer
 from penstock.queries.named_tables import StepColumns, explain_names, select, wanted_of
+from penstock.queries.query_answers import Answer
 from penstock.snapshots.manifest import Manifest, TableEntry
 from penstock.snapshots.snapshot_reader import read_manifest, read_table
 from penstock.snapshots.stores import Store, open_store

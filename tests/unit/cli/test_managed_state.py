@@ -14,7 +14,7 @@ from rooms_job import snapshot
 from served_rest import ServedRest
 
 from penstock.errors import ExternalSystemError, QueryError
-from penstock.queries.answers import AnswerColumn, AnswerContent
+from penstock.queries.query_answers import AnswerColumn, AnswerContent
 from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
 from penstock.server.manager import operations

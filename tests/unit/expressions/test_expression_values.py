@@ -15,7 +15,7 @@ from expression_rows import SCHEMA, outcome, rows
 
 from penstock.expressions.columns import Column, call, col, lit, param
 from penstock.expressions.compiler import compile_condition, compile_selection
-from penstock.expressions.functions import FUNCTIONS
+from penstock.expressions.sql_functions import FUNCTIONS
 from penstock.expressions.value_types import sql_name
 
 

@@ -10,7 +10,7 @@ from model_parts import Linear, ScoreBatches, bring_in, last, order, pay, scorin
 
 import penstock as ps
 from penstock.control.receipts import Receipt
-from penstock.models.policy import ModelPolicy, VersionFigures, decide
+from penstock.models.model_policy import ModelPolicy, VersionFigures, decide
 from penstock.testing import JobHarness
 
 

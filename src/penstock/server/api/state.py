@@ -8,8 +8,8 @@ from fastapi import Path, Query
 from fastapi.responses import StreamingResponse
 
 from penstock.commands.listed_models import ListedModel
-from penstock.queries.answers import AnswerContent
 from penstock.queries.locked_engine import QueryLimits
+from penstock.queries.query_answers import AnswerContent
 from penstock.savepoints.state_pages import KeyPage, KeysWanted
 from penstock.server.api.access import Role
 from penstock.server.api.changes import Change

@@ -8,8 +8,8 @@ from typing import Any, Final
 from nicegui import ui
 
 from penstock.errors import PenstockError
-from penstock.queries.answers import AnswerContent
 from penstock.queries.locked_engine import QueryLimits
+from penstock.queries.query_answers import AnswerContent
 from penstock.server.api.access import Role
 from penstock.server.dashboard import cli_equivalents, components
 from penstock.server.dashboard.page_session import JobVisit

@@ -21,8 +21,8 @@ from penstock.jobs.dead_letters import newest_letters
 from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics, read_batch_metrics
 from penstock.metrics.job_metrics import measure_job
 from penstock.metrics.rates import WINDOW_S
-from penstock.queries.answers import AnswerContent
 from penstock.queries.locked_engine import QueryLimits
+from penstock.queries.query_answers import AnswerContent
 from penstock.runtime.cuts import batch_numbers
 from penstock.savepoints.state_pages import KeyPage, KeysWanted, find_step, key_of_text
 from penstock.scaling.checkpoint_advice import advice_on

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import CheckpointError, ExternalSystemError, QueryError
-from penstock.queries.answers import AnswerContent
+from penstock.queries.query_answers import AnswerContent
 from penstock.server.runs.processes import job_environment
 from penstock.server.service.query_process import Answered, QueryWanted
 

@@ -12,9 +12,9 @@ import sys
 import msgspec
 
 from penstock.errors import PenstockError, QueryError
-from penstock.queries.answers import AnswerContent
 from penstock.queries.job_tables import query_job
 from penstock.queries.locked_engine import QueryLimits
+from penstock.queries.query_answers import AnswerContent
 
 __all__ = ["Answered", "QueryWanted", "main"]
 

@@ -9,7 +9,7 @@ from small_metrics import metrics_of_batch
 from penstock.commands.listed_models import ListedModel, ListedVersion
 from penstock.jobs.dead_letters import FoundLetter
 from penstock.metrics.batch_metrics import ModelMetrics
-from penstock.models.policy import VersionFigures
+from penstock.models.model_policy import VersionFigures
 from penstock.operators.record_blocks import DeadLetter
 from penstock.savepoints.state_pages import StoredKey
 from penstock.server.dashboard.failures_page import letter_rows, reason_rows
