@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,11 @@ def last_batch(checkpoint: Path) -> int:
     return max((int(path.name) for path in _commits(checkpoint)), default=-1)
 
 
-def times_beside(
-    batches: Iterable[dict[str, Any]], spans: Sequence[tuple[float, float]]
-) -> tuple[list[int], list[int]]:
-    """Return the ms of the micro-batches that ended before the first span, and of those that ran during any span.
+def times_beside(batches: Iterable[dict[str, Any]], spans: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Compare the micro-batches that ended before the first span with those that ran during any span.
 
-    `batches` are those of a job's account. A span is a start and an end in seconds of the wall clock.
+    Return the median ms of both, their ratio, and how many there were. `batches` are those of a job's account. A span
+    is a start and an end in seconds of the wall clock.
     """
     before, during = [], []
     for batch in batches:
@@ -36,7 +36,14 @@ def times_beside(
             before.append(taken_ms)
         elif any(began_s < end and ended_s > begin for begin, end in spans):
             during.append(taken_ms)
-    return before, during
+    before_ms, during_ms = statistics.median(before), statistics.median(during)
+    return {
+        "before_ms": round(before_ms),
+        "during_ms": round(during_ms),
+        "ratio": round(during_ms / before_ms, 2),
+        "batches_before": len(before),
+        "batches_during": len(during),
+    }
 
 
 def _commits(checkpoint: Path) -> list[Path]:

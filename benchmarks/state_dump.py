@@ -166,7 +166,6 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def _result(sizes: Sizes, batches: list[dict[str, Any]], dumps: list[Dump]) -> dict[str, Any]:
-    before, during = times_beside(batches, [(dump.began_s, dump.ended_s) for dump in dumps])
     seconds = statistics.median(dump.told["seconds"] for dump in dumps)
     rows = dumps[-1].told["rows"]
     return {
@@ -175,11 +174,7 @@ def _result(sizes: Sizes, batches: list[dict[str, Any]], dumps: list[Dump]) -> d
         "interval_ms": sizes.interval_ms,
         "cores": sizes.cores,
         "format": sizes.form,
-        "before_ms": round(statistics.median(before)),
-        "during_ms": round(statistics.median(during)),
-        "ratio": round(statistics.median(during) / statistics.median(before), 2),
-        "batches_before": len(before),
-        "batches_during": len(during),
+        **times_beside(batches, [(dump.began_s, dump.ended_s) for dump in dumps]),
         "seconds": round(seconds, 2),
         "process_s": round(statistics.median(dump.ended_s - dump.began_s for dump in dumps), 2),
         "rows": rows,

@@ -102,17 +102,12 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
     finally:
         account = job.end()
     batches = [b for b in account["batches"] if b["batch"] >= first and sum(b["rows"])]
-    before, during = times_beside(batches, [(query.began_s, query.ended_s) for query in queries])
     return {
         "keys": sizes.keys,
         "batch_rows": sizes.batch_rows,
         "interval_ms": sizes.interval_ms,
         "cores": sizes.cores,
-        "before_ms": round(statistics.median(before)),
-        "during_ms": round(statistics.median(during)),
-        "ratio": round(statistics.median(during) / statistics.median(before), 2),
-        "batches_before": len(before),
-        "batches_during": len(during),
+        **times_beside(batches, [(query.began_s, query.ended_s) for query in queries]),
         "queries": {kind: _times(queries, kind) for kind in _QUERIES},
     }
 
