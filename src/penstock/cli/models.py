@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +13,7 @@ import typer
 from rich.table import Table
 
 from penstock.cli.job_target import JobTarget, Patience
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout, takes_options
 from penstock.cli.sent_commands import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
 from penstock.errors import CommandRefusedError, JobDefinitionError
@@ -44,18 +45,16 @@ class Change(enum.StrEnum):
     roll_back = "roll-back"
     pin = "pin"
     retire = "retire"
+    remove = "remove"
 
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The name of the model.")]
-StepOption = Annotated[
-    str | None,
-    typer.Option(metavar="STEP", help="The step, if several declare a model of that name."),
-]
 _COLUMNS: Final = (
     "step",
     "model",
     "version",
     "status",
+    "MB",
     "records",
     "failures",
     "slow",
@@ -66,6 +65,33 @@ _COLUMNS: Final = (
     "KS",
     "changed by",
 )
+
+
+class _CommandOptions:
+    """The options of verbs that send a command on a model."""
+
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="STEP", help="The step, if several declare a model of that name."),
+    ] = None
+    wait: WaitOption = False
+    timeout: TimeoutOption = 60.0
+    output: OutputOption = Output.text
+
+
+@dataclass(frozen=True)
+class _Sending:
+    """The same options as given."""
+
+    step: str | None
+    wait: bool
+    timeout: float
+    output: Output
+
+    @property
+    def patience(self) -> Patience:
+        """How long to wait for a receipt."""
+        return Patience(self.timeout, wait=self.wait)
 
 
 @models_app.command("list")
@@ -102,6 +128,7 @@ def _shown(version: dict[str, Any] | None) -> list[str]:
     return [
         escaped(version["version"]),
         status,
+        "" if version["content_bytes"] is None else f"{version['content_bytes'] / 1e6:,.1f}",
         f"{version['records']:,}",
         f"{version['failures']:,}",
         f"{version['slow']:,}",
@@ -120,6 +147,7 @@ def _number(value: float | None, form: str) -> str:
 
 @models_app.command()
 @asks_server(NOT_SENT_CODE)
+@takes_options(_CommandOptions)
 def load(
     servers: Servers,
     job: JobArgument,
@@ -138,10 +166,7 @@ def load(
         Path | None,
         typer.Option(metavar="FILE", help="A JSON file with inputs and expected outputs, by column."),
     ] = None,
-    step: StepOption = None,
-    wait: WaitOption = False,
-    timeout: TimeoutOption = 60.0,
-    output: OutputOption = Output.text,
+    **options: Any,
 ) -> None:
     """Load a version of a model into a job. The job fetches and examines it beside its work.
 
@@ -164,11 +189,12 @@ def load(
     if sample is not None:
         payload["sample"] = _object(f"--sample {sample}", _content(sample))
     with servers.job(job) as target:
-        _send(target, "load-model", model, step, payload, Patience(timeout, wait=wait), output)
+        _send(target, "load-model", model, payload, _Sending(**options))
 
 
 @models_app.command()
 @asks_server(NOT_SENT_CODE)
+@takes_options(_CommandOptions)
 def change(
     servers: Servers,
     job: JobArgument,
@@ -183,10 +209,7 @@ def change(
     ] = None,
     keys: Annotated[str | None, typer.Option(metavar="JSON", help="pin: the keys as a JSON array.")] = None,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="roll-back: why.")] = None,
-    step: StepOption = None,
-    wait: WaitOption = False,
-    timeout: TimeoutOption = 60.0,
-    output: OutputOption = Output.text,
+    **options: Any,
 ) -> None:
     """Change the status of a version of a model: a step in its life.
 
@@ -206,11 +229,12 @@ def change(
     if version is None and what not in (Change.roll_back, Change.pin):
         raise JobDefinitionError(f"{what.value} needs a VERSION.")
     with servers.job(job) as target:
-        _send(target, f"{what.value}-model", model, step, payload, Patience(timeout, wait=wait), output)
+        _send(target, f"{what.value}-model", model, payload, _Sending(**options))
 
 
 @models_app.command()
 @asks_server(NOT_SENT_CODE)
+@takes_options(_CommandOptions)
 def policy(
     servers: Servers,
     job: JobArgument,
@@ -221,26 +245,24 @@ def policy(
             metavar="POLICY", help="The new policy: a JSON object with the fields of ps.ModelPolicy, or {}."
         ),
     ] = None,
-    step: StepOption = None,
-    wait: WaitOption = False,
-    timeout: TimeoutOption = 60.0,
-    output: OutputOption = Output.text,
+    **options: Any,
 ) -> None:
     """Show the policy of a model, or set it. Fields that are left out have their defaults.
 
     Exit codes as for penstock control send.
     """
+    sending = _Sending(**options)
     with servers.job(job) as target:
-        found = _step_of(target, model, step)
+        found = _step_of(target, model, sending.step)
         if bounds is not None:
             new = _object("POLICY", bounds.encode())
             payload = msgspec.Raw(msgspec.json.encode({policy_setting(model): new}))
-            send_and_wait(target, new_draft("set", found, payload), Patience(timeout, wait=wait), output)
+            send_and_wait(target, new_draft("set", found, payload), sending.patience, sending.output)
             return
         shown = next(
             one["policy"] for one in target.list_models() if (one["step"], one["model"]) == (found, model)
         )
-    if output is Output.json:
+    if sending.output is Output.json:
         print_json(shown)
         return
     table = Table("bound", "value")
@@ -249,18 +271,10 @@ def policy(
     stdout.print(table)
 
 
-def _send(
-    target: JobTarget,
-    kind: str,
-    model: str,
-    step: str | None,
-    payload: dict[str, Any],
-    patience: Patience,
-    output: Output,
-) -> None:
-    found = _step_of(target, model, step)
+def _send(target: JobTarget, kind: str, model: str, payload: dict[str, Any], sending: _Sending) -> None:
+    found = _step_of(target, model, sending.step)
     whole = msgspec.Raw(msgspec.json.encode({"model": model, **payload}))
-    send_and_wait(target, new_draft(kind, found, whole), patience, output)
+    send_and_wait(target, new_draft(kind, found, whole), sending.patience, sending.output)
 
 
 def _step_of(target: JobTarget, model: str, step: str | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import resource
 import signal
 import subprocess
@@ -33,7 +32,13 @@ _MEMORY_BYTES: Final = 2 << 30
 # Reading a model and building it takes several times its size.
 _MEMORY_FACTOR: Final = 6
 _REFUSED: Final = 3
-_LOW_PRIORITY: Final = 10
+# At low priority before the libraries are imported, which takes more time than most models do.
+_PROGRAM: Final = """
+import os, sys
+os.nice(10)
+from penstock.models.model_examination import main
+sys.exit(main())
+"""
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -103,7 +108,7 @@ def examine_apart(
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "penstock.models.model_examination"],
+            [sys.executable, "-c", _PROGRAM],
             input=msgspec.msgpack.encode(wanted),
             capture_output=True,
             timeout=time_limit_s,
@@ -221,7 +226,6 @@ def main() -> int:
     """Examine the model that standard input describes, and print the findings."""
     wanted = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Wanted)
     sys.path[:] = list(wanted.import_path)
-    os.nice(_LOW_PRIORITY)
     # Ends this process if the one that started it is gone.
     signal.setitimer(signal.ITIMER_REAL, 2 * wanted.time_limit_s)
     _limit_memory(wanted.memory_bytes)
@@ -234,7 +238,3 @@ def main() -> int:
         found = Findings(f"the model takes more than {wanted.memory_bytes >> 20:,} MB of memory")
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     return _REFUSED if found.refusal else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -120,6 +120,7 @@ def test_a_file_here_is_loaded_with_its_hash(checkpoint: Path, tmp_path: Path) -
     [
         (("validate", "fraud", "2"), {"kind": "validate-model", "version": "2"}),
         (("canary", "fraud", "2", "--share", "0.1"), {"kind": "canary-model", "version": "2", "share": 0.1}),
+        (("remove", "fraud", "1"), {"kind": "remove-model", "version": "1"}),
         (("roll-back", "fraud", "--reason", "late"), {"kind": "roll-back-model", "reason": "late"}),
         (("pin", "fraud", "2", "--keys", '["a"]'), {"kind": "pin-model", "version": "2", "keys": ["a"]}),
         (("pin", "fraud", "--keys", '["a"]'), {"kind": "pin-model", "keys": ["a"]}),
