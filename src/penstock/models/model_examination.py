@@ -68,6 +68,15 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 def examine(content: bytes, form: str, spec: ModelSpec, sample: Sample | None) -> Findings:
     """Load a model, let it score its sample, and measure it. Raises ModelRefusedError with the first fault."""
+    try:
+        return _examine(content, form, spec, sample)
+    except (ModelRefusedError, MemoryError):
+        raise
+    except Exception as e:  # the library's, or the user's class, which may fail at any call
+        raise ModelRefusedError(f"the model fails: {type(e).__name__}: {e}"[:300]) from None
+
+
+def _examine(content: bytes, form: str, spec: ModelSpec, sample: Sample | None) -> Findings:
     predictor = open_predictor(content, form, spec)
     if sample is not None:
         _check_sample(predictor, spec, sample)
@@ -135,7 +144,7 @@ def _check_sample(predictor: Predictor, spec: ModelSpec, sample: Sample) -> None
             f"the sample has the columns {', '.join(sorted(sample.inputs))}; it needs as many values of each of "
             f"{', '.join(sorted(names))}"
         )
-    columns = {field.name: numpy_column(sample.inputs[field.name], field.type) for field in spec.inputs}
+    columns = {field.name: _sample_column(sample, field) for field in spec.inputs}
     found, bad = _scores(predictor, spec, columns, rows)
     if bad.any():
         raise ModelRefusedError(
@@ -144,13 +153,27 @@ def _check_sample(predictor: Predictor, spec: ModelSpec, sample: Sample) -> None
     for name, values in sample.expected.items():
         if name not in found or len(values) != rows:
             raise ModelRefusedError(f"the sample expects {len(values)} values of {name!r} for {rows} records")
-        differs = np.flatnonzero(~_agree(found[name], values, sample.tolerance))
+        try:
+            differs = np.flatnonzero(~_agree(found[name], values, sample.tolerance))
+        except (TypeError, ValueError, OverflowError) as e:
+            raise ModelRefusedError(
+                f"the sample expects values of {name!r} that are no numbers: {e}"
+            ) from None
         if len(differs):
             row = int(differs[0])
             raise ModelRefusedError(
                 f"the model gives {found[name][row]} as {name!r} for record {row} of its sample, which expects "
                 f"{values[row]}"
             )
+
+
+def _sample_column(sample: Sample, field: pa.Field) -> npt.NDArray[Any]:
+    try:
+        return numpy_column(sample.inputs[field.name], field.type)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise ModelRefusedError(
+            f"the sample has values of {field.name!r} that are not of type {field.type}: {e}"
+        ) from None
 
 
 def _agree(found: npt.NDArray[Any], expected: Sequence[Any], tolerance: float) -> npt.NDArray[np.bool_]:

@@ -183,6 +183,24 @@ BAD: dict[str, Bad] = {
     "a sample of other columns": Bad(
         GOOD, "safetensors", "as many values of each of amount", {"sample": SAMPLE | {"inputs": {"age": [1]}}}
     ),
+    "text in a sample of numbers": Bad(
+        GOOD,
+        "safetensors",
+        "values of 'amount' that are not of type double",
+        {"sample": SAMPLE | {"inputs": {"amount": ["a", "b"]}}},
+    ),
+    "a number in a sample that is too large": Bad(
+        GOOD,
+        "safetensors",
+        "values of 'amount' that are not of type double",
+        {"sample": SAMPLE | {"inputs": {"amount": [10**30, 1]}}},
+    ),
+    "text among the expected scores": Bad(
+        GOOD, "safetensors", "that are no numbers", {"sample": SAMPLE | {"expected": {"score": ["a", 6.0]}}}
+    ),
+    "objects among the expected scores": Bad(
+        GOOD, "safetensors", "that are no numbers", {"sample": SAMPLE | {"expected": {"score": [{}, 6.0]}}}
+    ),
     "a failure": Bad(weights(3.0, fails_from=-1.0), "safetensors", "the model fails: ArithmeticError"),
 }
 
