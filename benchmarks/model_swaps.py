@@ -3,8 +3,8 @@
 A job scores a file of records in each micro-batch with a model of ONNX, gradient-boosted trees. Again and again a new
 version comes in under load: it is loaded, validated, some micro-batches in the shadow, and promoted. The report has the
 median time of all counted micro-batches, by Spark's own account, and the longest one that had a command of each kind or
-came right after it; with `--checkpoint-interval 1s` the same of intervals in real time. Afterwards every record must
-have been scored once, by the versions in the order of their promotions.
+came right after it; with `--checkpoint-interval 1s` the same of intervals in real time. Every record must have been
+scored once, and every version must have scored some.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _Swaps:
 
 
 def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
-    """Measure. Raises RuntimeError if a record was not scored once, or by another version than that of its time."""
+    """Measure. Raises RuntimeError if a record was not scored once, or a version has scored none."""
     models = _Models(work / "models", sizes.trees)
     orders = [models.order(version) for version in range(sizes.swaps + 1)]
     _write_parts(work, sizes)
@@ -230,7 +230,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 
 def _check(work: Path, records: int, sizes: Sizes) -> None:
-    """Raise RuntimeError unless each record has one score, and versions follow each other."""
+    """Raise RuntimeError unless each record has one score, and each version has scored some."""
     found = ds.dataset(work / "scores", format="parquet").to_table()
     numbers, counts = np.unique(found["number"].to_numpy(), return_counts=True)
     rounds = records / (_PARTS * sizes.batch_rows)
