@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,7 +14,7 @@ import typer
 from rich.table import Table
 
 from penstock.cli.job_target import JobTarget, Patience
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout, takes_options
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout, takes_options
 from penstock.cli.sent_commands import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
 from penstock.errors import CommandRefusedError, JobDefinitionError
@@ -49,6 +50,7 @@ class Change(enum.StrEnum):
 
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The name of the model.")]
+_LOOK_EVERY_S: Final = 0.2
 _COLUMNS: Final = (
     "step",
     "model",
@@ -170,6 +172,8 @@ def load(
 ) -> None:
     """Load a version of a model into a job. The job fetches and examines it beside its work.
 
+    With --wait, this waits for that, too, so that no micro-batch waits for it when the version is validated.
+
     Exit codes as for penstock control send.
     """
     payload: dict[str, Any] = {"version": version, "uri": uri, "format": form.value}
@@ -189,7 +193,14 @@ def load(
     if sample is not None:
         payload["sample"] = _object(f"--sample {sample}", _content(sample))
     with servers.job(job) as target:
-        _send(target, "load-model", model, payload, _Sending(**options))
+        sending = _Sending(**options)
+        ends_s = time.monotonic() + sending.timeout
+        try:
+            _send(target, "load-model", model, payload, sending)
+        except typer.Exit as e:
+            if e.exit_code == 0:
+                _await_examination(target, model, version, sending, ends_s)
+            raise
 
 
 @models_app.command()
@@ -275,6 +286,22 @@ def _send(target: JobTarget, kind: str, model: str, payload: dict[str, Any], sen
     found = _step_of(target, model, sending.step)
     whole = msgspec.Raw(msgspec.json.encode({"model": model, **payload}))
     send_and_wait(target, new_draft(kind, found, whole), sending.patience, sending.output)
+
+
+def _await_examination(target: JobTarget, model: str, version: str, sending: _Sending, ends_s: float) -> None:
+    """Wait until a version was examined, until a time; say so if it was not."""
+    step = _step_of(target, model, sending.step)
+    while time.monotonic() < ends_s:
+        found = next(one for one in target.list_models() if (one["step"], one["model"]) == (step, model))
+        known = {one["version"]: one for one in found["versions"]}
+        if version in known and known[version]["is_examined"]:
+            return
+        time.sleep(_LOOK_EVERY_S)
+    stderr.print(
+        f"The job has not examined version {escaped(version)} yet, or cannot fetch it; see its log. validate-model "
+        "tries it again.",
+        soft_wrap=True,
+    )
 
 
 def _step_of(target: JobTarget, model: str, step: str | None) -> str:

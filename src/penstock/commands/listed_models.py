@@ -12,7 +12,7 @@ import msgspec
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import stored_counts
 from penstock.commands.command_catalog import read_command_catalog
-from penstock.models.library import MODELS
+from penstock.models.library import MODELS, is_examined_content
 from penstock.models.model_policy import VersionFigures, figures_of, policy_setting
 from penstock.models.score_windows import ScoreWindow, window_figures
 from penstock.models.tallies import VersionTally
@@ -34,6 +34,8 @@ class ListedVersion:
     """The SHA-256 of its content."""
     content_bytes: int | None
     """The size of its content in the checkpoint; null before it was fetched."""
+    is_examined: bool
+    """Whether its content was examined beside the job, so that no micro-batch waits for that."""
     uri: str
     """Where it was loaded from."""
     metadata: Any
@@ -133,6 +135,7 @@ def _versions(
                 format=found["format"],
                 sha256=found["sha256"],
                 content_bytes=_size(library / found["sha256"]),
+                is_examined=is_examined_content(library, found["sha256"]),
                 uri=found["uri"],
                 metadata=found["metadata"],
                 changed_by=found["changed_by"],

@@ -32,7 +32,7 @@ from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import ModelSpec
 from penstock.objects.allowed import AllowedPlaces
 
-__all__ = ["DEFAULT_MAX_MODEL_BYTES", "MODELS", "ModelLibrary", "Reference"]
+__all__ = ["DEFAULT_MAX_MODEL_BYTES", "MODELS", "ModelLibrary", "Reference", "is_examined_content"]
 
 MODELS: Final = "models"
 """The name of the library's folder in a checkpoint."""
@@ -214,6 +214,11 @@ class ModelLibrary:
         )
         digest = hashlib.sha256(msgspec.json.encode(declared, order="deterministic")).hexdigest()[:16]
         return Path(self.folder) / _FINDINGS / f"{reference.order.sha256}-{digest}.json"
+
+
+def is_examined_content(folder: Path, sha256: str) -> bool:
+    """Return whether the library in a folder has findings on a content, for any declaration."""
+    return any((folder / _FINDINGS).glob(f"{sha256}-*.json"))
 
 
 def _hash_of(path: Path) -> str:

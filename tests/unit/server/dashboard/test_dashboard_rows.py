@@ -81,6 +81,7 @@ def test_versions_show_what_they_scored_lately() -> None:
         "format": "onnx",
         "sha256": "",
         "content_bytes": 1000,
+        "is_examined": True,
         "uri": "/m",
         "metadata": {},
         "changed_by": "policy",
