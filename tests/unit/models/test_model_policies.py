@@ -240,6 +240,10 @@ def test_a_window_of_event_time_needs_watermarks() -> None:
     """Else it would never move, and the policy never decide."""
     with pytest.raises(JobDefinitionError, match="'payments' has no watermarks"):
         job_with(time="event")
+    run = JobHarness(job_with(max_failures=0.2))
+    command = run.send_command("set", "score", {"fraud-policy": {"time": "event"}})
+    pay(run)
+    assert "have no event time, so the policy 'fraud-policy' cannot" in last(run, command).reason
     with pytest.raises(ValueError, match="'processing' or 'event', not 'wall'"):
         ModelPolicy(time="wall")
 
