@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ bench-loads: setup ## real time: idle, small, skewed, large and disturbed loads 
 
 bench-models: setup ## scores of a model in a step beside ONNX Runtime alone
 	@$(BIN)/python -m benchmarks.model_scores
+
+bench-model-swaps: setup ## new versions of a model under load: the longest micro-batch beside the median
+	@$(BIN)/python -m benchmarks.model_swaps $(ARGS)
 
 bench-expressions: setup ## where and select beside Python functions and Spark's own expressions
 	@$(BIN)/python -m benchmarks.expressions $(ARGS)

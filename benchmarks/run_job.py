@@ -87,6 +87,7 @@ def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, 
     parser.add_argument("--receipts-mb", type=int, help="default: as for penstock run")
     parser.add_argument("--batch-interval-ms", type=int, default=0)
     parser.add_argument("--checkpoint-interval", default="0s")
+    parser.add_argument("--allow-read", action="append", default=[])
     parser.add_argument("--spark", action="append", default=[], help="NAME=VALUE, a Spark setting")
     arguments = parser.parse_args(given)
     loaded = load_job(arguments.job)
@@ -97,6 +98,7 @@ def run(given: Sequence[str], stop: threading.Event | None = None) -> dict[str, 
         batch_interval_ms=arguments.batch_interval_ms,
         checkpoint_interval_ms=milliseconds(arguments.checkpoint_interval, "--checkpoint-interval"),
         master=f"local[{arguments.cores or '*'}]",
+        allow_read=arguments.allow_read,
         spark_settings=dict(text.split("=", 1) for text in arguments.spark),
     )
     if arguments.state_memory_mb is not None:

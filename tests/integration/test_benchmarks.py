@@ -19,6 +19,7 @@ from benchmarks import (
     keyed_state,
     latency,
     learned_state,
+    model_swaps,
     open_windows,
     power_loss,
     running,
@@ -355,3 +356,27 @@ def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
     assert result["late"]["open_files"] - result["early"]["open_files"] < result["batches"]
     assert {"commits", "offsets", "state"} <= set(result["checkpoint_folders_mb"])
     soak.show(result)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("checkpoint_interval", ["0s", "1s"])
+def test_model_swaps_lose_and_double_nothing(checkpoint_interval: str, tmp_path: Path) -> None:
+    """In micro-batches and in real time; the benchmark itself compares records with scores."""
+    sizes = model_swaps.Sizes(
+        batch_rows=2_000,
+        interval_ms=200,
+        checkpoint_interval=checkpoint_interval,
+        warm_up=2,
+        apart=1,
+        swaps=2,
+        trees=5,
+    )
+    found = model_swaps.measure(sizes, tmp_path)
+    assert found["batches"] > 6
+    assert found["ratio"] >= 1
+    assert set(found["longest_of_kind_ms"]) == {
+        "load-model",
+        "validate-model",
+        "shadow-model",
+        "promote-model",
+    }

@@ -151,7 +151,9 @@ def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
     for path in (tmp_path / "first").glob("*.safetensors"):
         path.unlink()
     (tmp_path / "second").mkdir()
-    other = Cards(tmp_path / "second", spark, from_savepoint=place, keep_positions=False, **mode)
+    other = Cards(
+        tmp_path / "second", spark, from_savepoint=place, keep_positions=False, retained_batches=2, **mode
+    )
     with other.run:
         other.run.await_true((other.checkpoint / "commands").exists)
         other.pay()
@@ -161,6 +163,7 @@ def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
         assert other.versions() == ["2"] * 10
         assert_policy_rolls_back(other)
         assert_a_hanging_version_takes_nothing_with_it(other)
+        assert_a_removed_version_leaves_the_checkpoint(other)
         other.run.stop()
 
 
@@ -203,4 +206,21 @@ def assert_a_hanging_version_takes_nothing_with_it(cards: Cards) -> None:
     suspended = [found for found in read_events(cards.checkpoint) if found.event == "model-suspended"]
     assert {found.details["version"] for found in suspended} == {"hangs"}
     cards.pay()
+    assert cards.versions() == ["2"] * 10
+
+
+def assert_a_removed_version_leaves_the_checkpoint(cards: Cards) -> None:
+    """Its content, once the checkpoint cannot go back to a micro-batch that knows it; the others stay."""
+    models = cards.checkpoint / "models"
+    sha256 = hashlib.sha256((cards.folder / "bad.safetensors").read_bytes()).hexdigest()
+    serving = next(models.glob(hashlib.sha256(save({"factor": np.array([3.0])})).hexdigest()))
+    refused = cards.command("remove", version="2")
+    assert "is SERVING" in refused["reason"]
+    assert cards.command("remove", version="bad")["status"] == "APPLIED"
+    assert (models / sha256).exists()
+    for _ in range(3):
+        cards.pay()
+    cards.run.await_true(lambda: f"The content {sha256[:12]}... of a model" in cards.run.err)
+    assert not (models / sha256).exists()
+    assert serving.exists()
     assert cards.versions() == ["2"] * 10

@@ -151,7 +151,7 @@ def test_a_version_is_brought_to_serve_on_the_page_of_models(
                 chart = page.locator(f"[data-chart=model-{name}]")
                 expect(chart).not_to_have_attribute("data-points", "0", timeout=PATIENCE_MS)
                 expect(chart.locator("canvas")).to_be_visible()
-            picture(page, "models")
+            picture(page, "models", whole=True)
     page.get_by_label("Reason of a roll back").fill("too careful")
     page.get_by_role("button", name="Roll back", exact=True).click()
     page.get_by_role("button", name="Send the command").click()
@@ -267,10 +267,12 @@ def find(page: Page) -> None:
     expect(page.get_by_role("status")).to_contain_text("after micro-batch", timeout=2 * PATIENCE_MS)
 
 
-def picture(page: Page, name: str) -> None:
-    """A screenshot for the docs, when they are wanted."""
+def picture(page: Page, name: str, *, whole: bool = False) -> None:
+    """A screenshot for the docs, when they are wanted: of the window, or of the whole page."""
     if PICTURES:
-        page.screenshot(path=Path(PICTURES) / f"dashboard-{name}.png")
+        # Of the page at rest, without what was just done.
+        expect(page.get_by_role("alert")).to_have_count(0, timeout=PATIENCE_MS)
+        page.screenshot(path=Path(PICTURES) / f"dashboard-{name}.png", full_page=whole)
 
 
 def test_keys_are_found_with_what_they_hold(place: Turnstiles, visit: Callable[..., Visitor]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +14,7 @@ import typer
 from rich.table import Table
 
 from penstock.cli.job_target import JobTarget, Patience
-from penstock.cli.output import Output, OutputOption, escaped, print_json, stdout
+from penstock.cli.output import Output, OutputOption, escaped, print_json, stderr, stdout, takes_options
 from penstock.cli.sent_commands import NOT_SENT_CODE, WaitOption, new_draft, send_and_wait
 from penstock.cli.target import JobArgument, Servers, TimeoutOption, asks_server
 from penstock.errors import CommandRefusedError, JobDefinitionError
@@ -44,18 +46,17 @@ class Change(enum.StrEnum):
     roll_back = "roll-back"
     pin = "pin"
     retire = "retire"
+    remove = "remove"
 
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The name of the model.")]
-StepOption = Annotated[
-    str | None,
-    typer.Option(metavar="STEP", help="The step, if several declare a model of that name."),
-]
+_LOOK_EVERY_S: Final = 0.2
 _COLUMNS: Final = (
     "step",
     "model",
     "version",
     "status",
+    "MB",
     "records",
     "failures",
     "slow",
@@ -66,6 +67,33 @@ _COLUMNS: Final = (
     "KS",
     "changed by",
 )
+
+
+class _CommandOptions:
+    """The options of verbs that send a command on a model."""
+
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="STEP", help="The step, if several declare a model of that name."),
+    ] = None
+    wait: WaitOption = False
+    timeout: TimeoutOption = 60.0
+    output: OutputOption = Output.text
+
+
+@dataclass(frozen=True)
+class _Sending:
+    """The same options as given."""
+
+    step: str | None
+    wait: bool
+    timeout: float
+    output: Output
+
+    @property
+    def patience(self) -> Patience:
+        """How long to wait for a receipt."""
+        return Patience(self.timeout, wait=self.wait)
 
 
 @models_app.command("list")
@@ -102,6 +130,7 @@ def _shown(version: dict[str, Any] | None) -> list[str]:
     return [
         escaped(version["version"]),
         status,
+        "" if version["content_bytes"] is None else f"{version['content_bytes'] / 1e6:,.1f}",
         f"{version['records']:,}",
         f"{version['failures']:,}",
         f"{version['slow']:,}",
@@ -120,6 +149,7 @@ def _number(value: float | None, form: str) -> str:
 
 @models_app.command()
 @asks_server(NOT_SENT_CODE)
+@takes_options(_CommandOptions)
 def load(
     servers: Servers,
     job: JobArgument,
@@ -138,12 +168,11 @@ def load(
         Path | None,
         typer.Option(metavar="FILE", help="A JSON file with inputs and expected outputs, by column."),
     ] = None,
-    step: StepOption = None,
-    wait: WaitOption = False,
-    timeout: TimeoutOption = 60.0,
-    output: OutputOption = Output.text,
+    **options: Any,
 ) -> None:
     """Load a version of a model into a job. The job fetches and examines it beside its work.
+
+    With --wait, this waits for that, too, so that no micro-batch waits for it when the version is validated.
 
     Exit codes as for penstock control send.
     """
@@ -164,11 +193,19 @@ def load(
     if sample is not None:
         payload["sample"] = _object(f"--sample {sample}", _content(sample))
     with servers.job(job) as target:
-        _send(target, "load-model", model, step, payload, Patience(timeout, wait=wait), output)
+        sending = _Sending(**options)
+        ends_s = time.monotonic() + sending.timeout
+        try:
+            _send(target, "load-model", model, payload, sending)
+        except typer.Exit as e:
+            if e.exit_code == 0:
+                _await_examination(target, model, version, sending, ends_s)
+            raise
 
 
 @models_app.command()
 @asks_server(NOT_SENT_CODE)
+@takes_options(_CommandOptions)
 def change(
     servers: Servers,
     job: JobArgument,
@@ -183,10 +220,7 @@ def change(
     ] = None,
     keys: Annotated[str | None, typer.Option(metavar="JSON", help="pin: the keys as a JSON array.")] = None,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="roll-back: why.")] = None,
-    step: StepOption = None,
-    wait: WaitOption = False,
-    timeout: TimeoutOption = 60.0,
-    output: OutputOption = Output.text,
+    **options: Any,
 ) -> None:
     """Change the status of a version of a model: a step in its life.
 
@@ -206,11 +240,12 @@ def change(
     if version is None and what not in (Change.roll_back, Change.pin):
         raise JobDefinitionError(f"{what.value} needs a VERSION.")
     with servers.job(job) as target:
-        _send(target, f"{what.value}-model", model, step, payload, Patience(timeout, wait=wait), output)
+        _send(target, f"{what.value}-model", model, payload, _Sending(**options))
 
 
 @models_app.command()
 @asks_server(NOT_SENT_CODE)
+@takes_options(_CommandOptions)
 def policy(
     servers: Servers,
     job: JobArgument,
@@ -221,26 +256,24 @@ def policy(
             metavar="POLICY", help="The new policy: a JSON object with the fields of ps.ModelPolicy, or {}."
         ),
     ] = None,
-    step: StepOption = None,
-    wait: WaitOption = False,
-    timeout: TimeoutOption = 60.0,
-    output: OutputOption = Output.text,
+    **options: Any,
 ) -> None:
     """Show the policy of a model, or set it. Fields that are left out have their defaults.
 
     Exit codes as for penstock control send.
     """
+    sending = _Sending(**options)
     with servers.job(job) as target:
-        found = _step_of(target, model, step)
+        found = _step_of(target, model, sending.step)
         if bounds is not None:
             new = _object("POLICY", bounds.encode())
             payload = msgspec.Raw(msgspec.json.encode({policy_setting(model): new}))
-            send_and_wait(target, new_draft("set", found, payload), Patience(timeout, wait=wait), output)
+            send_and_wait(target, new_draft("set", found, payload), sending.patience, sending.output)
             return
         shown = next(
             one["policy"] for one in target.list_models() if (one["step"], one["model"]) == (found, model)
         )
-    if output is Output.json:
+    if sending.output is Output.json:
         print_json(shown)
         return
     table = Table("bound", "value")
@@ -249,18 +282,26 @@ def policy(
     stdout.print(table)
 
 
-def _send(
-    target: JobTarget,
-    kind: str,
-    model: str,
-    step: str | None,
-    payload: dict[str, Any],
-    patience: Patience,
-    output: Output,
-) -> None:
-    found = _step_of(target, model, step)
+def _send(target: JobTarget, kind: str, model: str, payload: dict[str, Any], sending: _Sending) -> None:
+    found = _step_of(target, model, sending.step)
     whole = msgspec.Raw(msgspec.json.encode({"model": model, **payload}))
-    send_and_wait(target, new_draft(kind, found, whole), patience, output)
+    send_and_wait(target, new_draft(kind, found, whole), sending.patience, sending.output)
+
+
+def _await_examination(target: JobTarget, model: str, version: str, sending: _Sending, ends_s: float) -> None:
+    """Wait until a version was examined, until a time; say so if it was not."""
+    step = _step_of(target, model, sending.step)
+    while time.monotonic() < ends_s:
+        found = next(one for one in target.list_models() if (one["step"], one["model"]) == (step, model))
+        known = {one["version"]: one for one in found["versions"]}
+        if version in known and known[version]["is_examined"]:
+            return
+        time.sleep(_LOOK_EVERY_S)
+    stderr.print(
+        f"The job has not examined version {escaped(version)} yet, or cannot fetch it; see its log. validate-model "
+        "tries it again.",
+        soft_wrap=True,
+    )
 
 
 def _step_of(target: JobTarget, model: str, step: str | None) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import stored_counts
 from penstock.commands.command_catalog import read_command_catalog
+from penstock.models.library import MODELS, is_examined_content
 from penstock.models.model_policy import VersionFigures, figures_of, policy_setting
 from penstock.models.score_windows import ScoreWindow, window_figures
 from penstock.models.tallies import VersionTally
@@ -31,6 +32,10 @@ class ListedVersion:
     format: str
     sha256: str
     """The SHA-256 of its content."""
+    content_bytes: int | None
+    """The size of its content in the checkpoint; null before it was fetched."""
+    is_examined: bool
+    """Whether its content was examined beside the job, so that no micro-batch waits for that."""
     uri: str
     """Where it was loaded from."""
     metadata: Any
@@ -102,6 +107,7 @@ def list_models(checkpoint: Path) -> list[ListedModel]:
                 counts.models.get(name, {}).get(model, {}),
                 counts.scores.get(name, {}).get(model, {}),
                 counts.windows.get(name, {}).get(model, ScoreWindow()),
+                checkpoint / MODELS,
             ),
         )
         for name, step in catalog.steps.items()
@@ -110,7 +116,10 @@ def list_models(checkpoint: Path) -> list[ListedModel]:
 
 
 def _versions(
-    versions: Mapping[str, Mapping[str, Any]], scores: Mapping[str, VersionTally], window: ScoreWindow
+    versions: Mapping[str, Mapping[str, Any]],
+    scores: Mapping[str, VersionTally],
+    window: ScoreWindow,
+    library: Path,
 ) -> tuple[ListedVersion, ...]:
     serving = next((name for name, found in versions.items() if found["status"] == SERVING), None)
     recent = window_figures(window, versions, scores)
@@ -125,6 +134,8 @@ def _versions(
                 status=found["status"],
                 format=found["format"],
                 sha256=found["sha256"],
+                content_bytes=_size(library / found["sha256"]),
+                is_examined=is_examined_content(library, found["sha256"]),
                 uri=found["uri"],
                 metadata=found["metadata"],
                 changed_by=found["changed_by"],
@@ -145,3 +156,10 @@ def _versions(
             )
         )
     return tuple(listed)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

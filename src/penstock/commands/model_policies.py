@@ -7,6 +7,7 @@ is sent again after a crash counts once.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from penstock.control.commands import Command, Target
+from penstock.control.receipts import StepTime
 from penstock.models.model import Model
 from penstock.models.model_policy import Decision, ModelPolicy, VersionFigures, decide
 from penstock.models.score_windows import ScoreWindow, add_scores, window_figures
@@ -34,7 +36,8 @@ Scores: TypeAlias = Mapping[str, Mapping[str, Mapping[str, VersionTally]]]
 class ModelReports:
     """What a job has reported up to a micro-batch: versions, settings, scores of it and scores in all, by step.
 
-    `suspended` has the versions that are not called any more, with the reason, by step and model.
+    `suspended` has the versions that are not called any more, with the reason, by step and model. `times` is the event
+    time that each step has reached.
     """
 
     now_ms: int
@@ -43,6 +46,15 @@ class ModelReports:
     scores: Scores
     totals: Scores
     suspended: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    times: Mapping[str, StepTime | None] = field(default_factory=dict)
+
+    def now_of(self, policy: ModelPolicy, step: str) -> int | None:
+        """Return the time that counts for a policy in milliseconds since 1970; None if it is not known or has ended."""
+        if policy.time == "processing":
+            return self.now_ms
+        found = self.times.get(step)
+        # At the end of event time there is no such date.
+        return found.watermark_ms if found is not None and isinstance(found.watermark, dt.datetime) else None
 
 
 class ModelPolicies:
@@ -76,7 +88,9 @@ class ModelPolicies:
         policy = _policy_of(model, reports.settings.get(step, {}))
         window = self._windows.setdefault(step, {}).setdefault(name, ScoreWindow())
         scores = reports.scores.get(step, {}).get(name, {})
-        add_scores(window, versions, scores, reports.now_ms, policy.window_ms)
+        now_ms = reports.now_of(policy, step)
+        clock = (policy.time, policy.window_ms)
+        add_scores(window, versions, {} if now_ms is None else scores, now_ms, clock)
         figures = window_figures(window, versions, reports.totals.get(step, {}).get(name, {}))
         self.figures |= {(step, name, version): found for version, found in figures.items()}
         statuses = {version: found["status"] for version, found in versions.items()}

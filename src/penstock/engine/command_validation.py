@@ -15,6 +15,7 @@ from penstock.control.admitted_commands import AdmittedCommand
 from penstock.control.commands import Command, CommandError, DumpRequest, short_reason
 from penstock.control.receipts import RecordPosition
 from penstock.models.model import Model
+from penstock.models.model_policy import ModelPolicy
 from penstock.models.orders import MODEL_ORDERS, PinModel
 from penstock.operators.handlers import BUILT_IN_KINDS, Handler
 from penstock.state.history import TemporalState
@@ -281,7 +282,12 @@ class Accepting:
                     f"the {'setting' if shared else 'state'} {name!r} has no history, so a command cannot be effective "
                     "at a time"
                 )
-            declared.value_of(raw)
+            value = declared.value_of(raw)
+            if isinstance(value, ModelPolicy) and value.time == "event" and not step.timed:
+                raise CommandError(
+                    f"the records of the step {step.step!r} have no event time, so the policy {name!r} cannot look "
+                    "at it"
+                )
         if not values:
             raise CommandError("the payload names nothing to set")
 

@@ -70,7 +70,8 @@ class _StepCounts(msgspec.Struct):
 
     `settings` holds the current values of the settings that were set. `keys`, `state_bytes` (stored state) and `held`
     (bytes of data that waits for a paused step) are by step and slot. `models` has the versions of each model, and
-    `scores` what they have scored, by step and model; `windows` has the scores that policies look at.
+    `scores` what they have scored, by step and model; `windows` has the scores that policies look at. `unused_models`
+    has since which micro-batch no version has a content.
     """
 
     batch: int = -1
@@ -82,6 +83,7 @@ class _StepCounts(msgspec.Struct):
     models: dict[str, dict[str, dict[str, Any]]] = {}
     scores: dict[str, dict[str, dict[str, VersionTally]]] = {}
     windows: dict[str, dict[str, ScoreWindow]] = {}
+    unused_models: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -282,6 +284,8 @@ class BatchCommitter:
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         self._commit_sinks(batch_id, reports)
         self._decide_on_models(self._count(batch_id, reports))
+        if self.models is not None:
+            self.models.remove_unused(batch_id, self._counts.models, self._counts.unused_models)
         receipts = self._build_receipts(batch_id, reports)
         self.bound.receipts.write(batch_id, receipts)
         self.dumps.want(batch_id, receipts.together)
@@ -334,6 +338,7 @@ class BatchCommitter:
             scores,
             counts.scores,
             {} if self.suspensions is None else self.suspensions.in_force(counts.models),
+            {step: slowest_time(list(times.values())) for step, times in self._times.items()},
         )
         commands = self._model_policies.see(reports)
         if self.policies is not None:

@@ -1,14 +1,15 @@
-"""The model queue: fetch and examine the models that commands have loaded, beside the running job."""
+"""The model queue: fetch and examine the models that commands have loaded, and remove those that nothing needs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import PenstockError
 from penstock.models.library import ModelLibrary, Reference
 from penstock.models.model import Model
+from penstock.models.retention import removable_contents
 
 __all__ = ["ModelQueue"]
 
@@ -18,7 +19,7 @@ class ModelQueue:
 
     So a command that validates a version finds what there is to know. One that comes before waits in the task that
     reads it, which then does the same. `models` has the declared models of each step by name; `on_note` gets a sentence
-    about each version.
+    about each version. `retained_batches` is how many micro-batches the checkpoint can go back.
     """
 
     def __init__(
@@ -26,10 +27,12 @@ class ModelQueue:
         library: ModelLibrary,
         models: Mapping[str, Mapping[str, Model]],
         on_note: Callable[[str], None],
+        retained_batches: int,
     ) -> None:
         self._library: Final = library
         self._models: Final = {step: found for step, found in models.items() if found}
         self._on_note: Final = on_note
+        self._retained_batches: Final = retained_batches
         self._seen: Final[set[str]] = set()
         self._running: threading.Thread | None = None
         self._notes: Final[list[str]] = []
@@ -42,8 +45,8 @@ class ModelQueue:
             if self._running.is_alive():
                 return True
             self._running = None
-            while self._notes:
-                self._on_note(self._notes.pop(0))
+        while self._notes:
+            self._on_note(self._notes.pop(0))
         for name, reference in self._library.references(self._seen):
             self._seen.add(name)
             declared = self._models.get(reference.step, {}).get(reference.order.model)
@@ -54,6 +57,32 @@ class ModelQueue:
                 self._running.start()
                 return True
         return False
+
+    def remove_unused(
+        self, batch_id: int, versions: Mapping[str, Mapping[str, Mapping[str, Any]]], unused: dict[str, int]
+    ) -> None:
+        """Remove contents that no version has had for all micro-batches that the checkpoint retains.
+
+        It is called when a micro-batch is about to be committed, while no task works. `versions` are those after the
+        micro-batch by step, model and name. `unused` has since when contents are unused; it is brought up to date.
+        """
+        if not self._models or self._models.keys() - versions.keys():
+            # Nobody knows the versions of a step before its first report.
+            return
+        used = {
+            one["sha256"]
+            for models in versions.values()
+            for found in models.values()
+            for one in found.values()
+        }
+        kept = self._library.contents()
+        for sha256 in removable_contents(unused, batch_id, kept, used, self._retained_batches):
+            size = self._library.remove_content(sha256)
+            del unused[sha256]
+            self._notes.append(
+                f"The content {sha256[:12]}... of a model ({size:,} bytes) was removed from the checkpoint: no version "
+                f"has had it for {self._retained_batches} micro-batches."
+            )
 
     def _examine(self, reference: Reference, declared: Model) -> None:
         order = reference.order

@@ -268,7 +268,8 @@ class JobRunner:
         settings = self._settings
         library = ModelLibrary(bound.plan.model_folder, settings.allowed, settings.max_model_mb << 20)
         steps = bound.plan.accepting.steps if bound.plan.graph.steps() else {}
-        return ModelQueue(library, {name: step.models for name, step in steps.items()}, hooks.on_note)
+        models = {name: step.models for name, step in steps.items()}
+        return ModelQueue(library, models, hooks.on_note, settings.retained_batches)
 
     def _start_details(
         self, bound: CompiledJob, state_note: str, epoch: int, aside: Path | None

@@ -7,13 +7,15 @@
     models/suspended/STEP/MODEL/...                  versions that hung, see `suspensions`
 
 Nothing in it changes once it is there, so the driver and all workers may write it at the same time, and a replay finds
-what the first attempt found.
+what the first attempt found. Only the driver removes contents, and only those of versions that no retained micro-batch
+knows. What a version refers to and what was found on it stay, so a name never means other content.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +25,14 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.base.durable import write_atomically, write_once
+from penstock.models.intact_contents import intact_contents
 from penstock.models.model_examination import Findings, examine, examine_apart, is_importable
-from penstock.models.orders import LoadModel, RetireModel, RollBackModel, ValidateModel
+from penstock.models.orders import LoadModel, RemoveModel, RetireModel, RollBackModel, ValidateModel
 from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import ModelSpec
 from penstock.objects.allowed import AllowedPlaces
 
-__all__ = ["DEFAULT_MAX_MODEL_BYTES", "MODELS", "ModelLibrary", "Reference"]
+__all__ = ["DEFAULT_MAX_MODEL_BYTES", "MODELS", "ModelLibrary", "Reference", "is_examined_content"]
 
 MODELS: Final = "models"
 """The name of the library's folder in a checkpoint."""
@@ -39,6 +42,7 @@ DEFAULT_MAX_MODEL_BYTES: Final = 512 << 20
 
 _VERSIONS: Final = "versions"
 _FINDINGS: Final = "findings"
+_SHA256: Final = re.compile("[0-9a-f]{64}$")
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -74,7 +78,7 @@ class ModelLibrary:
             found = self.examine(reference, spec)
             if found.refusal:
                 raise ModelRefusedError(found.refusal)
-        elif not isinstance(order, RetireModel | RollBackModel):
+        elif not isinstance(order, RetireModel | RollBackModel | RemoveModel):
             self.check_intact(reference.order.sha256)
 
     def note(self, step: str, order: LoadModel) -> None:
@@ -90,8 +94,8 @@ class ModelLibrary:
         known = msgspec.json.decode(path.read_bytes(), type=Reference)
         if known != reference:
             raise ModelRefusedError(
-                f"version {order.version!r} of the model {order.model!r} is registered with other content "
-                f"({known.order.sha256[:12]}...); give the new one another name"
+                f"version {order.version!r} of the model {order.model!r} was loaded before from another place or with "
+                f"other content ({known.order.uri}, {known.order.sha256[:12]}...); give the new one another name"
             )
 
     def reference(self, step: str, model: str, version: str) -> Reference:
@@ -132,16 +136,32 @@ class ModelLibrary:
         write_atomically(path, content)
         return path
 
-    def check_intact(self, sha256: str) -> None:
-        """Raise ModelRefusedError unless the kept content is there and unchanged."""
+    def contents(self) -> list[str]:
+        """Return the hashes of all contents, sorted."""
+        try:
+            return sorted(path.name for path in Path(self.folder).iterdir() if _SHA256.match(path.name))
+        except FileNotFoundError:
+            return []
+
+    def remove_content(self, sha256: str) -> int:
+        """Remove the content with a hash, if it is there; return its size in bytes."""
         path = self.path(sha256)
         try:
-            found = hashlib.file_digest(path.open("rb"), "sha256").hexdigest()
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        return size
+
+    def check_intact(self, sha256: str) -> None:
+        """Raise ModelRefusedError unless the kept content is there and unchanged."""
+        try:
+            is_intact = intact_contents.is_intact(self.path(sha256), _hash_of)
         except FileNotFoundError:
             raise ModelRefusedError(
                 f"the checkpoint has lost the content {sha256}; load the model again"
             ) from None
-        if found != sha256:
+        if not is_intact:
             raise ModelRefusedError(
                 f"the checkpoint's content {sha256} is damaged; restore it from a savepoint"
             )
@@ -153,7 +173,11 @@ class ModelLibrary:
         """
         kept = self._findings_path(reference, spec)
         with contextlib.suppress(FileNotFoundError):
-            return msgspec.json.decode(kept.read_bytes(), type=Findings)
+            known = msgspec.json.decode(kept.read_bytes(), type=Findings)
+            if not known.refusal:
+                # The content was removed if the version was, and has come back.
+                self.fetch(reference)
+            return known
         path, order = self.fetch(reference), reference.order
         self.check_intact(order.sha256)
         try:
@@ -190,3 +214,13 @@ class ModelLibrary:
         )
         digest = hashlib.sha256(msgspec.json.encode(declared, order="deterministic")).hexdigest()[:16]
         return Path(self.folder) / _FINDINGS / f"{reference.order.sha256}-{digest}.json"
+
+
+def is_examined_content(folder: Path, sha256: str) -> bool:
+    """Return whether the library in a folder has findings on a content, for any declaration."""
+    return any((folder / _FINDINGS).glob(f"{sha256}-*.json"))
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import resource
 import signal
 import subprocess
@@ -33,7 +32,13 @@ _MEMORY_BYTES: Final = 2 << 30
 # Reading a model and building it takes several times its size.
 _MEMORY_FACTOR: Final = 6
 _REFUSED: Final = 3
-_LOW_PRIORITY: Final = 10
+# At low priority before the libraries are imported, which takes more time than most models do.
+_PROGRAM: Final = """
+import os, sys
+os.nice(10)
+from penstock.models.model_examination import main
+sys.exit(main())
+"""
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -63,6 +68,15 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 def examine(content: bytes, form: str, spec: ModelSpec, sample: Sample | None) -> Findings:
     """Load a model, let it score its sample, and measure it. Raises ModelRefusedError with the first fault."""
+    try:
+        return _examine(content, form, spec, sample)
+    except (ModelRefusedError, MemoryError):
+        raise
+    except Exception as e:  # the library's, or the user's class, which may fail at any call
+        raise ModelRefusedError(f"the model fails: {type(e).__name__}: {e}"[:300]) from None
+
+
+def _examine(content: bytes, form: str, spec: ModelSpec, sample: Sample | None) -> Findings:
     predictor = open_predictor(content, form, spec)
     if sample is not None:
         _check_sample(predictor, spec, sample)
@@ -103,7 +117,7 @@ def examine_apart(
     )
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "penstock.models.model_examination"],
+            [sys.executable, "-c", _PROGRAM],
             input=msgspec.msgpack.encode(wanted),
             capture_output=True,
             timeout=time_limit_s,
@@ -130,7 +144,7 @@ def _check_sample(predictor: Predictor, spec: ModelSpec, sample: Sample) -> None
             f"the sample has the columns {', '.join(sorted(sample.inputs))}; it needs as many values of each of "
             f"{', '.join(sorted(names))}"
         )
-    columns = {field.name: numpy_column(sample.inputs[field.name], field.type) for field in spec.inputs}
+    columns = {field.name: _sample_column(sample, field) for field in spec.inputs}
     found, bad = _scores(predictor, spec, columns, rows)
     if bad.any():
         raise ModelRefusedError(
@@ -139,13 +153,27 @@ def _check_sample(predictor: Predictor, spec: ModelSpec, sample: Sample) -> None
     for name, values in sample.expected.items():
         if name not in found or len(values) != rows:
             raise ModelRefusedError(f"the sample expects {len(values)} values of {name!r} for {rows} records")
-        differs = np.flatnonzero(~_agree(found[name], values, sample.tolerance))
+        try:
+            differs = np.flatnonzero(~_agree(found[name], values, sample.tolerance))
+        except (TypeError, ValueError, OverflowError) as e:
+            raise ModelRefusedError(
+                f"the sample expects values of {name!r} that are no numbers: {e}"
+            ) from None
         if len(differs):
             row = int(differs[0])
             raise ModelRefusedError(
                 f"the model gives {found[name][row]} as {name!r} for record {row} of its sample, which expects "
                 f"{values[row]}"
             )
+
+
+def _sample_column(sample: Sample, field: pa.Field) -> npt.NDArray[Any]:
+    try:
+        return numpy_column(sample.inputs[field.name], field.type)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise ModelRefusedError(
+            f"the sample has values of {field.name!r} that are not of type {field.type}: {e}"
+        ) from None
 
 
 def _agree(found: npt.NDArray[Any], expected: Sequence[Any], tolerance: float) -> npt.NDArray[np.bool_]:
@@ -221,7 +249,6 @@ def main() -> int:
     """Examine the model that standard input describes, and print the findings."""
     wanted = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Wanted)
     sys.path[:] = list(wanted.import_path)
-    os.nice(_LOW_PRIORITY)
     # Ends this process if the one that started it is gone.
     signal.setitimer(signal.ITIMER_REAL, 2 * wanted.time_limit_s)
     _limit_memory(wanted.memory_bytes)
@@ -234,7 +261,3 @@ def main() -> int:
         found = Findings(f"the model takes more than {wanted.memory_bytes >> 20:,} MB of memory")
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     return _REFUSED if found.refusal else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from penstock.base.durations import milliseconds
 from penstock.errors import JobDefinitionError
@@ -12,6 +12,9 @@ from penstock.models.tallies import VersionTally, drift_ks, drift_psi, slowest_m
 from penstock.models.versions import CANARY, LIVE, SERVING, SHADOW
 
 __all__ = ["Decision", "ModelPolicy", "VersionFigures", "decide", "figures_of", "policy_setting"]
+
+
+_CLOCKS: Final = ("processing", "event")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,11 @@ class ModelPolicy:
     ('10m', 500)
 
     Args:
-        window: how far back it looks, as a duration such as `"10m"`, by the clock of the job.
+        window: how far back it looks, as a duration such as `"10m"`.
+        time: by what: `"processing"`, the clock of the job, or `"event"`, the watermark of the step. By event time, the
+            scores of a micro-batch or interval belong to the watermark that the step has reached at its end; those
+            before the first watermark do not count. A job that reads old records, or repeats them, then decides as it
+            would have when they were new.
         roll_back_records: after how many records a version may be rolled back.
         promote_records: after how many records a shadow or canary is promoted; None never promotes.
         canary_share: if given, a shadow becomes the canary for that share of the keys first, above 0 up to 1.
@@ -45,6 +52,7 @@ class ModelPolicy:
     """
 
     window: str = "10m"
+    time: str = "processing"
     roll_back_records: int = 500
     promote_records: int | None = None
     canary_share: float | None = None
@@ -61,6 +69,8 @@ class ModelPolicy:
             self.window_ms  # noqa: B018  # raises for what is no duration
         except JobDefinitionError as e:
             raise ValueError(str(e)) from None
+        if self.time not in _CLOCKS:
+            raise ValueError(f"time is 'processing' or 'event', not {self.time!r}")
         if self.roll_back_records < 1 or (self.promote_records is not None and self.promote_records < 1):
             raise ValueError("a policy decides after at least one record")
         if self.canary_share is not None and not 0 < self.canary_share <= 1:

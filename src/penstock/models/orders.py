@@ -16,6 +16,7 @@ __all__ = [
     "ModelOrder",
     "PinModel",
     "PromoteModel",
+    "RemoveModel",
     "RetireModel",
     "RollBackModel",
     "Sample",
@@ -98,6 +99,10 @@ class RetireModel(ModelOrder, frozen=True, forbid_unknown_fields=True):
     """Lets a version score nothing any more."""
 
 
+class RemoveModel(ModelOrder, frozen=True, forbid_unknown_fields=True):
+    """Forgets a version; its content leaves the checkpoint once nothing that is retained knows the version."""
+
+
 MODEL_ORDERS: Final[Mapping[str, Any]] = {
     "load-model": LoadModel,
     "validate-model": ValidateModel,
@@ -107,5 +112,6 @@ MODEL_ORDERS: Final[Mapping[str, Any]] = {
     "roll-back-model": RollBackModel,
     "pin-model": PinModel,
     "retire-model": RetireModel,
+    "remove-model": RemoveModel,
 }
 """The payload of each kind of command on models."""

@@ -26,9 +26,11 @@ class _Pane(msgspec.Struct):
 class ScoreWindow(msgspec.Struct):
     """The scores of the versions of one model within a window, in parts of `pane_ms`, oldest first.
 
-    `since` has what each version is and by which command: what it has scored before that does not count.
+    `since` has what each version is and by which command: what it has scored before that does not count. `time` is the
+    clock of the window.
     """
 
+    time: str = "processing"
     pane_ms: int = 0
     panes: list[_Pane] = []
     since: dict[str, tuple[str, str]] = {}
@@ -38,22 +40,28 @@ def add_scores(
     window: ScoreWindow,
     versions: Mapping[str, Mapping[str, Any]],
     scores: Mapping[str, VersionTally],
-    now_ms: int,
-    window_ms: int,
+    now_ms: int | None,
+    clock: tuple[str, int],
 ) -> None:
     """Add what versions have scored up to now, and drop what is older than the window.
+
+    `clock` is the kind of time and the length of the window in milliseconds. If the time is not known, nothing is added
+    or dropped, but for versions whose status has changed.
 
     `versions` are the present ones, as they are shown. If the status of one has changed meanwhile, nobody knows which
     of its scores are from before, so none of them counts.
     """
+    time, window_ms = clock
     pane_ms = -(-window_ms // _PANES)
-    if pane_ms != window.pane_ms:
-        window.pane_ms, window.panes = pane_ms, []
+    if (time, pane_ms) != (window.time, window.pane_ms):
+        window.time, window.pane_ms, window.panes = time, pane_ms, []
     since = {name: (found["status"], found.get("command", "")) for name, found in versions.items()}
     changed = {name for name in {*since, *window.since} if since.get(name) != window.since.get(name)}
     for pane in window.panes:
         pane.scores = {name: tally for name, tally in pane.scores.items() if name not in changed}
     window.since = since
+    if now_ms is None:
+        return
     number = now_ms // pane_ms
     window.panes = [pane for pane in window.panes if pane.number > number - _PANES and pane.scores]
     added = {name: tally for name, tally in scores.items() if name not in changed}

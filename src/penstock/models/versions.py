@@ -19,6 +19,7 @@ from penstock.models.orders import (
     LoadModel,
     PinModel,
     PromoteModel,
+    RemoveModel,
     RetireModel,
     RollBackModel,
     ShadowModel,
@@ -62,6 +63,7 @@ _FROM: Final[Mapping[type, tuple[str, ...]]] = {
     PromoteModel: (VALIDATED, SHADOW, CANARY, RETIRED),
     PinModel: (VALIDATED, SHADOW, CANARY, SERVING, RETIRED),
     RetireModel: (VALIDATED, SHADOW, CANARY, RETIRED),
+    RemoveModel: (REGISTERED, VALIDATED, RETIRED),
 }
 
 
@@ -108,6 +110,8 @@ def next_versions(versions: Mapping[str, ModelVersion], order: Any, cause: Cause
         changes = _roll_back(versions, order)
     elif isinstance(order, PinModel):
         changes = _pin(versions, order)
+    elif isinstance(order, RemoveModel):
+        changes = _remove(versions, order)
     else:
         changes = _advance(versions, order)
     return {
@@ -169,7 +173,12 @@ def _load(versions: Mapping[str, ModelVersion], order: LoadModel) -> Changes:
         order.version: ModelVersion(REGISTERED, order.format, order.sha256, order.uri, metadata)
     }
     if len(versions) >= _MAX_VERSIONS:
-        idle = (n for n, v in versions.items() if v.status in (REGISTERED, RETIRED) and not v.pinned)
+        spare = _spare(versions)
+        idle = (
+            name
+            for name, found in versions.items()
+            if found.status in (REGISTERED, RETIRED) and not found.pinned and name != spare
+        )
         oldest = next(idle, None)
         if oldest is None:
             raise ModelRefusedError(
@@ -206,6 +215,27 @@ def _advance(versions: Mapping[str, ModelVersion], order: Any) -> Changes:
             f"version {canary!r} is the canary of the model {order.model!r}; promote it or roll it back first"
         )
     return {order.version: dataclasses.replace(found, status=CANARY, share=order.share)}
+
+
+def _remove(versions: Mapping[str, ModelVersion], order: RemoveModel) -> Changes:
+    found = _known(versions, order)
+    if found.pinned:
+        raise ModelRefusedError(
+            f"version {order.version!r} of the model {order.model!r} serves {len(found.pinned):,} pinned keys; "
+            "retire it first"
+        )
+    if order.version == _spare(versions):
+        raise ModelRefusedError(
+            f"version {order.version!r} of the model {order.model!r} scores what the serving one cannot, and a roll "
+            "back returns to it; remove it after another promotion"
+        )
+    return {order.version: None}
+
+
+def _spare(versions: Mapping[str, ModelVersion]) -> str | None:
+    """Return the version that scores where the serving one cannot."""
+    serving = serving_version(versions)
+    return None if serving is None else version_before(versions, serving)
 
 
 def _roll_back(versions: Mapping[str, ModelVersion], order: RollBackModel) -> Changes:

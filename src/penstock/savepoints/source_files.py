@@ -81,11 +81,15 @@ def copy_own_files(folder: Path, positions: dict[str, Any], store: Store) -> tup
 
 
 def copy_models(folder: Path, store: Store) -> tuple[FileEntry, ...]:
-    """Copy the models that the versions in the state refer to, and what was found on them. They never change."""
-    return tuple(
-        write_file(store, str(path.relative_to(folder)), path.read_bytes())
-        for path in _paths(folder / MODELS)
-    )
+    """Copy the models that the versions in the state refer to, and what was found on them. They never change.
+
+    A content that vanishes meanwhile belongs to no version in a micro-batch that the checkpoint retains.
+    """
+    written = []
+    for path in _paths(folder / MODELS):
+        with contextlib.suppress(FileNotFoundError):
+            written.append(write_file(store, str(path.relative_to(folder)), path.read_bytes()))
+    return tuple(written)
 
 
 def copy_topic_ids(folder: Path, store: Store) -> tuple[FileEntry, ...]:

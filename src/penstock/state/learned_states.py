@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import SchemaError
-from penstock.learning.element_learning import ElementLearning
+from penstock.learning.elementwise_models import ElementwiseModels
 from penstock.learning.learner import Learner
+from penstock.learning.library_models import LibraryModels
 from penstock.learning.model_learner import ModelLearner
-from penstock.learning.model_learning import ModelLearning
 from penstock.state.ttl import Ttl
 from penstock.state.values import BoundValueState, CheckedValueState, ValueState
 
@@ -95,38 +95,38 @@ class LearnedState(ValueState[Any]):
 class BoundLearnedState(BoundValueState):
     """A learned state at run time."""
 
-    __slots__ = ("_learning", "_names")
+    __slots__ = ("_models", "_names")
 
     def describe(self, declared: LearnedState) -> None:
         """Take over the declaration."""
         learner = declared.learner
         self._names = tuple(learner.weight_types())
-        self._learning: ElementLearning | ModelLearning = (
-            ModelLearning(learner) if isinstance(learner, ModelLearner) else ElementLearning(learner)
+        self._models: ElementwiseModels | LibraryModels = (
+            LibraryModels(learner) if isinstance(learner, ModelLearner) else ElementwiseModels(learner)
         )
 
     def model(self) -> Any:
         """Implement the declared method."""
         held = self.get()
-        return None if held is None else self._learning.model(held)
+        return None if held is None else self._models.model(held)
 
     def score(self, records: Any, key_indices: npt.NDArray[np.int64] | None = None) -> Any:
         """Implement the declared method."""
         if key_indices is None:
-            return self._learning.score(self.get(), records)
+            return self._models.score(self.get(), records)
         columns = self.columns()
-        return self._learning.score_columns(columns.present, self._weights(columns), key_indices, records)
+        return self._models.score_columns(columns.present, self._weights(columns), key_indices, records)
 
     def learn(
         self, records: Any, key_indices: npt.NDArray[np.int64] | None = None, *, scored: bool = True
     ) -> Any:
         """Implement the declared method."""
         if key_indices is None:
-            score, weights = self._learning.learn(self.get(), records, self._exact, scored=scored)
+            score, weights = self._models.learn(self.get(), records, self._exact, scored=scored)
             self.set(weights)
             return score
         columns = self.columns()
-        learned = self._learning.learn_columns(
+        learned = self._models.learn_columns(
             columns.present, self._weights(columns), key_indices, records, scored=scored
         )
         self.put(learned.keys, learned.weights)

@@ -139,10 +139,17 @@ def check_owners(
 
 
 def check_clock(function: ProcessFunction, step: str, data: DescribedStream) -> None:
-    """Raise JobDefinitionError when values expire by event time but the records have no event time."""
+    """Raise JobDefinitionError when values expire or policies look at event time, but the records have none."""
     for name, state in declared_in(type(function), KeyedState).items():
         if state.ttl is not None and state.ttl.time == "event" and data.origin.time is None:
             raise JobDefinitionError(
                 f"State {name!r} of step {step!r} expires by event time, but the records of {data.name!r} have none. "
                 'Declare the field (job.data_stream(..., event_time="at")), or use Ttl(..., time="processing").'
+            )
+    for name, model in declared_shared(type(function)).items():
+        if isinstance(model, Model) and model.policy.default.time == "event" and not data.has_watermarks:
+            raise JobDefinitionError(
+                f"The policy of the model {name!r} of step {step!r} looks at event time, but the stream {data.name!r} "
+                'has no watermarks. Declare them (job.data_stream(..., event_time="at", '
+                'watermarks=ps.Watermarks.bounded("5s"))), or use ModelPolicy(time="processing").'
             )

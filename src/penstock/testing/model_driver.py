@@ -10,7 +10,9 @@ import msgspec
 from penstock.base.instants import milliseconds_of
 from penstock.commands.model_policies import ModelPolicies, ModelReports
 from penstock.control.commands import Command
+from penstock.control.receipts import StepTime, slowest_time
 from penstock.models.tallies import VersionTally, add_tallies, scores_of
+from penstock.runtime.packed_rows import TIME, time_of
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.model_store import store_of
@@ -33,18 +35,23 @@ class ModelDriver:
         self._settings: Final[dict[str, Any]] = {}
         self._versions: Final[dict[str, Any]] = {}
         self._totals: Final[_Scores] = {}
+        self._times: Final[dict[str, dict[int, StepTime]]] = {}
 
     def see(self, outcome: BatchOutcome, now: dt.datetime) -> list[Command]:
         """Return the commands that follow from a micro-batch."""
         scores: _Scores = {}
         known = {"settings": self._settings, "models": self._versions}
-        for kind, step, _, _, body in outcome.reports:
+        for kind, step, slot, _, body in outcome.reports:
             if kind in known:
                 known[kind][step] = msgspec.json.decode(body)
+            elif kind == TIME:
+                self._times.setdefault(step, {})[slot] = time_of(body)
             elif kind == "scores":
                 for found in (scores, self._totals):
                     for model, tallies in scores_of(body).items():
                         add_tallies(found.setdefault(step, {}).setdefault(model, {}), tallies)
-        return self._policies.see(
-            ModelReports(milliseconds_of(now), self._versions, self._settings, scores, self._totals)
+        times = {step: slowest_time(found.values()) for step, found in self._times.items()}
+        reports = ModelReports(
+            milliseconds_of(now), self._versions, self._settings, scores, self._totals, times=times
         )
+        return self._policies.see(reports)

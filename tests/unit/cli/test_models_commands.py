@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 from control_checkpoint import make_checkpoint
 from typed_commands import refused, told, typed
 
@@ -115,11 +116,35 @@ def test_a_file_here_is_loaded_with_its_hash(checkpoint: Path, tmp_path: Path) -
     }
 
 
+@pytest.mark.parametrize("is_examined", [True, False])
+def test_a_load_that_waits_waits_for_the_examination(
+    is_examined: bool, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the job, so that the micro-batch that validates the version need not; after a while it says so."""
+    path = tmp_path / "1.onnx"
+    path.write_bytes(b"model")
+
+    def is_applied(*_: object) -> None:
+        if is_examined:
+            (checkpoint / "models" / "findings").mkdir(parents=True)
+            (checkpoint / "models" / "findings" / "ab-0.json").touch()
+        raise typer.Exit(0)
+
+    monkeypatch.setattr("penstock.cli.models.send_and_wait", is_applied)
+    words = ("load", checkpoint, "fraud", "1", path, "--format", "onnx", "--wait", "--timeout", "0.5")
+    found = typed("models", *words)
+    assert found.exit_code == 0
+    assert ("has not examined version 1 yet" in found.output) != is_examined
+    (one, *_) = told(typed("models", "list", checkpoint, "-o", "json"))[0]["versions"]
+    assert one["is_examined"] == is_examined
+
+
 @pytest.mark.parametrize(
     ("words", "order"),
     [
         (("validate", "fraud", "2"), {"kind": "validate-model", "version": "2"}),
         (("canary", "fraud", "2", "--share", "0.1"), {"kind": "canary-model", "version": "2", "share": 0.1}),
+        (("remove", "fraud", "1"), {"kind": "remove-model", "version": "1"}),
         (("roll-back", "fraud", "--reason", "late"), {"kind": "roll-back-model", "reason": "late"}),
         (("pin", "fraud", "2", "--keys", '["a"]'), {"kind": "pin-model", "version": "2", "keys": ["a"]}),
         (("pin", "fraud", "--keys", '["a"]'), {"kind": "pin-model", "keys": ["a"]}),

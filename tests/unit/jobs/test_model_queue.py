@@ -59,7 +59,7 @@ def work_off(queue: ModelQueue) -> None:
 def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
     """Also after a new start; a model that the job does not declare any more is left alone."""
     place, notes = library(tmp_path), list[str]()
-    queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append)
+    queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
     noted(place, tmp_path, "1")
     noted(place, tmp_path, "1", model="churn")
     work_off(queue)
@@ -68,7 +68,7 @@ def test_each_version_is_examined_once_and_told(tmp_path: Path) -> None:
     assert "Version '1' of the model 'fraud' of step 'score' was fetched and examined" in notes[0]
     # The same content is there already.
     assert "Version '2'" not in "".join(notes)
-    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append))
+    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3))
     assert len(notes) == 1
 
 
@@ -82,9 +82,38 @@ def test_what_cannot_be_fetched_is_told_and_can_be_tried_again(
     """By the command that validates it; the job goes on."""
     place, notes = library(tmp_path, max_bytes), list[str]()
     noted(place, tmp_path, "1", content)
-    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append))
+    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3))
     assert said in notes[0]
     assert "validate-model tries it again" in notes[0]
+
+
+def test_content_goes_once_no_retained_micro_batch_knows_a_version_of_it(tmp_path: Path) -> None:
+    """A repetition of a micro-batch does the same, and a version that is loaded again gets its content again."""
+    place, notes = library(tmp_path), list[str]()
+    noted(place, tmp_path, "1")
+    queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
+    work_off(queue)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    known = {"score": {"fraud": {"1": {"sha256": sha256}}}}
+    gone: dict[str, Any] = {"score": {"fraud": {}}}
+    unused: dict[str, int] = {}
+    queue.remove_unused(0, {}, unused)
+    assert unused == {}, "the step has not reported yet"
+    for batch, versions in enumerate([gone, known, gone, gone, gone, gone]):
+        queue.remove_unused(batch, versions, unused)
+        queue.remove_unused(batch, versions, unused)
+        assert place.contents() == [sha256]
+    # The driver may die before or after the file is gone, and before the counts are saved.
+    for saved in ({sha256: 2}, {sha256: 2}, {}):
+        queue.remove_unused(6, gone, saved)
+        assert (place.contents(), saved) == ([], {})
+    work_off(queue)
+    assert f"The content {sha256[:12]}... of a model ({len(CONTENT)} bytes) was removed" in notes[-1]
+    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3))
+    assert place.contents() == [], "nobody has loaded it again"
+    (_, reference) = next(place.references())
+    assert place.examine(reference, MODEL.spec).refusal == ""
+    assert place.contents() == [sha256]
 
 
 def test_a_place_that_is_not_allowed_is_not_noted(tmp_path: Path) -> None:

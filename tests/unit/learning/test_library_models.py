@@ -22,7 +22,7 @@ from penstock.errors import SchemaError
 from penstock.learning.document_form import ClosedModelError
 from penstock.learning.document_reader import read_model
 from penstock.learning.document_writer import write_model
-from penstock.learning.model_learning import ModelLearning
+from penstock.learning.library_models import LibraryModels
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(invalid value|deprecated|subclusters)")
 
@@ -147,15 +147,15 @@ def test_arguments_are_code() -> None:
 def test_a_model_is_shown_as_its_library_has_it() -> None:
     """From weights that were just learned, and from those that came from storage; no records change nothing."""
     learner = ps.ScikitLearn(SGDRegressor(random_state=1), "km", target="minutes", batch=2)
-    learning = ModelLearning(learner)
+    models = LibraryModels(learner)
     held: Any = None
     for km in (1.0, 2.0):
-        score, held = learning.learn(held, {"km": km, "minutes": 2 * km}, SimpleNamespace, scored=True)
+        score, held = models.learn(held, {"km": km, "minutes": 2 * km}, SimpleNamespace, scored=True)
         assert math.isnan(score)
-    for shown in (learning.model(held), ModelLearning(learner).model(held)):
+    for shown in (models.model(held), LibraryModels(learner).model(held)):
         assert shown.coef_.tolist() == [held.coef_0]
     none = np.zeros(0, np.int64)
-    learned_none = learning.learn_columns(
+    learned_none = models.learn_columns(
         none.astype(bool), {}, none, {"km": none, "minutes": none}, scored=True
     )
     assert (len(learned_none.keys), len(learned_none.scores)) == (0, 0)

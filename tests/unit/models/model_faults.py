@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from model_parts import Linear
 
+PRIORITY_OF_IMPORT = os.nice(0)
+
 
 class Sleeps(Linear):
     """Never answers."""
@@ -38,3 +40,10 @@ class Slow(Linear):
     def predict(self, columns: Mapping[str, Any]) -> Any:
         time.sleep(0.02)
         return super().predict(columns)
+
+
+class Impatient(Linear):
+    """Fails, and says at which priority its module was imported."""
+
+    def predict(self, columns: Mapping[str, Any]) -> Any:
+        raise RuntimeError(f"imported at {PRIORITY_OF_IMPORT}")

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import operator
+import os
 import pickle
 import re
 import zipfile
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import skops.io
-from model_faults import Allocates, Exits, Sleeps, Slow
+from model_faults import Allocates, Exits, Impatient, Sleeps, Slow
 from model_parts import CARDS, Linear, bring_in, last, order, pay, scoring_job, weights
 from onnx import TensorProto, helper
 from onnx_models import finished, matrix_model, named_model, tensor
@@ -182,6 +183,24 @@ BAD: dict[str, Bad] = {
     "a sample of other columns": Bad(
         GOOD, "safetensors", "as many values of each of amount", {"sample": SAMPLE | {"inputs": {"age": [1]}}}
     ),
+    "text in a sample of numbers": Bad(
+        GOOD,
+        "safetensors",
+        "values of 'amount' that are not of type double",
+        {"sample": SAMPLE | {"inputs": {"amount": ["a", "b"]}}},
+    ),
+    "a number in a sample that is too large": Bad(
+        GOOD,
+        "safetensors",
+        "values of 'amount' that are not of type double",
+        {"sample": SAMPLE | {"inputs": {"amount": [10**30, 1]}}},
+    ),
+    "text among the expected scores": Bad(
+        GOOD, "safetensors", "that are no numbers", {"sample": SAMPLE | {"expected": {"score": ["a", 6.0]}}}
+    ),
+    "objects among the expected scores": Bad(
+        GOOD, "safetensors", "that are no numbers", {"sample": SAMPLE | {"expected": {"score": [{}, 6.0]}}}
+    ),
     "a failure": Bad(weights(3.0, fails_from=-1.0), "safetensors", "the model fails: ArithmeticError"),
 }
 
@@ -247,6 +266,15 @@ def test_the_process_of_an_examination_finds_good_models_good(tmp_path: Path) ->
     path.write_bytes(GOOD)
     found = examine_apart(path, "safetensors", dataclasses.replace(SPEC, weights=Linear), None)
     assert (found.refusal, found.records) == ("", 1000)
+
+
+def test_an_examination_leaves_the_processors_to_the_job_from_its_beginning(tmp_path: Path) -> None:
+    """The imports of libraries, which take longest, already run at low priority."""
+    path = tmp_path / "model"
+    path.write_bytes(GOOD)
+    spec = dataclasses.replace(SPEC, weights=Impatient)
+    with pytest.raises(ModelRefusedError, match=f"imported at {min(19, os.nice(0) + 10)}$"):
+        examine_apart(path, "safetensors", spec, None)
 
 
 def test_a_model_that_changes_on_its_way_is_refused_and_can_be_loaded_again() -> None:

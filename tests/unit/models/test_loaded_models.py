@@ -11,6 +11,7 @@ from model_parts import Linear, weights
 
 from penstock.errors import StateError
 from penstock.models import loaded
+from penstock.models.intact_contents import IntactContents
 from penstock.models.loaded import LoadedModels
 from penstock.models.spec import ModelSpec
 from penstock.models.versions import ModelVersion
@@ -58,3 +59,23 @@ def test_any_error_says_which_model_and_is_raised_each_time(
     for _ in range(2):
         with pytest.raises(StateError, match=rf"{one.sha256}.*RuntimeError: the library is confused"):
             models.get(str(tmp_path), one, SPEC)
+
+
+def test_a_content_is_hashed_once_in_a_process_until_it_changes(tmp_path: Path) -> None:
+    """A cut at which a large version begins to serve does not wait for its hash."""
+    path, read = tmp_path / version(tmp_path, 2.0).sha256, list[Path]()
+
+    def hash_of(path: Path) -> str:
+        read.append(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    known = IntactContents()
+    assert [known.is_intact(path, hash_of) for _ in range(3)] == [True] * 3
+    assert len(read) == 1
+    path.write_bytes(weights(3.0) + b" ")
+    assert [known.is_intact(path, hash_of) for _ in range(2)] == [False] * 2
+    path.write_bytes(weights(2.0))
+    assert known.is_intact(path, hash_of)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        known.is_intact(path, hash_of)

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from model_parts import Linear, ScoreBatches, bring_in, last, order, pay, scoring_job, weights
+from model_parts import CARDS, OUTPUT, Linear, ScoreBatches, bring_in, last, order, pay, scoring_job, weights
 
 import penstock as ps
 from penstock.control.receipts import Receipt
+from penstock.errors import JobDefinitionError
 from penstock.models.model_policy import ModelPolicy, VersionFigures, decide
+from penstock.models.score_windows import ScoreWindow, add_scores, window_figures
+from penstock.models.tallies import VersionTally
 from penstock.testing import JobHarness
 
 
@@ -194,3 +197,68 @@ def test_a_policy_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None
     """With the name of what is wrong."""
     with pytest.raises(ValueError, match=r"window|record|canary_share|max_ks|max_ms"):
         ModelPolicy(**wrong)
+
+
+def timed_job(**policy: Any) -> ps.Job:
+    """The same with payments that have an event time."""
+
+    class ScoreByTime(ScoreBatches):
+        model = ps.Model(
+            "fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear, default=-1.0,
+            policy=ps.ModelPolicy(time="event", **policy),
+        )  # fmt: skip
+
+    job = ps.Job("cards", key_groups=8)
+    payments = job.data_stream(
+        "payments",
+        schema="card STRING, amount DOUBLE, at LONG",
+        event_time="at",
+        watermarks=ps.Watermarks.bounded("1s"),
+    )
+    payments.key_by("card").process("score", ScoreByTime(), output=OUTPUT).sink_to("scores")
+    return job
+
+
+@pytest.mark.parametrize(("apart_s", "is_rolled_back"), [(5, True), (30, False)])
+def test_a_window_may_be_one_of_event_time(apart_s: int, is_rolled_back: bool) -> None:
+    """Whatever the clock says: failures count together while the watermark moves by less than the window."""
+    run = JobHarness(timed_job(window="20s", max_failures=0.2, roll_back_records=40), parallelism=2)
+    bring_in(run, "1", weights(2.0))
+    order(run, "promote", "1")
+    bring_in(run, "2", weights(3.0, fails_from=50.0))
+    order(run, "canary", "2", share=1.0)
+    for number in range(5):
+        at = 1_000_000 + number * apart_s * 1000
+        run.send("payments", [{"card": card, "amount": 60.0, "at": at} for card in CARDS])
+        run.run_batch()
+        run.crash()
+        run.advance_clock("1h")
+    assert [found.kind for found in sent_by_policy(run)] == ["roll-back-model"] * is_rolled_back
+
+
+def test_a_window_of_event_time_needs_watermarks() -> None:
+    """Else it would never move, and the policy never decide."""
+    with pytest.raises(JobDefinitionError, match="'payments' has no watermarks"):
+        job_with(time="event")
+    run = JobHarness(job_with(max_failures=0.2))
+    command = run.send_command("set", "score", {"fraud-policy": {"time": "event"}})
+    pay(run)
+    assert "have no event time, so the policy 'fraud-policy' cannot" in last(run, command).reason
+    with pytest.raises(ValueError, match="'processing' or 'event', not 'wall'"):
+        ModelPolicy(time="wall")
+
+
+def test_scores_at_an_unknown_time_do_not_count() -> None:
+    """Such as those before the first watermark; another clock or length begins anew."""
+    window, versions = ScoreWindow(), {"1": {"status": "SERVING", "command": "a"}}
+    tally = {"1": VersionTally(records=10)}
+    add_scores(window, versions, {}, None, ("event", 10_000))
+    add_scores(window, versions, tally, 5_000, ("event", 10_000))
+    add_scores(window, versions, {}, None, ("event", 10_000))
+    assert window_figures(window, versions, {})["1"].records == 10
+    add_scores(window, versions, tally, 14_000, ("event", 10_000))
+    assert window_figures(window, versions, {})["1"].records == 20
+    add_scores(window, versions, tally, 15_000, ("event", 10_000))
+    assert window_figures(window, versions, {})["1"].records == 20
+    add_scores(window, versions, tally, 15_000, ("processing", 10_000))
+    assert window_figures(window, versions, {})["1"].records == 10

@@ -131,6 +131,16 @@ class Plain:
         self.pins = {card: version for card, version in self.pins.items() if version != name}
         return True
 
+    def remove(self, name: str) -> bool:
+        """Forget a version, unless it scores something, or would if the one that serves cannot."""
+        needed = {*self.serving[-2:], *self.shadows, *self.pins.values()}
+        if name not in self.loaded or name in needed or (self.canary is not None and self.canary[0] == name):
+            return False
+        del self.loaded[name]
+        self.retired.discard(name)
+        self.serving = [one for one in self.serving if one != name]
+        return True
+
 
 VERSION = st.sampled_from(NAMES)
 COMMAND = st.one_of(
@@ -140,7 +150,7 @@ COMMAND = st.one_of(
     st.tuples(st.just("shadow"), VERSION),
     st.tuples(st.just("roll-back"), st.none() | VERSION),
     st.tuples(st.just("pin"), st.none() | VERSION, st.sampled_from(CARDS[:4])),
-    st.tuples(st.just("retire"), VERSION),
+    st.tuples(st.sampled_from(["retire", "remove"]), VERSION),
     st.tuples(st.just("policy"), st.booleans()),
 )
 DISTURBANCE = st.sampled_from(["", "", "crash", "crash", "restart", "rescale", "savepoint"])
@@ -166,6 +176,7 @@ def send(run: JobHarness, plain: Plain, command: tuple[Any, ...]) -> tuple[str, 
         "shadow": plain.shadow,
         "roll-back": plain.roll_back,
         "retire": plain.retire,
+        "remove": plain.remove,
     }
     return order(run, kind, name), does[kind](name)
 

@@ -9,6 +9,7 @@ from penstock.models.orders import (
     LoadModel,
     PinModel,
     PromoteModel,
+    RemoveModel,
     RetireModel,
     RollBackModel,
     ShadowModel,
@@ -24,15 +25,17 @@ ORDERS = {
     "promote": lambda v: PromoteModel("fraud", v),
     "retire": lambda v: RetireModel("fraud", v),
     "roll-back": lambda v: RollBackModel("fraud", v),
+    "remove": lambda v: RemoveModel("fraud", v),
 }
-LEGAL = {
-    "REGISTERED": {"validate": "VALIDATED"},
+LEGAL: dict[str, dict[str, str | None]] = {
+    "REGISTERED": {"validate": "VALIDATED", "remove": None},
     "VALIDATED": {
         "validate": "VALIDATED",
         "shadow": "SHADOW",
         "canary": "CANARY",
         "promote": "SERVING",
         "retire": "RETIRED",
+        "remove": None,
     },
     "SHADOW": {"canary": "CANARY", "promote": "SERVING", "retire": "RETIRED", "roll-back": "VALIDATED"},
     "CANARY": {
@@ -42,7 +45,13 @@ LEGAL = {
         "retire": "RETIRED",
         "roll-back": "VALIDATED",
     },
-    "RETIRED": {"shadow": "SHADOW", "canary": "CANARY", "promote": "SERVING", "retire": "RETIRED"},
+    "RETIRED": {
+        "shadow": "SHADOW",
+        "canary": "CANARY",
+        "promote": "SERVING",
+        "retire": "RETIRED",
+        "remove": None,
+    },
 }
 
 
@@ -65,12 +74,15 @@ def after(versions: dict[str, ModelVersion], order: object) -> dict[str, ModelVe
 def test_a_version_takes_the_steps_of_its_status_and_no_others(status: str, kind: str) -> None:
     """Beside one that serves; a refusal says what the version is."""
     versions = {"1": version("SERVING", 1), "2": version(status)}
-    wanted = LEGAL[status].get(kind)
-    if wanted is None:
+    if kind not in LEGAL[status]:
         with pytest.raises(ModelRefusedError, match=f"{status}|neither serving nor beside"):
             after(versions, ORDERS[kind]("2"))
         return
     found = after(versions, ORDERS[kind]("2"))
+    wanted = LEGAL[status][kind]
+    if wanted is None:
+        assert list(found) == ["1"]
+        return
     assert found["2"].status == wanted
     assert found["1"].status == ("RETIRED" if kind == "promote" else "SERVING")
     assert found["2"].changed_by == "ann"
@@ -120,6 +132,25 @@ def test_a_version_is_loaded_once_and_the_oldest_idle_one_is_forgotten() -> None
     assert found["new"].status == "REGISTERED"
     with pytest.raises(ModelRefusedError, match="retire some"):
         after({name: version("VALIDATED") for name in many}, load)
+
+
+def test_what_keys_or_a_roll_back_need_is_not_removed() -> None:
+    """Until it is retired, or another version is what a roll back returns to."""
+    versions = {name: version("VALIDATED") for name in "123"}
+    versions = after(after(versions, PromoteModel("fraud", "1")), PromoteModel("fraud", "2"))
+    with pytest.raises(ModelRefusedError, match="a roll back returns to it"):
+        after(versions, RemoveModel("fraud", "1"))
+    many = {str(number): version("RETIRED", int(number == 0)) for number in range(199)}
+    load = LoadModel("fraud", "new", "/m", "0" * 64, "onnx")
+    left = after({**many, "serves": version("SERVING", 2)}, load)
+    assert "0" in left, "nor is it forgotten when the register is full"
+    assert "1" not in left
+    versions = after(versions, PromoteModel("fraud", "3"))
+    versions = after(versions, RemoveModel("fraud", "1"))
+    versions = after(versions, PromoteModel("fraud", "2"))
+    versions = after(versions, PinModel("fraud", ["a"], "3"))
+    with pytest.raises(ModelRefusedError, match=r"serves 1 pinned keys; retire it first"):
+        after(versions, RemoveModel("fraud", "3"))
 
 
 def test_what_is_not_there_cannot_change() -> None:

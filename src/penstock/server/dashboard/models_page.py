@@ -145,6 +145,7 @@ class _ModelsPage:
                 for label, icon, kind in (
                     ("Roll back", "undo", "roll-back-model"),
                     ("Retire", "archive", "retire-model"),
+                    ("Remove", "delete", "remove-model"),
                 ):
                     components.action_button(
                         self._visit, label, icon, Role.OPERATOR, self._sender(kind), danger=True
@@ -195,7 +196,7 @@ class _ModelsPage:
             command=cli_equivalents.send_control(visit.job_id, said),
             confirm="Send the command",
             target=f"{chosen.step} / {chosen.model} / {chosen.version}",
-            danger=kind in ("roll-back-model", "retire-model"),
+            danger=kind in ("roll-back-model", "retire-model", "remove-model"),
         ):
             return
         sent = await visit.act(

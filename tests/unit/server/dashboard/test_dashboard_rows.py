@@ -80,6 +80,8 @@ def test_versions_show_what_they_scored_lately() -> None:
     about = {
         "format": "onnx",
         "sha256": "",
+        "content_bytes": 1000,
+        "is_examined": True,
         "uri": "/m",
         "metadata": {},
         "changed_by": "policy",

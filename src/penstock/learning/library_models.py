@@ -1,4 +1,4 @@
-"""Model learning: models of libraries that score and learn the records of their keys, one after the other."""
+"""Library models: models of libraries that score and learn the records of their keys, one after the other."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.learning.learner import Numbers
 from penstock.learning.model_learner import ModelLearner
 from penstock.learning.record_values import column_values, record_values
 
-__all__ = ["ModelLearning"]
+__all__ = ["LibraryModels"]
 
 # To read a model from its columns costs about as much as to learn a record.
 _MOST_KEPT: Final = 1024
 
 
-class ModelLearning:
-    """How a model of a library learns, from weights as a record or as columns."""
+class LibraryModels:
+    """The models of the keys by a library, from weights as a record or as columns."""
 
     def __init__(self, learner: ModelLearner) -> None:
         self._learner = learner

@@ -1,4 +1,4 @@
-"""Element learning: learners that compute element by element, for one key or for many at once."""
+"""Elementwise models: the models of a learner that computes element by element, for one key or for many at once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.learning.in_order import Learned, learn_in_order, score_all
 from penstock.learning.learner import Learner, Numbers
 from penstock.learning.record_values import column_numbers, record_numbers
 
-__all__ = ["ElementLearning"]
+__all__ = ["ElementwiseModels"]
 
 _SINGLE: Final[dict[Any, Any]] = {int: np.int64, float: np.float64}
 
 
-class ElementLearning:
-    """How a learner learns, from weights as a record or as columns."""
+class ElementwiseModels:
+    """The models of the keys of a learner, from weights as a record or as columns."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
