@@ -2,6 +2,7 @@
 
 from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
+from penstock.expressions.called_functions import SqlFunction
 from penstock.expressions.columns import Column, call, col, lit, param
 from penstock.launch.job import Job
 from penstock.learning.learner import Learner
@@ -140,6 +141,7 @@ __all__ = [
     "SessionWindows",
     "Setting",
     "SlidingWindows",
+    "SqlFunction",
     "StateColumns",
     "TemporalState",
     "TimeEvictor",

@@ -92,10 +92,14 @@ def _compiled(
 ) -> Condition | Selection:
     # It imports the parser, which jobs without expressions and workers do without.
     from penstock.expressions.compiler import compile_condition, compile_selection
+    from penstock.expressions.sql_text import SqlPart
 
     try:
         if kind == "where":
             return compile_condition(given[0], stream.record_type, types)
         return compile_selection(given, stream.record_type, types)
     except ExpressionError as e:
+        if isinstance(given[0], SqlPart):
+            # The position in its file says more than the names of steps made from it.
+            raise
         raise ExpressionError(f"{who} of the stream {stream.name!r}: {e}") from None

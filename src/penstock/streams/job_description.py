@@ -161,6 +161,8 @@ class JobDescription:
         self.name = name
         self.key_groups = key_groups
         self.graph = Graph()
+        self.bindings: dict[str, str] = {}
+        """Where streams and sinks are bound to if a run does not say otherwise."""
         self._time = DataTime(event_time, watermarks)
 
     def data_stream(
@@ -235,6 +237,22 @@ class JobDescription:
         return self._stream(
             name, kind, source, allow_nan, Timing(effective_at, version, is_control=True), filled
         )
+
+    def bound_by_default(self) -> dict[str, str]:
+        """Return where the streams and sinks that the job has are bound to, if a run does not say otherwise."""
+        names = {source.name for source in self.graph.sources()} | {sink.name for sink in self.graph.sinks()}
+        return {name: uri for name, uri in self.bindings.items() if name in names}
+
+    def declared_stream(self, name: str) -> DataStream[Any]:
+        """Return a stream that was declared before. Raises JobDefinitionError if there is none of that name."""
+        node = self.graph.nodes.get(f"source/{name}")
+        if not isinstance(node, SourceNode):
+            known = ", ".join(source.name for source in self.graph.sources()) or "none"
+            raise JobDefinitionError(
+                f"The job {self.name!r} has no stream {name!r}; its streams are {known}."
+            )
+        origin = Origin(name, node.is_control, node.protobuf, node.time)
+        return DataStream(DescribedStream(self.graph, Port(node.id), node.record_type, origin))
 
     def _stream(
         self,
