@@ -23,6 +23,7 @@ from penstock.state.values import KeyedState, ValueState
 
 __all__ = [
     "DUE",
+    "END_OF_ROWS",
     "JOINS",
     "LATE_LEFT",
     "LATE_RIGHT",
@@ -52,6 +53,9 @@ LATE_LEFT: Final = "late_left"
 LATE_RIGHT: Final = "late_right"
 
 _TIME: Final = pa.timestamp("us", "UTC")
+END_OF_ROWS: Final = 2**62
+"""Later than all times of records, also with the bounds of an interval."""
+
 never: Final = 2**63 - 1
 """A row that falls due at this time does so when time ends."""
 
@@ -65,9 +69,9 @@ class JoinTimes:
 
     @property
     def passed_ms(self) -> int:
-        """The latest watermark so far."""
+        """The latest watermark so far; later than all times at the end of time, with room for sums."""
         known = [at for at in (self.before_ms, self.after_ms) if at is not None]
-        return max(known, default=-never)
+        return min(max(known, default=-END_OF_ROWS), END_OF_ROWS)
 
 
 @dataclass(frozen=True)

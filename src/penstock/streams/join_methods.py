@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from penstock.base.durations import Duration
 from penstock.expressions.columns import Column
 from penstock.joins.pair_expressions import How
 from penstock.state.shared import Setting
 from penstock.streams.described_stream import KeyedInput
-from penstock.streams.join_nodes import JoinOptions, add_interval_join
+from penstock.streams.join_nodes import JoinOptions, add_as_of_join, add_interval_join
 from penstock.streams.step_nodes import DescribedStep
 
 __all__ = ["JoinMethods"]
@@ -65,6 +65,41 @@ class JoinMethods(Generic[JoinedT]):
         """
         options = JoinOptions(how, fields, where, aliases, settings or {})
         return self._joined(add_interval_join(step, self._left(), right, (lower, upper), options))
+
+    def as_of_join(
+        self,
+        step: str,
+        versions: KeyedInput,
+        *,
+        how: Literal["inner", "left"] = "inner",
+        deleted: str | Column | None = None,
+        fields: Sequence[str | Column] | None = None,
+        where: str | Column | None = None,
+        aliases: tuple[str, str] = ("left", "right"),
+        settings: Mapping[str, Setting[Any]] | None = None,
+    ) -> JoinedT:
+        """Join each record with the version of its key that was in force at the record's event time.
+
+        That is the latest record of `versions` at or before that time. `deleted` is a condition on versions, such as
+        "price IS NULL": a version for which it is true ends the one before, and there is none until the next. With
+        how="left" records without a version are emitted with nulls, otherwise not at all. A record is emitted once the
+        watermark of both streams has passed its time, so that no version can come that it should have had; it counts
+        at its own time. Raises JobDefinitionError when the streams or the expressions do not fit.
+
+        >>> job = Job("ads")
+        >>> marks = Watermarks.bounded("5s")
+        >>> clicks = job.data_stream(
+        ...     "clicks", schema="campaign STRING, at BIGINT", event_time="at", watermarks=marks
+        ... ).key_by("campaign")
+        >>> campaigns = job.data_stream(
+        ...     "campaigns", schema="name STRING, price DOUBLE, since BIGINT", event_time="since", watermarks=marks
+        ... ).key_by("name")
+        >>> priced = clicks.as_of_join("priced-clicks", campaigns, how="left", deleted="price IS NULL")
+        >>> priced.record_type.field_names
+        ('campaign', 'at', 'name', 'price', 'since')
+        """
+        options = JoinOptions(how, fields, where, aliases, settings or {})
+        return self._joined(add_as_of_join(step, self._left(), versions, deleted, options))
 
     def _left(self) -> KeyedInput:
         """Return the stream as the left side of a join."""

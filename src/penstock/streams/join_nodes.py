@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.base.durations import Duration, milliseconds
-from penstock.errors import JobDefinitionError
+from penstock.errors import ExpressionError, JobDefinitionError
 from penstock.expressions.columns import Column
+from penstock.expressions.expression import Condition
+from penstock.joins.as_of_join import AsOfJoin
 from penstock.joins.interval_join import IntervalJoin
 from penstock.joins.join_step import JoinStep, join_step
 from penstock.joins.pair_expressions import How, PairExpressions, pair_expressions
@@ -23,7 +25,7 @@ from penstock.streams.origin import Origin
 from penstock.streams.step_nodes import DescribedStep
 from penstock.streams.step_validation import check_event_time, check_states, check_step
 
-__all__ = ["JoinOptions", "add_interval_join"]
+__all__ = ["JoinOptions", "add_as_of_join", "add_interval_join"]
 
 HOWS = ("inner", "left", "right", "full")
 
@@ -58,6 +60,28 @@ def add_interval_join(
         IntervalJoin, options.settings, lower_ms, upper_ms, kinds, options.how, expressions, types
     )
     return _add_join(step, function, left, right)
+
+
+def add_as_of_join(
+    step: str, left: KeyedInput, versions: Any, deleted: str | Column | None, options: JoinOptions
+) -> DescribedStep:
+    """Add a step that joins records with the versions in force at their times. Raises JobDefinitionError."""
+    _check_sides(step, left, versions, options.how, ("inner", "left"))
+    expressions, types = _expressions(step, left, versions, options)
+    kinds = (left.stream.record_type, versions.stream.record_type)
+    condition = None if deleted is None else _deletion(step, deleted, versions)
+    function = join_step(AsOfJoin, options.settings, condition, kinds, options.how, expressions, types)
+    return _add_join(step, function, left, versions)
+
+
+def _deletion(step: str, deleted: str | Column, versions: KeyedInput) -> Condition:
+    """Return the condition that says which records delete the version before."""
+    from penstock.expressions.compiler import compile_condition
+
+    try:
+        return compile_condition(deleted, versions.stream.record_type)
+    except ExpressionError as e:
+        raise ExpressionError(f"Step {step!r}: deleted: {e}") from None
 
 
 def _signed_ms(bound: Any, what: str) -> int:
