@@ -23,6 +23,7 @@ from penstock.engine.command_execution import CommandExecution, KeptOnce
 from penstock.engine.function_instance import Clock, FunctionInstance, SlotContext
 from penstock.engine.group_emissions import DueTimers
 from penstock.engine.group_run import GroupRun
+from penstock.engine.join_run import JoinRun
 from penstock.engine.model_commands import shown_versions
 from penstock.engine.slot import (
     REGISTER,
@@ -131,6 +132,8 @@ class SlotRun:
 
     def _choose_run_type(self) -> type[GroupRun]:
         """Return the class that runs the step in each key group."""
+        if self._core.join is not None:
+            return JoinRun
         if self._core.windows is None:
             return GroupRun
         # Control versions are only tracked record by record.
@@ -311,7 +314,6 @@ class SlotRun:
         If `more_follows`, there will be another call for the key group, so the watermark does not advance yet.
         """
         ordered = sorted(blocks, key=lambda block: block.order)
-        data = len(self._core.inputs) - 1
         due = None
         if self._core.timers is not None and not self.header.paused:
             none = pa.array([], self._core.key_type)
@@ -325,7 +327,9 @@ class SlotRun:
                 table = self._table(key_group)
                 more = self._due_by_event(table.recent if isinstance(table, MergedTable) else table)
                 due = DueTimers(due.processing, pa.concat_arrays([due.event, more]))
-        self.records += sum(block.batch.num_rows for block in ordered if block.input == data)
+        self.records += sum(
+            block.batch.num_rows for block in ordered if block.input in self._core.data_inputs
+        )
         with no_cyclic_collection():
             try:
                 if self._plain is None:

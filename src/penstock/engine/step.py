@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.base.declarations import declared_in
 from penstock.engine.emission_causes import Causes
+from penstock.joins.join_step import DUE, JoinStep, earliest_due
 from penstock.models.bound_model import ModelPlace
 from penstock.models.group import ModelGroup
 from penstock.models.model import Model
@@ -99,7 +100,7 @@ class StepResult:
 
 
 class StepCore:
-    """A step: a process function, its inputs (control first, data last) and its outputs.
+    """A step: a process function, its inputs (control first, data last) and its outputs. A join has two data inputs.
 
     In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
@@ -129,6 +130,7 @@ class StepCore:
         self.timed: Final = frozenset(timed)
         self.caused: Final = frozenset(caused)
         data = self.inputs[-1]
+        self.data_inputs: Final = frozenset(n for n, one in enumerate(self.inputs) if not one.is_control)
         assert data.key is not None
         self.key_type: Final = data.key.key_type
         self.has_key: Final = not data.key.by_place
@@ -144,6 +146,7 @@ class StepCore:
             self.shared[CONTROL_VERSION] = Setting(int, 0)
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
         self.windows: Final = function if isinstance(function, WindowStep) else None
+        self.join: Final = function if isinstance(function, JoinStep) else None
         self.timers: Final = self._timers()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
@@ -176,6 +179,9 @@ class StepCore:
         if self.windows is not None:
             self.states[WINDOWS] = self.windows.state()
             return TimerColumn(WINDOWS, earliest_window_timers)
+        if self.join is not None:
+            self.states.update(self.join.states())
+            return TimerColumn(DUE, earliest_due)
         if type(self.function).on_timer is ProcessFunction.on_timer:
             return None
         self.states[TIMERS] = TimerState()

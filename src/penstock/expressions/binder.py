@@ -16,6 +16,7 @@ from sqlglot import exp
 from penstock.errors import ExpressionError, SchemaError
 from penstock.expressions.casts import cast, widened
 from penstock.expressions.evaluation import Rows
+from penstock.expressions.joined_records import resolved_names
 from penstock.expressions.nested import element_of_array, field_of_struct, value_of_map
 from penstock.expressions.nodes import Call, Case, Constant, FieldValue, Logic, Node, Parameter, Try
 from penstock.expressions.operators import (
@@ -139,10 +140,12 @@ class Binder:
     # -- names and literals --
 
     def _column(self, part: exp.Expression) -> Node:
-        names = [one.name for one in part.parts]  # type: ignore[attr-defined]  # of Column
+        names, ambiguous = resolved_names(self._records, [one.name for one in part.parts])  # type: ignore[attr-defined]
         if part.find(exp.Star):
             raise self._error(part, "'*' stands only alone in select, for all fields.")
         known = self._records.field_names
+        if ambiguous:
+            raise self._error(part, ambiguous)
         if names[0] not in known:
             lower = names[0].lower()
             if lower in CHANGING and not part.this.args.get("quoted"):

@@ -13,6 +13,7 @@ from penstock.errors import ExpressionError, SchemaError
 from penstock.expressions.binder import Binder
 from penstock.expressions.columns import Column
 from penstock.expressions.expression import Condition, Selection
+from penstock.expressions.joined_records import JoinedRecords
 from penstock.expressions.nodes import FieldValue, Node
 from penstock.expressions.selected_fields import SelectedField, selected_type
 from penstock.expressions.sql_text import ExpressionDialect, SqlPart, SqlText
@@ -80,7 +81,19 @@ def _selected(
     if isinstance(part, exp.Star):
         if any(part.args.values()):
             raise text.error(0, "'*' stands alone, for all fields.")
-        return [(f.name, FieldValue(f.arrow_type, f.nullable, f.name)) for f in records.fields]
+        named = [(f.name, f) for f in records.fields]
+        if isinstance(records, JoinedRecords):
+            named = records.fields_of(None)
+        return [(name, FieldValue(f.arrow_type, f.nullable, f.name)) for name, f in named]
+    if (
+        isinstance(part, exp.Column)
+        and isinstance(part.this, exp.Star)
+        and isinstance(records, JoinedRecords)
+    ):
+        of_side = records.fields_of(part.table)
+        if not of_side:
+            raise text.error(text.position(part), f"There is no side {part.table!r}.")
+        return [(name, FieldValue(f.arrow_type, f.nullable, f.name)) for name, f in of_side]
     if isinstance(part, exp.Alias):
         name = part.alias
         if not name.isidentifier() or name.startswith("__"):

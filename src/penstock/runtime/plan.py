@@ -170,8 +170,10 @@ class JobPlan:
     def _watermark_rules(self) -> dict[str, list[InputWatermarkRule]]:
         found: dict[str, list[InputWatermarkRule]] = {}
         for node in self.graph.steps():
-            origins = self.graph.origins(node.edges[-1].port)
-            found[node.id] = [rule for origin in origins for rule in self._watermark_rules_of(origin, found)]
+            origins = {o.id: o for edge in node.data_edges for o in self.graph.origins(edge.port)}
+            found[node.id] = [
+                rule for origin in origins.values() for rule in self._watermark_rules_of(origin, found)
+            ]
         return found
 
     def _watermark_rules_of(

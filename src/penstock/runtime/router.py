@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import StrictModeError
+from penstock.joins.join_step import JOINS
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.event_times import EVENT_TIME, no_time_reason, times_column
 from penstock.operators.expression_transforms import apply_expression
@@ -43,7 +44,7 @@ from penstock.windows.window_state import WINDOWS
 __all__ = ["Router", "dead_letter_rows"]
 
 # Work that no record brings, by the stream that its dead letters name.
-_DUE: Final = {TIMERS: "timer", WINDOWS: "window"}
+_DUE: Final = {TIMERS: "timer", WINDOWS: "window", JOINS: "pair of records"}
 
 
 def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[PackedRow]:

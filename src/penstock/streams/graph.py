@@ -204,7 +204,7 @@ class Edge:
 class ProcessNode:
     """A step with a process function.
 
-    Edges are in order: broadcast control streams, keyed control streams, data.
+    Edges are in order: broadcast control streams, keyed control streams, data; a join has two data streams.
 
     If `stamped`, each record of the main output carries the control version under which it was made.
     """
@@ -222,6 +222,11 @@ class ProcessNode:
         if not self.stamped:
             return self.emitted
         return {**self.emitted, "": versioned(self.emitted[""])}
+
+    @property
+    def data_edges(self) -> tuple[Edge, ...]:
+        """The inputs whose records are processed: one, or the two sides of a join."""
+        return tuple(edge for edge in self.edges if not edge.is_control)
 
     @property
     def key(self) -> KeySelector:
@@ -297,7 +302,7 @@ class Graph:
     def has_watermarks(self, port: Port) -> bool:
         """Return whether the records of a port have watermarks."""
         return all(
-            self.has_watermarks(origin.edges[-1].port)
+            all(self.has_watermarks(edge.port) for edge in origin.data_edges)
             if isinstance(origin, ProcessNode)
             else origin.watermarks is not None
             for origin in self.origins(port)

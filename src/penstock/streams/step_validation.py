@@ -42,19 +42,17 @@ def check_number(step: str, aggregate: str, kind: RecordType, field: str) -> Non
         )
 
 
-def check_event_time(step: str, stream: DescribedStream) -> None:
-    """Raise JobDefinitionError when a stream has no event time or watermarks for event-time windows."""
-    remedy = (
-        'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")); or use '
-        'processing-time windows (time="processing").'
-    )
+def check_event_time(step: str, stream: DescribedStream, does: str = "has event-time windows") -> None:
+    """Raise JobDefinitionError when a stream has no event time or watermarks for a step that needs them."""
+    remedy = 'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s"))'
+    remedy += '; or use processing-time windows (time="processing").' if "windows" in does else "."
     if stream.origin.time is None:
         raise JobDefinitionError(
-            f"Step {step!r} has event-time windows, but the records of {stream.name!r} have no event time. {remedy}"
+            f"Step {step!r} {does}, but the records of {stream.name!r} have no event time. {remedy}"
         )
     if not stream.has_watermarks:
         raise JobDefinitionError(
-            f"Step {step!r} has event-time windows, but the stream {stream.name!r} has no watermarks. {remedy}"
+            f"Step {step!r} {does}, but the stream {stream.name!r} has no watermarks. {remedy}"
         )
 
 

@@ -23,6 +23,7 @@ from penstock.streams.function_types import (
     WindowRecordFunction,
 )
 from penstock.streams.graph import SinkNode, check_name
+from penstock.streams.join_methods import JoinMethods
 from penstock.streams.origin import protobuf_source
 from penstock.streams.stateless_nodes import add_event_time, add_transform, add_union
 from penstock.streams.stream_validation import check_connections
@@ -221,6 +222,7 @@ class BroadcastStream(StepInput, Generic[RecordT]):
 class KeyedStream(
     KeyedInput,
     ExpressionMethods["KeyedStream[KeyT, RecordT]", "KeyedStream[KeyT, Any]"],
+    JoinMethods["ProcessedStream[Any]"],
     Generic[KeyT, RecordT],
 ):
     """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, a key taken from fields is `Any`."""
@@ -236,6 +238,12 @@ class KeyedStream(
 
     def _selected(self, described: DescribedStream) -> KeyedStream[KeyT, Any]:
         return KeyedStream(DataStream(described), selected_key(self.key, described))
+
+    def _left(self) -> KeyedInput:
+        return self
+
+    def _joined(self, described: step_nodes.DescribedStep) -> ProcessedStream[Any]:
+        return ProcessedStream(described)
 
     def connect(
         self, *controls: KeyedStream[KeyT, Any] | BroadcastStream[Any]
