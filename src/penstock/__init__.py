@@ -46,6 +46,7 @@ from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
 from penstock.state.values import ValueState
+from penstock.streams.grouped_stream import GroupedStream
 from penstock.streams.stream import (
     BroadcastStream,
     ConnectedStream,
@@ -55,6 +56,8 @@ from penstock.streams.stream import (
     WindowedStream,
 )
 from penstock.streams.watermark_strategies import WatermarkGenerator, Watermarks
+from penstock.tables.aggregate import Aggregate
+from penstock.tables.changes import Change
 from penstock.windows.assigners import (
     CountWindows,
     CumulativeWindows,
@@ -84,11 +87,13 @@ from penstock.windows.window_parameters import Parameter
 
 __all__ = [
     "INGESTION_TIME",
+    "Aggregate",
     "AggregateFunction",
     "AggregatingState",
     "BatchContext",
     "BroadcastState",
     "BroadcastStream",
+    "Change",
     "Column",
     "CommandContext",
     "ConnectedProcessFunction",
@@ -109,6 +114,7 @@ __all__ = [
     "EvictorContext",
     "ExponentialMean",
     "GlobalWindows",
+    "GroupedStream",
     "Histogram",
     "Job",
     "KeyedStream",

@@ -38,6 +38,7 @@ from penstock.engine.slot import (
     whole_part,
 )
 from penstock.engine.step import MAIN, StepCore, StepResult
+from penstock.engine.table_run import TableRun
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
@@ -131,6 +132,8 @@ class SlotRun:
 
     def _choose_run_type(self) -> type[GroupRun]:
         """Return the class that runs the step in each key group."""
+        if self._core.table is not None:
+            return TableRun
         if self._core.windows is None:
             return GroupRun
         # Control versions are only tracked record by record.

@@ -15,6 +15,7 @@ from penstock.records.message_metadata import MessagePart, Metadata, checked_met
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
+from penstock.streams.changelog_nodes import add_changelog
 from penstock.streams.described_stream import DescribedStream
 from penstock.streams.function_types import RecordT
 from penstock.streams.graph import (
@@ -173,6 +174,7 @@ class JobDescription:
         event_time: str | UnsetType | None = UNSET,
         watermarks: Watermarks | UnsetType | None = UNSET,
         metadata: Mapping[str, MessagePart] | None = None,
+        changelog: str | None = None,
     ) -> DataStream[RecordT]:
         """Declare a stream of records to process.
 
@@ -196,13 +198,16 @@ class JobDescription:
                 `{"device": ps.kafka_key(), "sent": ps.kafka_timestamp()}`. A value that does not fit makes the record
                 a dead letter; what a message lacks is null in an optional field. From a folder, or from Python, these
                 fields are part of the record like all others; other sources are refused.
+            changelog: the field with the kind of a change, if the records are changes of a table: `+I`, `-U`, `+U` or
+                `-D`. The changelog has the other fields. A record of another kind goes to the dead letters.
 
         """
         kind = _kind_of(name, schema)
         time, marks = self._time.of(name, kind, event_time, watermarks)
         source = protobuf_source(protobuf, schema, f"Stream {name!r}")
         filled = checked_metadata(name, kind, metadata)
-        return self._stream(name, kind, source, allow_nan, Timing(time), filled, marks)
+        stream = self._stream(name, kind, source, allow_nan, Timing(time), filled, marks)
+        return stream if changelog is None else DataStream(add_changelog(stream, changelog))
 
     def control_stream(
         self,
