@@ -46,6 +46,7 @@ from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
 from penstock.state.values import ValueState
+from penstock.streams.changelogs import Upserts
 from penstock.streams.grouped_stream import GroupedStream
 from penstock.streams.stream import (
     BroadcastStream,
@@ -158,6 +159,7 @@ __all__ = [
     "Ttl",
     "TumblingWindows",
     "UnionListState",
+    "Upserts",
     "ValueState",
     "WatermarkGenerator",
     "Watermarks",

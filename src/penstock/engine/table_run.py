@@ -120,7 +120,8 @@ class TableRun(GroupRun):
     ) -> None:
         if len(rows):
             picked = pa.array(rows)
-            found = batch.take(picked).cast(self._core.outputs[output].schema)
+            kind = self._core.outputs[output]
+            found = batch.select(list(kind.field_names)).take(picked).cast(kind.schema)
             self._emit_table(output, found, keys.take(picked), None if times is None else times[rows])
 
     def _emit_table(self, output: str, batch: pa.RecordBatch, keys: pa.Array, times: Ints | None) -> None:

@@ -40,7 +40,7 @@ from penstock.streams.graph import (
     TransformNode,
     UnionNode,
 )
-from penstock.tables.upserts import Upserts
+from penstock.tables.upserts import LastChanges
 from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
@@ -276,7 +276,7 @@ class _ToSink:
         self._branch = branch
         self._schema = plan.sink_schema(node)
         key = node.upsert_key
-        self._upserts: Final = None if key is None else Upserts(node.record_type, key)
+        self._upserts: Final = None if key is None else LastChanges(node.record_type, key)
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         if self._upserts is not None:

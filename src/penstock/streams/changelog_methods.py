@@ -8,14 +8,16 @@ from penstock.expressions.columns import Column
 from penstock.streams.changelog_nodes import add_changelog, add_records
 from penstock.streams.described_stream import DescribedStream
 from penstock.streams.grouped_stream import GroupedStream
+from penstock.streams.step_nodes import DescribedStep
 from penstock.streams.table_nodes import group_of
 
 __all__ = ["ChangelogMethods"]
 
 StreamT = TypeVar("StreamT")
+OverT = TypeVar("OverT")
 
 
-class ChangelogMethods(Generic[StreamT]):
+class ChangelogMethods(Generic[StreamT, OverT]):
     """The methods of streams as tables."""
 
     @property
@@ -29,14 +31,14 @@ class ChangelogMethods(Generic[StreamT]):
         changes = self._stream().origin.changes
         return None if changes is None else changes.key
 
-    def group_by(self, *keys: str | Column) -> GroupedStream[StreamT]:
+    def group_by(self, *keys: str | Column) -> GroupedStream[StreamT, OverT]:
         """Put records into groups, by fields or by expressions such as `"upper(name) AS name"`; see `GroupedStream`.
 
         >>> orders = Job("shop").data_stream("orders", schema="customer STRING, amount DOUBLE")
         >>> orders.group_by("customer").aggregate("totals", {"spent": Aggregate.sum("amount")}).is_changelog
         True
         """
-        return GroupedStream(group_of(self._stream(), keys), self._stream_of)
+        return GroupedStream(group_of(self._stream(), keys), self._stream_of, self._over_of)
 
     def as_changelog(self) -> StreamT:
         """Return an appending stream as a changelog, to which each record adds a row.
@@ -63,4 +65,8 @@ class ChangelogMethods(Generic[StreamT]):
 
     def _stream_of(self, described: DescribedStream) -> StreamT:
         """Return a stream of other records."""
+        raise NotImplementedError
+
+    def _over_of(self, step: DescribedStep) -> OverT:
+        """Return the stream of a step with OVER aggregates."""
         raise NotImplementedError

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import JobDefinitionError
 
-__all__ = ["Changes", "refuse_changelog"]
+__all__ = ["Changes", "Upserts", "refuse_changelog"]
+
+
+@dataclass(frozen=True)
+class Upserts:
+    """Records of a source that are rows of a table: each replaces the one before with the same key.
+
+    `kind` is the field with the kind of a change; a record of the kind `-D` deletes the row, and `-U` is ignored.
+    Without it, no record deletes. Use with `job.data_stream(..., changelog=...)`. A step of the name `step`, which
+    defaults to that of the stream and `-table`, keeps the rows.
+
+    >>> customers = Job("shop").data_stream(
+    ...     "customers", schema="id INT, town STRING, op STRING", changelog=Upserts("id", kind="op")
+    ... )
+    >>> customers.record_type.field_names, customers.changelog_key
+    (('id', 'town', '_change'), ('id',))
+    """
+
+    key: str | Sequence[str]
+    kind: str | None = None
+    step: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of the key."""
+        return (self.key,) if isinstance(self.key, str) else tuple(self.key)
 
 
 @dataclass(frozen=True)

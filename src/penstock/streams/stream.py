@@ -43,7 +43,7 @@ __all__ = [
 class DataStream(
     DescribedStream,
     ExpressionMethods["DataStream[RecordT]", "DataStream[Any]"],
-    ChangelogMethods["DataStream[Any]"],
+    ChangelogMethods["DataStream[Any]", "ProcessedStream[Any]"],
     Generic[RecordT],
 ):
     """A stream of records of one type, `DataStream[Reading]`.
@@ -170,6 +170,9 @@ class DataStream(
 
     def _stream(self) -> DescribedStream:
         return self
+
+    def _over_of(self, step: step_nodes.DescribedStep) -> ProcessedStream[Any]:
+        return ProcessedStream(step)
 
     def _keyed_by_place(self) -> KeyedStream[None, RecordT]:
         self.check_port()

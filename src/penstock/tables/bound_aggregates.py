@@ -53,6 +53,11 @@ class BoundAggregate:
         assert self.argument is not None
         return Given(slots, batch.column(self.argument), signs, orders)
 
+    def given_of(self, batch: pa.RecordBatch, slots: Ints, rows: pa.Array) -> Given:
+        """Return the argument in some rows of a batch, whose groups are `slots`."""
+        names = [name for name in (self.argument, self.order) if name is not None]
+        return self.given(batch.select(names).take(rows), slots, None)
+
 
 def bind_aggregate(
     name: str, aggregate: Aggregate, argument: Field | None, order: Field | None, *, retracts: bool

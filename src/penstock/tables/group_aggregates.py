@@ -17,7 +17,8 @@ from penstock.tables.bound_aggregates import BoundAggregate
 from penstock.tables.changes import change_codes, changelog_type, diff_rows, kinds_column, signs
 from penstock.tables.group_keys import GroupKey
 from penstock.tables.row_difference import differ
-from penstock.tables.table_step import NO_TIME, TableInput, TableResult, TableStep
+from penstock.tables.state_names import state_names
+from penstock.tables.table_step import TableInput, TableResult, TableStep, latest_times
 
 __all__ = ["GroupAggregates", "group_aggregates"]
 
@@ -35,7 +36,7 @@ class GroupAggregates(TableStep):
         self, key: GroupKey, aggregates: Sequence[BoundAggregate], names: Mapping[str, str], *, retracts: bool
     ) -> None:
         self._key: Final = key
-        self.aggregates: Final = tuple(aggregates)
+        self._aggregates: Final = tuple(aggregates)
         self._names: Final = dict(names)
         self._retracts: Final = retracts
         self._rows: Final = type_of_fields([*key.fields_of_group, *(one.result for one in aggregates)])
@@ -51,7 +52,7 @@ class GroupAggregates(TableStep):
         afters: list[pa.Array] = []
         stored: dict[str, pa.Array] = {}
         failures: list[tuple[int, str]] = []
-        for one in self.aggregates:
+        for one in self._aggregates:
             if one.accumulator is None:
                 befores.append(pa.array(before_rows))
                 afters.append(pa.array(after_rows))
@@ -66,7 +67,7 @@ class GroupAggregates(TableStep):
             stored[name] = opened.to_arrow(remains)
         stored[_ROWS] = pa.array(np.where(remains, after_rows, 0), mask=~remains)
         batch, slots = self._changes(given.keys, (exists, befores), (remains, afters))
-        return TableResult(batch, slots, stored, _latest(given, slots), failures=failures)
+        return TableResult(batch, slots, stored, latest_times(given, slots), failures=failures)
 
     def _changes(
         self, keys: pa.Array, before: tuple[Mask, list[pa.Array]], after: tuple[Mask, list[pa.Array]]
@@ -98,15 +99,6 @@ def _sums(slots: Ints, weights: Ints | None, groups: int) -> Ints:
     return sums
 
 
-def _latest(given: TableInput, slots: Ints) -> Ints | None:
-    """Return for each change the latest event time among the records of its group."""
-    if given.times_ms is None:
-        return None
-    latest = np.full(len(given.keys), NO_TIME, np.int64)
-    np.maximum.at(latest, given.slots, given.times_ms)
-    return latest[slots]
-
-
 def _failures(
     one: BoundAggregate, opened: Opened, was_beyond: Mask | None, remains: Mask
 ) -> list[tuple[int, str]]:
@@ -119,23 +111,11 @@ def _failures(
     return [(int(slot), reason) for slot in np.flatnonzero(beyond & ~was_beyond & remains)]
 
 
-def _state_names(aggregates: Sequence[BoundAggregate]) -> dict[str, str]:
-    """Return the name of the state of each aggregate that has one: its own, if a step can have a state of that name."""
-    found = {}
-    for one in aggregates:
-        is_taken = (
-            one.name in ("key", _ROWS) or one.name.startswith("_") or hasattr(GroupAggregates, one.name)
-        )
-        if one.accumulator is not None:
-            found[one.name] = f"{one.name.lstrip('_')}_state" if is_taken else one.name
-    return found
-
-
 def group_aggregates(
     key: GroupKey, aggregates: Sequence[BoundAggregate], ttl: Ttl | None, *, retracts: bool
 ) -> GroupAggregates:
     """Return the function of a step, with a state for each aggregate. `retracts` if its input is a changelog."""
-    names = _state_names(aggregates)
+    names = state_names([one for one in aggregates if one.accumulator is not None], GroupAggregates)
     states: dict[str, Any] = {_ROWS: ValueState(int)}
     for one in aggregates:
         if one.accumulator is not None:

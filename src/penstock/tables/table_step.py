@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,12 @@ from penstock.operators.functions import ProcessFunction
 from penstock.records.types import RecordType
 from penstock.state.timeline import Domain
 
-__all__ = ["NO_TIME", "TableInput", "TableResult", "TableStep"]
+__all__ = ["NO_TIME", "TableInput", "TableResult", "TableStep", "latest_times"]
 
 Ints = npt.NDArray[np.int64]
 
-NO_TIME = np.iinfo(np.int64).min
+NO_TIME: Final = -(2**63)
+"""The event time of a record without one."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,19 @@ class TableStep(ProcessFunction):
         """Process records."""
         raise NotImplementedError
 
-    @staticmethod
-    def earliest(rows: pa.RecordBatch, domain: Domain) -> tuple[Ints, pa.Array]:
+    def earliest(self, rows: pa.RecordBatch, domain: Domain) -> tuple[Ints, pa.Array]:
         """Return when the first waiting record of each key is due, in microseconds since 1970, and these keys."""
         raise NotImplementedError
 
     def advance(self, given: TableInput, watermark_ms: int) -> TableResult:
         """Emit what a watermark lets out. `given` has no records."""
         raise NotImplementedError
+
+
+def latest_times(given: TableInput, slots: Ints) -> Ints | None:
+    """Return for each change the latest event time among the records of its group."""
+    if given.times_ms is None:
+        return None
+    latest = np.full(len(given.keys), NO_TIME, np.int64)
+    np.maximum.at(latest, given.slots, given.times_ms)
+    return latest[slots]

@@ -13,10 +13,10 @@ from penstock.records.types import RecordType
 from penstock.tables.changes import CHANGE, DELETE, UPDATE_AFTER, change_codes, kinds_column, signs
 from penstock.tables.group_keys import group_key
 
-__all__ = ["UpsertEncoder", "Upserts"]
+__all__ = ["LastChanges", "UpsertEncoder"]
 
 
-class Upserts:
+class LastChanges:
     """The upserts of a changelog whose rows are identified by some fields."""
 
     def __init__(self, records: RecordType, names: Sequence[str]) -> None:

@@ -173,7 +173,7 @@ def changed_tables(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
     return batches
 
 
-@examples(40)
+@examples(25)
 @given(
     changed_tables(),
     st.lists(st.sampled_from(DISTURBANCES), min_size=1, max_size=4),
