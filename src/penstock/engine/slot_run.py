@@ -39,6 +39,7 @@ from penstock.engine.slot import (
     whole_part,
 )
 from penstock.engine.step import MAIN, StepCore, StepResult
+from penstock.engine.table_run import TableRun
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
@@ -134,6 +135,8 @@ class SlotRun:
         """Return the class that runs the step in each key group."""
         if self._core.join is not None:
             return JoinRun
+        if self._core.table is not None:
+            return TableRun
         if self._core.windows is None:
             return GroupRun
         # Control versions are only tracked record by record.

@@ -37,11 +37,13 @@ from penstock.state.timeline import TIMERS, TimerColumn, earliest_timers
 from penstock.state.timers import TimerState
 from penstock.state.transient import Kept
 from penstock.state.values import KeyedState, ValueState
+from penstock.tables.table_step import TableStep
 from penstock.windows.window_state import WINDOWS, earliest_window_timers
 
 __all__ = [
     "CONTROL_VERSION",
     "MAIN",
+    "TABLE_WORK",
     "Emission",
     "StepCore",
     "StepInput",
@@ -49,6 +51,8 @@ __all__ = [
 ]
 
 MAIN: Final = ""
+TABLE_WORK: Final = "@tables"
+"""The stream that the dead letters of groups name, which no record has brought."""
 # The hidden state with control versions; users' states cannot begin with two underscores.
 CONTROL_VERSION: Final = "__control_version"
 
@@ -147,6 +151,7 @@ class StepCore:
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
         self.windows: Final = function if isinstance(function, WindowStep) else None
         self.join: Final = function if isinstance(function, JoinStep) else None
+        self.table: Final = function if isinstance(function, TableStep) else None
         self.timers: Final = self._timers()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
@@ -168,6 +173,7 @@ class StepCore:
         return (
             not self.vectorised
             and self.windows is None
+            and self.table is None
             and self.timers is None
             and not pa.types.is_floating(self.key_type)
             and all(type(state) is ValueState for state in self.states.values())
@@ -182,6 +188,8 @@ class StepCore:
         if self.join is not None:
             self.states.update(self.join.states())
             return TimerColumn(DUE, earliest_due)
+        if self.table is not None and self.table.waiting_state is not None:
+            return TimerColumn(self.table.waiting_state, self.table.earliest)
         if type(self.function).on_timer is ProcessFunction.on_timer:
             return None
         self.states[TIMERS] = TimerState()

@@ -3,5 +3,5 @@
 In: a graph; chunks of records and packed rows.
 Out: a plan; packed rows for the next level, sinks and the driver.
 Imports: base, control, engine, errors, joins, metrics, models, operators, records, sinks, sources, state,
-streams, windows.
+streams, tables, windows.
 """

@@ -36,6 +36,7 @@ from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
 from penstock.streams.graph import (
+    ChangelogNode,
     ExpressionNode,
     Graph,
     Port,
@@ -281,7 +282,7 @@ class JobPlan:
             if isinstance(node, ProcessNode) and node.edges[number].time == EVENT_TIME:
                 return True
             # A transform with a time field sets new event times from it.
-            passes = isinstance(node, UnionNode) or (
+            passes = isinstance(node, UnionNode | ChangelogNode) or (
                 isinstance(node, TransformNode | ExpressionNode) and node.time is None
             )
             if passes and self.wants_times(Port(node.id)):

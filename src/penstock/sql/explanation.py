@@ -16,6 +16,7 @@ from penstock.records.types import RecordType
 from penstock.state.shared import Setting, declared_shared
 from penstock.state.values import KeyedState
 from penstock.streams.graph import (
+    ChangelogNode,
     EventTimeNode,
     ExpressionNode,
     Node,
@@ -69,8 +70,11 @@ def _lines(node: Node) -> list[str]:
             return [f"event time: {node.time}"]
         case UnionNode():
             return [f"union {node.name}"]
+        case ChangelogNode():
+            return ["changelog"]
         case SinkNode():
-            return [f"sink {node.name}"]
+            taken = "" if node.upsert_key is None else f": upserts by {', '.join(node.upsert_key) or 'one row'}"
+            return [f"sink {node.name}{taken}"]
         case ProcessNode():
             return _step(node)
 

@@ -17,12 +17,14 @@ from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.schemas import record_type, versioned
 from penstock.records.types import RecordType
 from penstock.streams.watermark_strategies import Watermarks
+from penstock.tables.decoded_changes import KindField
 
 __all__ = [
     "COMMANDS",
     "DEAD_LETTERS",
     "RECEIPTS",
     "STARTS",
+    "ChangelogNode",
     "Edge",
     "EventTimeNode",
     "ExpressionNode",
@@ -171,6 +173,17 @@ class EventTimeNode:
 
 
 @dataclass(frozen=True)
+class ChangelogNode:
+    """The records of an appending stream as changes, of the kind in one of their fields, or as insertions."""
+
+    id: str
+    upstream: Port
+    input_type: RecordType
+    record_type: RecordType
+    kind: KindField
+
+
+@dataclass(frozen=True)
 class UnionNode:
     """The records of several data streams as one stream."""
 
@@ -179,7 +192,7 @@ class UnionNode:
     upstreams: tuple[Port, ...]
 
 
-StatelessNode = TransformNode | ExpressionNode | EventTimeNode | UnionNode
+StatelessNode = TransformNode | ExpressionNode | EventTimeNode | ChangelogNode | UnionNode
 
 
 @dataclass(frozen=True)
@@ -238,13 +251,17 @@ class ProcessNode:
 
 @dataclass(frozen=True)
 class SinkNode:
-    """A named place where records leave the job."""
+    """A named place where records leave the job.
+
+    `upsert_key` are the fields that identify a row if it takes the upserts of a changelog, else None.
+    """
 
     id: str
     name: str
     upstream: Port
     record_type: RecordType
     protobuf: ProtobufSource | None
+    upsert_key: tuple[str, ...] | None = None
 
 
 Node = SourceNode | StatelessNode | ProcessNode | SinkNode
