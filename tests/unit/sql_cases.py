@@ -171,25 +171,43 @@ def _normal(value: Any) -> str:
     return repr(value)
 
 
+def last() -> dict[str, dict[str, Any]]:
+    """A record of each stream, of another room and long after all others, which the watermark goes on to."""
+    seen = BEGUN + dt.timedelta(days=1)
+    return {name: {**records[0], "id": 1000, "room": "z", "seen": seen} for name, records in data().items()}
+
+
 @functools.cache
-def _duck() -> duckdb.DuckDBPyConnection:
+def _duck(with_last: bool) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
-    for name, records in data().items():
+    for name, given in data().items():
+        records = [*given, last()[name]] if with_last else given
         rows = [{**one, "seen": one["seen"].replace(tzinfo=None)} for one in records]
         connection.register(name, pa.Table.from_pylist(rows, TYPES[name]))
     return connection
 
 
-def expected(case: Case) -> Counter[tuple[str, ...]]:
+def expected(case: Case, *, with_last: bool = False) -> Counter[tuple[str, ...]]:
     """What DuckDB answers."""
     for name, function in case.functions:
         if f"{name}(" in case.duck_text() and not isinstance(function, ps.AggregateFunction):
             raise AssertionError("give DuckDB a statement without the function")
-    return normal(_duck().execute(case.duck_text()).fetchall())
+    return normal(_duck(with_last).execute(case.duck_text()).fetchall())
 
 
-def rows_of(records: Iterable[Any]) -> Counter[tuple[str, ...]]:
-    return normal([[getattr(one, name) for name in one.__struct_fields__] for one in records])
+def rows_of(records: Iterable[Any], upsert_key: tuple[str, ...] | None = None) -> Counter[tuple[str, ...]]:
+    """The rows that were written; of a changelog those that are left in its table."""
+    if upsert_key is not None:
+        newest = {tuple(getattr(one, name) for name in upsert_key): one for one in records}
+        records = [one for one in newest.values() if one._change.value != "-D"]
+    found: Counter[tuple[str, ...]] = Counter()
+    for one in records:
+        names = [name for name in one.__struct_fields__ if name != "_change"]
+        (row,) = normal([[getattr(one, name) for name in names]])
+        change = "+I" if upsert_key is not None or not hasattr(one, "_change") else one._change.value
+        found[row] += -1 if change in ("-U", "-D") else 1
+    assert all(count >= 0 for count in found.values())
+    return +found
 
 
 def fahrenheit(celsius: float) -> float:
@@ -289,6 +307,31 @@ CASES = [
     Case("cumulating windows", f"SELECT room, window_start, window_end, {AGGREGATES} FROM {{readings cumulating}} {GROUPED}"),
     Case("sessions", f"SELECT room, window_start, window_end, {AGGREGATES} FROM {{readings in sessions}} {GROUPED}"),
     Case("sessions of visits", f"SELECT room, MIN(minutes) AS low, SUM(minutes) AS s FROM {{visits in sessions}} {GROUPED}"),
+    Case("groups", "SELECT room, COUNT(*) AS c, SUM(celsius) AS s, MIN(n) AS low, MAX(amount) AS high FROM readings GROUP BY room"),
+    Case("groups of nulls", "SELECT note, COUNT(*) AS c, COUNT(DISTINCT sensor) AS d FROM readings GROUP BY note"),
+    Case("one group", "SELECT COUNT(*) AS c, AVG(celsius) AS mean FROM readings"),
+    Case("groups by an expression", "SELECT sensor % 2 AS odd, SUM(n) AS s FROM readings WHERE n < 100 GROUP BY sensor % 2"),
+    Case("groups that are left out", "SELECT room, COUNT(*) AS c FROM readings GROUP BY room HAVING COUNT(*) > 58"),
+    Case("groups of groups", "SELECT c, COUNT(*) AS rooms FROM (SELECT sensor, room, COUNT(*) AS c FROM readings GROUP BY sensor, room) t GROUP BY c"),
+    Case("groups as upserts", "INSERT INTO kept SELECT room, SUM(celsius) FROM readings GROUP BY room", "SELECT room, SUM(celsius) FROM readings GROUP BY room", "CREATE TABLE kept (room STRING, total DOUBLE, PRIMARY KEY (room) NOT ENFORCED);"),
+    Case("filtered groups", "SELECT room, COUNT(*) FILTER (WHERE ok) AS c, SUM(sensor) FILTER (WHERE celsius > 5) AS s FROM readings GROUP BY room"),
+    Case("first rows", "SELECT room, id, celsius FROM (SELECT room, id, celsius, ROW_NUMBER() OVER (PARTITION BY room ORDER BY celsius DESC, id) AS r FROM readings WHERE celsius IS NOT NULL) t WHERE r <= 3"),
+    Case("first rows with their rank", "SELECT room, id, r FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY room ORDER BY id DESC) AS r FROM readings) t WHERE t.r < 4"),
+    Case("first rows of all", "SELECT id, n FROM (SELECT id, n, ROW_NUMBER() OVER (ORDER BY n DESC, id) AS r FROM readings WHERE n IS NOT NULL) WHERE r <= 5 AND id > 3", "SELECT id, n FROM (SELECT id, n FROM readings WHERE n IS NOT NULL ORDER BY n DESC, id LIMIT 5) WHERE id > 3"),
+    Case("first rows of groups", "SELECT room, c FROM (SELECT room, c, ROW_NUMBER() OVER (ORDER BY c DESC, room) AS r FROM (SELECT room, COUNT(*) AS c FROM readings GROUP BY room) g) t WHERE r <= 2"),
+    Case("newest rows", "SELECT room, id, seen FROM (SELECT room, id, seen, ROW_NUMBER() OVER (PARTITION BY room ORDER BY seen DESC) AS r FROM readings) t WHERE r = 1"),
+    Case("oldest rows", "SELECT sensor, id, seen FROM (SELECT sensor, id, seen, ROW_NUMBER() OVER (PARTITION BY sensor ORDER BY seen) AS r FROM readings) t WHERE r = 1"),
+    Case("rows before", "SELECT id, SUM(sensor) OVER (PARTITION BY room ORDER BY seen ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS s, COUNT(celsius) OVER (PARTITION BY room ORDER BY seen ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS c FROM readings"),
+    Case("a time before", "SELECT id, MAX(celsius) OVER (PARTITION BY room ORDER BY seen RANGE BETWEEN INTERVAL '2' MINUTE PRECEDING AND CURRENT ROW) AS high FROM readings", "SELECT id, MAX(celsius) OVER (PARTITION BY room ORDER BY seen RANGE BETWEEN INTERVAL 2 MINUTE PRECEDING AND CURRENT ROW) AS high FROM readings"),
+    Case("all rows before", "SELECT id, 2 * COUNT(*) OVER (PARTITION BY room ORDER BY seen) AS c FROM readings"),
+    Case("an interval join", "SELECT r.id, v.id AS visit, r.celsius FROM readings r JOIN visits v ON r.room = v.room AND v.seen BETWEEN r.seen - INTERVAL '10' SECOND AND r.seen + INTERVAL '30' SECOND"),
+    Case("a left interval join", "SELECT r.id, v.minutes, v.id AS visit FROM readings AS r LEFT JOIN visits AS v ON v.room = r.room AND v.seen >= r.seen AND v.seen < r.seen + INTERVAL '20' SECOND"),
+    Case("a full interval join", "SELECT r.id, v.id AS visit FROM readings r FULL JOIN visits v ON r.room = v.room AND r.seen BETWEEN v.seen AND v.seen + INTERVAL '5' SECOND"),
+    Case("an interval join with a condition", "SELECT r.id, v.id AS visit FROM readings r JOIN visits v ON r.room = v.room AND v.seen BETWEEN r.seen AND r.seen + INTERVAL '1' MINUTE AND v.minutes > r.sensor * 10 WHERE r.celsius > ${limit}"),
+    Case("all columns of a join", "SELECT * FROM (SELECT id, room, seen FROM visits) a JOIN (SELECT id AS other, room AS place, seen AS time FROM readings) b ON a.room = b.place AND b.time BETWEEN a.seen AND a.seen + INTERVAL '9' SECOND"),
+    Case("groups of a join", "SELECT r.room, COUNT(*) AS c FROM readings r JOIN visits v ON r.room = v.room AND v.seen BETWEEN r.seen AND r.seen + INTERVAL '1' MINUTE GROUP BY r.room"),
+    Case("the version of a time", "SELECT r.id, v.minutes FROM readings r JOIN visits FOR SYSTEM_TIME AS OF r.seen AS v ON r.room = v.room", "SELECT r.id, v.minutes FROM readings r ASOF JOIN visits v ON r.room = v.room AND v.seen <= r.seen"),
+    Case("the version of a time, or none", "SELECT r.id, v.id AS visit FROM readings r LEFT JOIN visits FOR SYSTEM_TIME AS OF r.seen AS v ON r.room = v.room", "SELECT r.id, v.id FROM readings r ASOF LEFT JOIN visits v ON r.room = v.room AND v.seen <= r.seen"),
     Case("a scalar function", "SELECT id, fahrenheit(celsius) AS f FROM readings WHERE fahrenheit(celsius) > 50.0", "SELECT id, celsius * 1.8 + 32 AS f FROM readings WHERE celsius * 1.8 + 32 > 50", functions=(("fahrenheit", fahrenheit),)),
     Case("a function of nulls", "SELECT id, louder(note, sensor) AS l FROM readings", "SELECT id, upper(note) || repeat('!', sensor) AS l FROM readings", functions=(("louder", louder),)),
     Case("an aggregate function", f"SELECT room, spread(celsius) AS s, COUNT(*) AS c FROM {{readings by 5}} {GROUPED}", f"SELECT room, MAX(celsius) - MIN(celsius), COUNT(*) FROM {{readings by 5}} {GROUPED}", functions=(("spread", Spread()),)),

@@ -73,7 +73,9 @@ def _lines(node: Node) -> list[str]:
         case ChangelogNode():
             return ["changelog"]
         case SinkNode():
-            taken = "" if node.upsert_key is None else f": upserts by {', '.join(node.upsert_key) or 'one row'}"
+            taken = (
+                "" if node.upsert_key is None else f": upserts by {', '.join(node.upsert_key) or 'one row'}"
+            )
             return [f"sink {node.name}{taken}"]
         case ProcessNode():
             return _step(node)

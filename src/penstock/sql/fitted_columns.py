@@ -28,10 +28,9 @@ def common_columns(
     relations: Sequence[Relation], parts: Sequence[exp.Expression], own: Expressions
 ) -> list[WantedColumn]:
     """Return the columns that the results of all queries can have. Raises ExpressionError if there are none."""
-    first = relations[0].stream.record_type
-    found = [WantedColumn(field.name, field.arrow_type, field.nullable) for field in first.fields]
+    found = [WantedColumn(field.name, field.arrow_type, field.nullable) for field in relations[0].fields]
     for relation, part in zip(relations[1:], parts[1:], strict=True):
-        fields = relation.stream.record_type.fields
+        fields = relation.fields
         if len(fields) != len(found):
             raise own.error(part, f"This query has {len(fields)} columns, and the first one {len(found)}.")
         for number, (wanted, field) in enumerate(zip(found, fields, strict=True)):
@@ -57,7 +56,7 @@ def fitted(
     always: bool = False,
 ) -> Relation:
     """Return a relation with the names and types that are wanted, in their order. `always`: even if it has them."""
-    fields = relation.stream.record_type.fields
+    fields = relation.fields
     if len(fields) != len(wanted):
         raise own.error(part, f"The query has {len(fields)} columns, and the table {len(wanted)}.")
     items: list[tuple[str, exp.Expression]] = []

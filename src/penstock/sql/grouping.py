@@ -14,6 +14,7 @@ from penstock.expressions.sql_text import parts_of
 from penstock.expressions.value_types import BIGINT, DOUBLE, is_number, python_type_of, sql_name
 from penstock.records.types import Field
 from penstock.sql.relations import Expressions, Relation, column_named, unqualified
+from penstock.tables.aggregate import Aggregate
 from penstock.windows.record_aggregates import KINDS, AggregateColumn, record_aggregates
 
 __all__ = ["Grouping", "has_aggregates"]
@@ -30,6 +31,7 @@ class _Call:
     argument: str | None
     made: str
     part: exp.Expression
+    distinct: bool = False
 
 
 def has_aggregates(parts: Sequence[exp.Expression], own: Expressions) -> bool:
@@ -136,8 +138,13 @@ class Grouping:
         given = call.expressions
         if len(given) != 1:
             raise self.own.error(part, f"{kind.upper()} takes one argument.")
-        if isinstance(given[0], exp.Distinct):
-            raise self.own.error(given[0], f"{kind.upper()}(DISTINCT ...) is not supported in windows.")
+        distinct = isinstance(given[0], exp.Distinct)
+        if distinct:
+            given = given[0].expressions
+            if self.relation.window is not None or kind in self.own.aggregates or len(given) != 1:
+                raise self.own.error(
+                    part, f"{kind.upper()}(DISTINCT ...) is for one column, in groups without windows."
+                )
         if has_aggregates(given, self.own):
             raise self.own.error(given[0], "An aggregate takes no other aggregate.")
         argument: exp.Expression | None = given[0]
@@ -153,23 +160,20 @@ class Grouping:
             hint = argument.name if isinstance(argument, exp.Column) else f"value_{len(self.arguments) + 1}"
             name = self._add(self.arguments, hint, argument)
         for known in self.calls:
-            if (known.kind, known.argument) == (kind, name):
+            if (known.kind, known.argument, known.distinct) == (kind, name, distinct):
                 return known.made
-        made = f"{kind}_{name}" if name is not None else kind
+        made = f"{kind}{'_distinct' if distinct else ''}_{name}" if name is not None else kind
         taken = {*self.keys, *_BOUNDS, *(known.made for known in self.calls)}
         while made in taken:
             made += "_"
-        self.calls.append(_Call(kind, name, made, part))
+        self.calls.append(_Call(kind, name, made, part, distinct))
         return made
 
     def described(self) -> Relation:
         """Add the step, and return the relation of its results."""
         window, own = self.relation.window, self.own
         if window is None:
-            raise own.error(
-                next(iter(self.keys.values()), self.calls[0].part if self.calls else 0),
-                "GROUP BY is supported with windows: FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(at), INTERVAL '1' MINUTE)).",
-            )
+            return self._without_windows()
         if window.kind == "SESSION" and set(window.keys or ()) != set(self.keys):
             raise own.error(
                 window.at,
@@ -187,6 +191,23 @@ class Grouping:
             grouped = keyed if keyed is not None else stream.window_all(window.assigner)
         with own.errors_at(window.at):
             made = grouped.aggregate(own.unique(f"{self.base}.group"), function, output=function.output)
+        return Relation(made, self.relation.alias)
+
+    def _without_windows(self) -> Relation:
+        """Add a step with groups that never end, whose results are a changelog."""
+        own = self.own
+        for call in self.calls:
+            if call.kind in own.aggregates:
+                raise own.error(call.part, "Functions of users aggregate windows only.")
+        stream = self._selected()
+        first: Any = next(iter(self.keys.values()), self.calls[0].part if self.calls else 0)
+        calls = {
+            call.made: Aggregate(call.kind, call.argument, distinct=call.distinct)  # type: ignore[arg-type]
+            for call in self.calls
+        }
+        with own.errors_at(first):
+            grouped = stream.group_by(*self.keys)
+            made = grouped.aggregate(own.unique(f"{self.base}.group"), calls or {"count_": Aggregate.count()})
         return Relation(made, self.relation.alias)
 
     def _selected(self) -> Any:
@@ -218,18 +239,25 @@ class Grouping:
             )
         if not is_number(kind):
             raise self.own.error(call.part, f"{call.kind.upper()} takes a number, not {sql_name(kind)}.")
-        result = DOUBLE
-        if call.kind == "sum":
-            result = _sum_type(kind)
+        if pa.types.is_decimal(kind) and (kind.precision - kind.scale > 18 or kind.scale > 18):
+            raise self.own.error(
+                call.part,
+                f"{sql_name(kind)} has more digits than windows sum; CAST it to DECIMAL(36, 18) or less.",
+            )
+        result = _total_type(kind, averages=call.kind == "avg")
         return AggregateColumn(
             call.kind, call.argument, Field(call.made, python_type_of(result), result, nullable=True)
         )
 
 
-def _sum_type(kind: pa.DataType) -> pa.DataType:
+def _total_type(kind: pa.DataType, *, averages: bool) -> pa.DataType:
+    """Return the type of a sum or a mean, which is that of Spark, as in groups without windows."""
     if pa.types.is_decimal(kind):
-        return pa.decimal128(38, kind.scale)
-    return BIGINT if pa.types.is_integer(kind) else DOUBLE
+        if averages:
+            more = min(4, 38 - kind.precision)
+            return pa.decimal128(kind.precision + more, kind.scale + more)
+        return pa.decimal128(min(38, kind.precision + 10), kind.scale)
+    return BIGINT if pa.types.is_integer(kind) and not averages else DOUBLE
 
 
 def _same(item: exp.Expression, key: exp.Expression, relation: Relation, own: Expressions) -> bool:

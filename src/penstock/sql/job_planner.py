@@ -165,8 +165,6 @@ class _JobPlanner:
         self._check_new(statement.name, statement.at)
         if statement.columns:
             self._columns(statement)
-        if statement.key:
-            raise self._own.error(statement.at, "Tables with a key are not supported yet.")
         properties = self._properties(statement, ("binding",))
         self._declared[statement.name] = statement
         if "binding" in properties:
@@ -251,7 +249,7 @@ class _JobPlanner:
                     )
                 wanted = [wanted[names.index(column)] for column in statement.columns]
         named = tuple(column.name for column in wanted) or None
-        relation = self._planner.plan(Query(statement.query, base, self._tables, named))
+        relation = self._planner.plan_all(Query(statement.query, base, self._tables, named))
         if wanted:
             relation = fitted(relation, wanted, statement.query, own, f"{base}.fitted")
         return relation
@@ -265,7 +263,7 @@ class _JobPlanner:
             self._job.bindings.setdefault(name, "console:")
             return
         base = RESULT if self._stream is None else self._own.unique(RESULT)
-        self._stream = self._planner.plan(Query(statement.query, base, self._tables))
+        self._stream = self._planner.plan_all(Query(statement.query, base, self._tables))
 
     def _write(self) -> None:
         """Connect the sinks; what several statements insert into one is united."""
@@ -274,7 +272,18 @@ class _JobPlanner:
                 stream, *others = [relation.stream for relation in sink.relations]
                 if others:
                     stream = stream.union(*others, name=self._own.unique(f"{name}.all"))
-                stream.sink_to(name)
+                self._write_to(name, stream)
+
+    def _write_to(self, name: str, stream: Any) -> None:
+        """Add a sink. A changelog goes to a table with a key as upserts, to others as records of its changes."""
+        declared = self._declared.get(name)
+        key = list(declared.key) if declared is not None and declared.key else None
+        if not stream.is_changelog:
+            stream.sink_to(name)
+        elif key is not None:
+            stream.sink_to(name, changes="upserts", key=key)
+        else:
+            stream.sink_to(name, changes="records")
 
     def _explain(self, statement: Explain) -> None:
         with self._rehearsal():
@@ -283,9 +292,9 @@ class _JobPlanner:
                 relation = self._inserted(of, 0)
                 name = of.name
             else:
-                relation, name = self._planner.plan(Query(of.query, RESULT, self._tables)), RESULT
+                relation, name = self._planner.plan_all(Query(of.query, RESULT, self._tables)), RESULT
             with self._own.errors_at(of.at):
-                relation.stream.sink_to(name)
+                self._write_to(name, relation.stream)
             self._shown.append(explain(self._job, [f"sink/{name}"]))
 
     @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,8 +17,10 @@ from penstock.expressions.nodes import Constant
 from penstock.expressions.sql_text import SqlPart, SqlText, parts_of
 from penstock.operators.event_times import EVENT_TIME
 from penstock.records.schemas import record_type
+from penstock.records.types import Field
 from penstock.state.shared import Setting
 from penstock.streams.stream import DataStream
+from penstock.tables.changes import CHANGE
 from penstock.windows.assigners import WindowAssigner
 
 __all__ = ["Expressions", "Relation", "WindowTable", "column_named", "unqualified"]
@@ -42,17 +44,26 @@ class Relation:
 
     `alias` is the name that columns may be qualified with. `times` are the fields that hold the event time of records
     although that travels beside them. `window` are the windows that records were put into and not grouped by yet.
+    `ranked` are rows with a number that is not limited yet. `sides` has, after a join, the columns of both sides by the
+    names of the sides and columns.
     """
 
     stream: DataStream[Any]
     alias: str
     times: frozenset[str] = frozenset()
     window: WindowTable | None = None
+    ranked: Any = None
+    sides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns, without the kind of a change."""
+        return tuple(one for one in self.stream.record_type.fields if one.name != CHANGE)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns."""
-        return self.stream.record_type.field_names
+        return tuple(one.name for one in self.fields)
 
     def is_time(self, name: str) -> bool:
         """Return whether a column holds the event time."""
@@ -169,7 +180,11 @@ def unqualified(part: exp.Expression, relation: Relation, own: Expressions) -> e
     """Return an expression whose columns are named without the relation: `r.room` is `room`."""
 
     def plain(one: exp.Expression) -> exp.Expression:
-        if not isinstance(one, exp.Column) or not one.table:
+        if not isinstance(one, exp.Column):
+            return one
+        if relation.sides:
+            return _of_side(one, relation, own)
+        if not one.table:
             return one
         names = list(one.parts)
         if names[0].name != relation.alias:
@@ -188,6 +203,24 @@ def unqualified(part: exp.Expression, relation: Relation, own: Expressions) -> e
         if isinstance(one, exp.Subquery | exp.Select | exp.Exists):
             raise own.error(one, "A query may stand in FROM, not in an expression.")
     return part.copy().transform(plain)
+
+
+def _of_side(part: exp.Column, relation: Relation, own: Expressions) -> exp.Expression:
+    """Return a column of a join under the name that it has in the result."""
+    names = [one.name for one in part.parts]
+    if names[0] in relation.sides and len(names) == 2:
+        if names[1] not in relation.sides[names[0]]:
+            known = ", ".join(relation.sides[names[0]])
+            raise own.error(part, f"{names[0]!r} has no column {names[1]!r}; its columns are {known}.")
+        return column_named(relation.sides[names[0]][names[1]], part)
+    found = [side[names[0]] for side in relation.sides.values() if names[0] in side]
+    if len(found) > 1:
+        raise own.error(
+            part, f"Both sides have a column {names[0]!r}; write {' or '.join(relation.sides)} before it."
+        )
+    if len(names) > 1 or not found:
+        return part
+    return column_named(found[0], part)
 
 
 def _named(part: exp.Expression, name: str) -> exp.Expression:

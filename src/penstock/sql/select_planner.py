@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,9 @@ from sqlglot import exp
 
 from penstock.sql.fitted_columns import common_columns, fitted
 from penstock.sql.grouping import Grouping, has_aggregates
+from penstock.sql.join_planner import joined
+from penstock.sql.over_planner import OverRows, has_over
+from penstock.sql.ranked_rows import is_rank, limited, ranked_rows
 from penstock.sql.relations import Expressions, Relation, column_named, unqualified
 from penstock.sql.sql_dialect import WINDOW_FUNCTIONS
 from penstock.sql.window_tables import windowed
@@ -19,9 +23,8 @@ __all__ = ["Query", "SelectPlanner"]
 
 MAX_DEPTH: Final = 40
 
-_READ: Final = frozenset(("expressions", "from_", "where", "group", "having", "with_", "kind"))
+_READ: Final = frozenset(("expressions", "from_", "joins", "where", "group", "having", "with_", "kind"))
 _WORDS: Final = {
-    "joins": "JOIN",
     "laterals": "LATERAL",
     "order": "ORDER BY",
     "limit": "LIMIT",
@@ -77,6 +80,16 @@ class SelectPlanner:
             return self._union(query, part)
         return self._select(query, part)
 
+    def plan_all(self, query: Query) -> Relation:
+        """Return the relation of a query whose rows are all wanted."""
+        found = self.plan(query)
+        if found.ranked is not None:
+            raise self._own.error(
+                found.ranked.part,
+                f"ROW_NUMBER() must be limited by a query around this one: WHERE {found.ranked.column} <= 3.",
+            )
+        return found
+
     def _check(self, part: exp.Expression, known: frozenset[str]) -> None:
         """Raise ExpressionError if a part has a clause that is not read here."""
         for name, value in part.args.items():
@@ -126,7 +139,7 @@ class SelectPlanner:
         for number, branch in enumerate(branches, 1):
             names = query.names if not found else found[0].columns
             inner = query.inner(branch, f"{query.base}.{number}")
-            found.append(self.plan(dataclasses.replace(inner, names=names)))
+            found.append(self.plan_all(dataclasses.replace(inner, names=names)))
         wanted = common_columns(found, branches, self._own)
         for number, (relation, branch) in enumerate(zip(found, branches, strict=True)):
             is_again = any(relation.stream.port == other.stream.port for other in found[:number])
@@ -166,14 +179,22 @@ class SelectPlanner:
         if source is None:
             raise own.error(part, "The query must read a table: SELECT ... FROM name.")
         relation = self._from(query, source.this)
+        for join in part.args.get("joins") or ():
+            relation = joined(relation, join, functools.partial(self._joined_table, query), own, query.base)
         where = part.args.get("where")
-        if where is not None:
-            if has_aggregates([where.this], own):
-                raise own.error(where.this, "WHERE takes no aggregates; HAVING does.")
-            condition = unqualified(where.this, relation, own)
+        condition = None if where is None else unqualified(where.this, relation, own)
+        if condition is not None and has_aggregates([condition], own):
+            raise own.error(condition, "WHERE takes no aggregates; HAVING does.")
+        if relation.ranked is not None:
+            keeps_rank = relation.ranked.column in _names_in(part.expressions, relation)
+            relation, condition = limited(relation, condition, keeps_rank, own, query.base)
+        if condition is not None:
             stream = own.where(relation.stream, condition, f"{query.base}.where")
             relation = dataclasses.replace(relation, stream=stream)
         items = self._items(query, part.expressions, relation)
+        ranks = [(name, one) for name, one in items if is_rank(one)]
+        if ranks:
+            return self._ranked(query, part, relation, items)
         group, having = part.args.get("group"), part.args.get("having")
         if group is not None or having is not None or has_aggregates([p for _, p in items], own):
             return self._grouped(query, part, relation, items)
@@ -181,8 +202,48 @@ class SelectPlanner:
             raise own.error(
                 relation.window.at, "Windows must be grouped by: GROUP BY ..., window_start, window_end."
             )
+        if has_over([one for _, one in items]):
+            over = OverRows(relation, own, query.base)
+            made = [(name, over.replaced(one)) for name, one in items]
+            return self._selected(query, over.described(), made)
         plain = [(name, unqualified(one, relation, own)) for name, one in items]
         return self._selected(query, relation, plain)
+
+    def _ranked(
+        self, query: Query, part: exp.Select, relation: Relation, items: list[tuple[str, exp.Expression]]
+    ) -> Relation:
+        """Return rows with ROW_NUMBER(), which the query around this one limits."""
+        own = self._own
+        ranks = [(name, one) for name, one in items if isinstance(one, exp.Window)]
+        if (
+            len(ranks) != 1
+            or part.args.get("group")
+            or part.args.get("having")
+            or relation.window is not None
+        ):
+            raise own.error(ranks[0][1], "A query has one ROW_NUMBER(), and no groups or windows beside it.")
+        ((name, rank),) = ranks
+        ranked = ranked_rows(name, rank, relation, own)
+        plain = [(n, unqualified(one, relation, own)) for n, one in items if one is not rank]
+        kept = {one.name: n for n, one in plain if isinstance(one, exp.Column) and not one.table}
+        for column in (*ranked.groups, *ranked.orders):
+            if column not in kept:
+                raise own.error(rank, f"The query must also select {column!r}, by which its rows are ranked.")
+        selected = self._selected(query, relation, plain)
+        ranked = dataclasses.replace(
+            ranked,
+            groups=tuple(kept[one] for one in ranked.groups),
+            orders=tuple(kept[one] for one in ranked.orders),
+        )
+        return dataclasses.replace(selected, ranked=ranked)
+
+    def _joined_table(self, query: Query, source: exp.Expression) -> Relation:
+        """Return the right side of a join."""
+        if isinstance(source, exp.Table) and source.args.get("version"):
+            plain = source.copy()
+            plain.set("version", None)
+            return self._from(query, plain)
+        return self._from(query, source)
 
     def _from(self, query: Query, source: exp.Expression) -> Relation:
         own = self._own
@@ -244,7 +305,7 @@ class SelectPlanner:
                 isinstance(part, exp.Column) and isinstance(part.this, exp.Star)
             ):
                 self._check_star(part, relation)
-                found += [(name, column_named(name, part)) for name in relation.columns]
+                found += self._all_columns(part, relation)
             elif isinstance(part, exp.Alias):
                 found.append((part.alias, part.this))
             elif isinstance(part, exp.Column):
@@ -263,11 +324,20 @@ class SelectPlanner:
                 raise self._own.error(part, f"{name!r} is not a name of a column, which is as in Python.")
         return found
 
+    def _all_columns(self, part: exp.Expression, relation: Relation) -> list[tuple[str, exp.Expression]]:
+        if isinstance(part, exp.Column) and relation.sides:
+            of = relation.sides[part.table]
+            return [(made, exp.column(name, part.table)) for name, made in of.items()]
+        if relation.sides:
+            pairs = [(side, name, made) for side, of in relation.sides.items() for name, made in of.items()]
+            return [(made, exp.column(name, side)) for side, name, made in pairs]
+        return [(name, column_named(name, part)) for name in relation.columns]
+
     def _check_star(self, part: exp.Expression, relation: Relation) -> None:
         star = part if isinstance(part, exp.Star) else part.this
         if any(star.args.values()):
             raise self._own.error(part, "'*' stands alone, for all columns.")
-        if isinstance(part, exp.Column) and part.table != relation.alias:
+        if isinstance(part, exp.Column) and part.table not in (relation.sides or (relation.alias,)):
             raise self._own.error(part, f"There is no table {part.table!r} here.")
 
     def _grouped(
@@ -312,6 +382,13 @@ class SelectPlanner:
         times = frozenset(name for name, of in plain if of and relation.is_time(of))
         stream = own.select(relation.stream, items, f"{query.base}.select")
         return Relation(stream, query.base, times)
+
+
+def _names_in(given: Sequence[exp.Expression], relation: Relation) -> set[str]:
+    """Return the names of the columns that a selection reads."""
+    if any(part.find(exp.Star) for part in given if not part.find(exp.Anonymous)):
+        return {*relation.columns, relation.ranked.column}
+    return {column.name for part in given for column in part.find_all(exp.Column)}
 
 
 def _word_of(part: exp.Expression) -> str:

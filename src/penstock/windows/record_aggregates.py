@@ -115,6 +115,8 @@ class RecordAggregates(AggregateFunction[Any, Any, Any]):
             return None
         if column.kind in _TOTALS:
             total = getattr(held, f"{column.field}_total")
+            if column.kind == "avg" and pa.types.is_decimal(column.made.arrow_type):
+                return _decimal_mean(total, count, column.made.arrow_type.scale)
             return total if column.kind == "sum" else float(total) / count
         return getattr(held, f"{column.field}_{'low' if column.kind == 'min' else 'high'}")
 
@@ -138,6 +140,14 @@ def _set_total(held: Any, one: _Held, total: Any) -> None:
     if one.total is int and abs(total) > _LARGEST:
         raise OverflowError(f"the sum of {one.field!r} is beyond BIGINT; CAST it to DOUBLE or DECIMAL")
     setattr(held, f"{one.field}_total", total)
+
+
+def _decimal_mean(total: decimal.Decimal, count: int, scale: int) -> decimal.Decimal:
+    """Divide exactly, rounding half away from zero."""
+    with decimal.localcontext(prec=76, rounding=decimal.ROUND_HALF_UP):
+        whole, rest = divmod(abs(total).scaleb(scale).to_integral_exact(), count)
+        rounded = whole + (2 * rest >= count)
+        return rounded.scaleb(-scale).copy_sign(total)
 
 
 def _function(column: AggregateColumn) -> AggregateFunction[Any, Any, Any]:

@@ -125,7 +125,8 @@ def test_a_function_that_raises_makes_a_dead_letter() -> None:
         "on_columns": ps.SqlFunction(on_columns, takes=("BIGINT",), returns="DOUBLE", on_columns=True),
     }
     job.sql(
-        "INSERT INTO one SELECT per_value(n) AS x FROM readings; INSERT INTO two SELECT on_columns(n) AS x FROM readings",
+        "INSERT INTO one SELECT per_value(n) AS x FROM readings;"
+        "INSERT INTO two SELECT on_columns(n) AS x FROM readings",
         functions=functions,
     )
     run = JobHarness(job)
