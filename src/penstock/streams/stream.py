@@ -24,6 +24,7 @@ from penstock.streams.function_types import (
 )
 from penstock.streams.graph import SinkNode, check_name
 from penstock.streams.join_methods import JoinMethods
+from penstock.streams.lookup_methods import LookupMethods
 from penstock.streams.origin import protobuf_source
 from penstock.streams.stateless_nodes import add_event_time, add_transform, add_union
 from penstock.streams.stream_validation import check_connections
@@ -42,7 +43,10 @@ __all__ = [
 
 
 class DataStream(
-    DescribedStream, ExpressionMethods["DataStream[RecordT]", "DataStream[Any]"], Generic[RecordT]
+    DescribedStream,
+    ExpressionMethods["DataStream[RecordT]", "DataStream[Any]"],
+    LookupMethods["DataStream[Any]"],
+    Generic[RecordT],
 ):
     """A stream of records of one type, `DataStream[Reading]`.
 
@@ -164,7 +168,7 @@ class DataStream(
     def _unchanged(self, described: DescribedStream) -> DataStream[RecordT]:
         return DataStream(described)
 
-    _selected = _unchanged
+    _selected = _looked_up = _unchanged
 
     def _keyed_by_place(self) -> KeyedStream[None, RecordT]:
         self.check_port()
@@ -223,6 +227,7 @@ class KeyedStream(
     KeyedInput,
     ExpressionMethods["KeyedStream[KeyT, RecordT]", "KeyedStream[KeyT, Any]"],
     JoinMethods["ProcessedStream[Any]"],
+    LookupMethods["DataStream[Any]"],
     Generic[KeyT, RecordT],
 ):
     """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, a key taken from fields is `Any`."""
@@ -241,6 +246,9 @@ class KeyedStream(
 
     def _left(self) -> KeyedInput:
         return self
+
+    def _looked_up(self, described: DescribedStream) -> DataStream[Any]:
+        return DataStream(described)
 
     def _joined(self, described: step_nodes.DescribedStep) -> ProcessedStream[Any]:
         return ProcessedStream(described)
