@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.group_emissions import DueTimers
@@ -30,6 +31,7 @@ from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.state.group_state import GroupState
+from penstock.state.group_table import sorted_by_key
 from penstock.state.open_values import OpenValues
 
 __all__ = ["JoinRun"]
@@ -54,19 +56,22 @@ class JoinRun(GroupRun):
         due: DueTimers | None = None,
     ) -> StepResult:
         """Join the records of the blocks, and let the watermark advance unless more data of the micro-batch follows."""
+        if due is not None:
+            # The order in which keys fall due depends on what the worker has kept.
+            due = DueTimers(_sorted(due.processing), None if due.event is None else _sorted(due.event))
         self._load_keys(blocks, due)
         clock = self._binding.clock
         moves = due is not None and due.event is not None and clock.after_ms != clock.watermark_ms
-        times = JoinTimes(clock.watermark_ms, clock.after_ms if moves else None)
-        sides = [
-            [block for block in blocks if block.input == side] for side in sorted(self._core.data_inputs)
-        ]
-        arrived = [self._rows(side, found) for side, found in enumerate(sides)]
+        ends = clock.ends and moves
+        times = JoinTimes(clock.watermark_ms, clock.after_ms if moves else None, clock.now_ms, ends)
+        sides = [[block for block in blocks if block.input == number] for number in self._step.side_inputs]
+        arrived = (self._rows(0, sides[0]), self._rows(1, sides[1]))
         columns = self._state.columns
         held = (HeldRows.of_stored(columns[SIDES[0]].stored), HeldRows.of_stored(columns[SIDES[1]].stored))
-        new = (self._in_time(0, arrived[0], held, times), self._in_time(1, arrived[1], held, times))
-        if any(map(len, new)) or (times.after_ms is not None and any(map(len, held))):
-            self._take(self._step.join(held, new, times, len(self._group.keys)))
+        new = self._in_time(arrived, held, times)
+        is_due = times.after_ms is not None or (due is not None and len(due.processing) > 0)
+        if any(map(len, new)) or (is_due and any(map(len, held))):
+            self._take(self._step.join(held, new, times, self._group.keys))
         self._result.changes = self._state.changes()
         return self._result
 
@@ -89,12 +94,14 @@ class JoinRun(GroupRun):
 
     def _times_of(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the event time of each record, and a mask of invalid ones."""
-        time = self._core.inputs[block.input].time
-        assert time is not None
-        if time == INGESTION_TIME:
-            rows = block.batch.num_rows
-            return np.full(rows, self._binding.clock.now_ms, np.int64), np.zeros(rows, bool)
+        time, rows = self._core.inputs[block.input].time, block.batch.num_rows
+        now = np.full(rows, self._binding.clock.now_ms, np.int64)
+        if time is None or time == INGESTION_TIME or self._step.is_by_clock:
+            return now, np.zeros(rows, bool)
         times, is_missing = times_ms(block.batch.column(time))
+        if not self._step.needs_time:
+            invalid = is_missing | are_out_of_range(times)
+            return np.where(invalid, now, times), np.zeros(rows, bool)
         return times, is_missing | are_out_of_range(times)
 
     def _reject(self, block: Block, times: npt.NDArray[np.int64], invalid: npt.NDArray[np.bool_]) -> None:
@@ -107,11 +114,14 @@ class JoinRun(GroupRun):
                 block, row, no_time_reason(time) if is_missing else out_of_range_reason(int(times[row]))
             )
 
-    def _in_time(self, side: int, rows: HeldRows, held: Sides, times: JoinTimes) -> HeldRows:
+    def _in_time(self, new: Sides, held: Sides, times: JoinTimes) -> Sides:
         """Emit the records that are too late, and return the others."""
-        if not len(rows) or times.before_ms is None:
-            return rows
-        late = self._step.is_late(side, rows, held, times.before_ms)
+        if times.before_ms is None:
+            return new
+        left, right = self._step.late(held, new, times.before_ms)
+        return self._without_late(0, new[0], left), self._without_late(1, new[1], right)
+
+    def _without_late(self, side: int, rows: HeldRows, late: npt.NDArray[np.bool_]) -> HeldRows:
         if not late.any():
             return rows
         gone = rows.where(late)
@@ -123,10 +133,14 @@ class JoinRun(GroupRun):
     def _take(self, joined: Joined) -> None:
         """Emit the records of a join, and put the rows that it still holds into the state."""
         columns, keys = self._state.columns, len(self._group.keys)
+        due = stored_due(joined.due)
+        # A key that was due is found again only if its row is stored again.
+        moved = np.flatnonzero(pc.not_equal(_plain(due), _plain(columns[DUE].stored)))
+        changed = np.union1d(joined.changed, moved)
         for name, rows in zip(SIDES, joined.held, strict=True):
             column = columns[name]
-            column.replace(rows.to_stored(keys, column.spec.arrow_type), joined.changed)
-        columns[DUE].replace(stored_due(joined.due), joined.changed)
+            column.replace(rows.to_stored(keys, column.spec.arrow_type), changed)
+        columns[DUE].replace(due, changed)
         if joined.batch.num_rows:
             self._emit_rows(MAIN, joined.batch, joined.slots, joined.times)
         step = self._core.step
@@ -139,3 +153,12 @@ class JoinRun(GroupRun):
     ) -> None:
         at = pa.array(times) if output in self._core.timed else None
         self._result.emissions.append(Emission(output, batch, self._group.keys.take(pa.array(slots)), at))
+
+
+def _sorted(keys: pa.Array) -> pa.Array:
+    return sorted_by_key(pa.RecordBatch.from_arrays([keys], ["key"])).column(0)
+
+
+def _plain(due: pa.Array) -> pa.Array:
+    """Return due times as numbers, with one for none."""
+    return due.cast(pa.int64()).fill_null(-1)

@@ -43,12 +43,14 @@ from penstock.engine.table_run import TableRun
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
+from penstock.joins.join_step import JoinStep
 from penstock.models.kept_answers import ByTime, KeptAnswers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.functions import Context, PartContext
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import END_MS, EventClock, InputWatermarkRule, Progress, WatermarkUpdate
+from penstock.operators.window_step import WindowStep
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
 from penstock.state.merged_table import MergedTable, StateTable
@@ -130,6 +132,11 @@ class SlotRun:
         self.counts: Counter[str] = Counter()
         self._run_type: Final = self._choose_run_type()
         self.dead_letters = self._catch_up_cache()
+
+    @property
+    def _timed(self) -> WindowStep | JoinStep | None:
+        """The windows or the join of the step, for which time ends."""
+        return self._core.windows or self._core.join
 
     def _choose_run_type(self) -> type[GroupRun]:
         """Return the class that runs the step in each key group."""
@@ -235,8 +242,8 @@ class SlotRun:
     def begin_data(self) -> None:
         """Apply the watermark updates, and find the keys with due timers, which `process` calls."""
         clock = self._clock
-        # The end of time fires windows even without event time.
-        ends = self._core.windows is not None and any(update.ends for update in self._moment.updates)
+        # The end of time fires windows, and what waits in joins, even without event time.
+        ends = self._timed is not None and any(update.ends for update in self._moment.updates)
         if self._moment.watermark_rules or ends:
             self.event_clock = EventClock(
                 self._moment.watermark_rules,
@@ -281,7 +288,7 @@ class SlotRun:
             return pa.array([], self._core.key_type)
         assert self._core.timers is not None
         found = table.timeline("event", self._core.timers).take_due(self._clock.after_us)
-        if not self._clock.ends or self._core.windows is None or not self._core.windows.is_by_clock:
+        if not self._clock.ends or self._timed is None or not self._timed.is_by_clock:
             return found
         by_clock = table.timeline("processing", self._core.timers).take_due(END_MS)
         return pa.concat_arrays([found, by_clock])

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.base.declarations import declared_in
 from penstock.engine.emission_causes import Causes
-from penstock.joins.join_step import DUE, JoinStep, earliest_due
+from penstock.joins.join_step import DUE, JoinStep, earliest_by_clock, earliest_by_event
 from penstock.models.bound_model import ModelPlace
 from penstock.models.group import ModelGroup
 from penstock.models.model import Model
@@ -187,7 +187,7 @@ class StepCore:
             return TimerColumn(WINDOWS, earliest_window_timers)
         if self.join is not None:
             self.states.update(self.join.states())
-            return TimerColumn(DUE, earliest_due)
+            return TimerColumn(DUE, earliest_by_clock if self.join.is_by_clock else earliest_by_event)
         if self.table is not None and self.table.waiting_state is not None:
             return TimerColumn(self.table.waiting_state, self.table.earliest)
         if type(self.function).on_timer is ProcessFunction.on_timer:

@@ -27,18 +27,15 @@ class AsOfJoin(JoinStep):
         self.deleted: Final = deleted
         super().__init__(*arguments)
 
-    def is_late(self, side: int, new: HeldRows, held: Sides, before_ms: int) -> Mask:  # noqa: ARG002  # as declared
+    def late(self, held: Sides, new: Sides, before_ms: int) -> tuple[Mask, Mask]:  # noqa: ARG002  # as declared
         """Return which new records are late: those behind the watermark. A late version still holds from now on."""
-        if side == 1:
-            return np.zeros(len(new), bool)
-        late: Mask = new.times <= before_ms
-        return late
+        return new[0].times <= before_ms, np.zeros(len(new[1]), bool)
 
-    def join(self, held: Sides, new: Sides, times: JoinTimes, keys: int) -> Joined:
+    def join(self, held: Sides, new: Sides, times: JoinTimes, keys: pa.Array) -> Joined:
         """Emit the records that the watermark has passed, with their versions, and drop the versions before these."""
         left, right = held[0].plus(new[0]), held[1].plus(new[1])
         sides = (left, right)
-        versions = SortedRows(right.slots, right.times, keys)
+        versions = SortedRows(right.slots, right.times, len(keys))
         passed_ms = times.passed_ms
         ready = np.flatnonzero(left.times <= passed_ms)
         ready = ready[np.argsort(left.times[ready], kind="stable")]
@@ -57,7 +54,7 @@ class AsOfJoin(JoinStep):
             pairs = true
         batch, pairs, failed = self.records(pairs, sides)
         keep_left = left.times > passed_ms
-        keep_right = self._needed(versions, right, is_deleted, passed_ms, keys)
+        keep_right = self._needed(versions, right, is_deleted, passed_ms, len(keys))
         changed = [held_row.slots for held_row in new]
         changed += [left.slots[~keep_left], right.slots[~keep_right]]
         waiting = left.where(keep_left)
@@ -68,7 +65,7 @@ class AsOfJoin(JoinStep):
             left.slots[pairs.left],
             pairs.times,
             (waiting, right.where(keep_right)),
-            due_times(keys, (waiting.slots, waiting.times), (right.slots[ahead], right.times[ahead])),
+            due_times(len(keys), (waiting.slots, waiting.times), (right.slots[ahead], right.times[ahead])),
             np.unique(np.concatenate(changed)),
             [*problems, *more, *failed],
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
-from penstock.joins.held_rows import HeldRows, Ints, Mask, Sides
+from penstock.joins.held_rows import Ints, Mask, Sides
 from penstock.joins.join_step import Joined, JoinStep, JoinTimes, due_times, unmatched
 from penstock.joins.matching import SortedRows
 from penstock.joins.pair_expressions import Pairs
@@ -34,17 +35,16 @@ class IntervalJoin(JoinStep):
         """Whether rows remember that they were matched."""
         return True
 
-    def is_late(self, side: int, new: HeldRows, held: Sides, before_ms: int) -> Mask:  # noqa: ARG002  # as declared
+    def late(self, held: Sides, new: Sides, before_ms: int) -> tuple[Mask, Mask]:  # noqa: ARG002  # as declared
         """Return which new records are behind the watermark, whose partners may have been removed."""
-        late: Mask = new.times <= before_ms
-        return late
+        return new[0].times <= before_ms, new[1].times <= before_ms
 
     def join(
         self,
         held: Sides,
         new: Sides,
         times: JoinTimes,
-        keys: int,
+        keys: pa.Array,
     ) -> Joined:
         """Pair the new rows with all of the other side, emit what stays unmatched, and drop what is not needed."""
         sides = (held[0].plus(new[0]), held[1].plus(new[1]))
@@ -88,20 +88,20 @@ class IntervalJoin(JoinStep):
         held: Sides,
         new: Sides,
         sides: Sides,
-        keys: int,
+        keys: pa.Array,
     ) -> Pairs:
         """Return the pairs with at least one new row: new ones of the left with all of the right, then the others."""
         none = np.empty(0, np.int64)
         left, right = [none], [none]
         if len(new[0]) and len(sides[1]):
             at = new[0].times
-            found = SortedRows(sides[1].slots, sides[1].times, keys)
+            found = SortedRows(sides[1].slots, sides[1].times, len(keys))
             numbers, rows = found.pairs(new[0].slots, at + self.lower_ms, at + self.upper_ms)
             left.append(numbers + len(held[0]))
             right.append(rows)
         if len(new[1]) and len(held[0]):
             at = new[1].times
-            found = SortedRows(held[0].slots, held[0].times, keys)
+            found = SortedRows(held[0].slots, held[0].times, len(keys))
             numbers, rows = found.pairs(new[1].slots, at - self.upper_ms, at - self.lower_ms)
             left.append(rows)
             right.append(numbers + len(held[1]))
@@ -114,7 +114,7 @@ class IntervalJoin(JoinStep):
         ends: tuple[Ints, Ints],
         keep: list[Mask],
         waits: list[Mask],
-        keys: int,
+        keys: pa.Array,
     ) -> Ints:
         """Return when each key is due: at once for unmatched rows that are emitted then, else a little later."""
         grid = max(1, (self.upper_ms - self.lower_ms) // _CLEANUPS_PER_SPAN)
@@ -122,7 +122,7 @@ class IntervalJoin(JoinStep):
         for side, end, kept, wait in zip(sides, ends, keep, waits, strict=True):
             due = np.where(wait, end, -(-end // grid) * grid)
             found.append((side.slots[kept], due[kept]))
-        return due_times(keys, *found)
+        return due_times(len(keys), *found)
 
 
 def _marked(matched: Mask, rows: Ints) -> Mask:

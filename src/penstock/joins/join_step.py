@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.instants import FIRST_MS, LAST_MS
-from penstock.joins.held_rows import HeldRows, Ints, Mask, Sides, SideState
+from penstock.joins.held_rows import Ints, Mask, Sides, SideState
 from penstock.joins.pair_expressions import NONE, PairExpressions, Pairs
 from penstock.operators.expression_transforms import ExpressionSetting
 from penstock.operators.functions import ProcessFunction
@@ -33,7 +33,8 @@ __all__ = [
     "Joined",
     "Problem",
     "due_times",
-    "earliest_due",
+    "earliest_by_clock",
+    "earliest_by_event",
     "join_step",
     "never",
     "stored_due",
@@ -62,10 +63,15 @@ never: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class JoinTimes:
-    """The watermark while the records of a micro-batch are processed, and the one after them if it has moved."""
+    """The watermark while the records of a micro-batch are processed, and the one after them if it has moved.
+
+    `now_ms` is the time of the micro-batch, and `ends` is whether time ends after its records.
+    """
 
     before_ms: int | None
     after_ms: int | None
+    now_ms: int = 0
+    ends: bool = False
 
     @property
     def passed_ms(self) -> int:
@@ -104,22 +110,36 @@ class JoinStep(ProcessFunction):
     A kind of join implements `join` for the rows of many keys at once. `kinds` are the record types of both sides.
     """
 
-    # For which sides the rows remember whether they were matched.
-    marks: ClassVar[tuple[str, ...]] = ()
+    # The inputs of the step that are the left and the right side.
+    side_inputs: tuple[int, int] = (0, 1)
+    # Whether each record needs an event time.
+    needs_time: ClassVar[bool] = True
 
     def __init__(
         self,
         kinds: tuple[RecordType, RecordType],
         how: str,
-        expressions: PairExpressions,
+        expressions: PairExpressions | None,
         types: Mapping[str, pa.DataType],
     ) -> None:
         self.kinds: Final = kinds
         self.how: Final = how
-        self.expressions: Final = expressions
-        self._types: Final = {name: types[name] for name in expressions.parameters}
+        self._expressions: Final = expressions
+        used = () if expressions is None else expressions.parameters
+        self._types: Final = {name: types[name] for name in used}
         for state in self.states().values():
             state.spec()
+
+    @property
+    def expressions(self) -> PairExpressions:
+        """The condition and the fields of the join."""
+        assert self._expressions is not None
+        return self._expressions
+
+    @property
+    def record_type(self) -> RecordType:
+        """The type of the records that the join emits."""
+        return self.expressions.record_type
 
     @property
     def keeps_left(self) -> bool:
@@ -130,6 +150,11 @@ class JoinStep(ProcessFunction):
     def keeps_right(self) -> bool:
         """Whether records of the right side without a match are emitted."""
         return self.how in ("right", "full")
+
+    @property
+    def is_by_clock(self) -> bool:
+        """Whether keys fall due by the clock instead of the watermark."""
+        return False
 
     def states(self) -> dict[str, KeyedState]:
         """Return the states of the step: the rows of both sides, and when a key is due."""
@@ -147,8 +172,8 @@ class JoinStep(ProcessFunction):
         """Whether rows remember that they were matched, because pairs and unmatched rows are emitted at other times."""
         return False
 
-    def is_late(self, side: int, new: HeldRows, held: Sides, before_ms: int) -> Mask:
-        """Return which new records are too late to be joined, and go to the side output for late records."""
+    def late(self, held: Sides, new: Sides, before_ms: int) -> tuple[Mask, Mask]:
+        """Return which new records of each side are too late to be joined, and go to a side output."""
         raise NotImplementedError
 
     def join(
@@ -156,9 +181,9 @@ class JoinStep(ProcessFunction):
         held: Sides,
         new: Sides,
         times: JoinTimes,
-        keys: int,
+        keys: pa.Array,
     ) -> Joined:
-        """Join new rows with those held and with each other, and let time pass. `keys` is the number of slots."""
+        """Join new rows with those held and with each other, and let time pass. `keys` has the key of each slot."""
         raise NotImplementedError
 
     def parameters(self) -> dict[str, pa.Scalar]:
@@ -200,10 +225,22 @@ def stored_due(due: Ints) -> pa.Array:
     return pa.array(at_us, pa.int64(), mask=due == never).cast(_TIME)
 
 
-def earliest_due(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """Return when each key is due, in microseconds since 1970, and the keys."""
-    if domain != "event":
-        return np.empty(0, np.int64), rows.column(0).slice(0, 0)
+def _no_due(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return that no key is due."""
+    return np.empty(0, np.int64), rows.column(0).slice(0, 0)
+
+
+def earliest_by_event(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return when each key is due by the watermark, in microseconds since 1970, and the keys."""
+    return _earliest(rows) if domain == "event" else _no_due(rows)
+
+
+def earliest_by_clock(rows: pa.RecordBatch, domain: str) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return when each key is due by the clock, in microseconds since 1970, and the keys."""
+    return _earliest(rows) if domain == "processing" else _no_due(rows)
+
+
+def _earliest(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
     due = rows.column(DUE)
     known = due.is_valid()
     at_us = pc.filter(due, known).cast(pa.int64()).to_numpy(zero_copy_only=False)

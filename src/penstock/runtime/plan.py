@@ -23,6 +23,7 @@ from penstock.base.declarations import declared_in
 from penstock.engine.command_validation import AcceptedStep, Accepting
 from penstock.engine.slot import Slot
 from penstock.engine.step import StepCore, StepInput
+from penstock.joins.join_step import JoinStep
 from penstock.models.model import Model
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction
@@ -61,6 +62,8 @@ def has_timers(node: ProcessNode) -> bool:
     """Return whether the function of a step may have processing-time timers."""
     if isinstance(node.function, WindowStep):
         return node.function.wants_clock
+    if isinstance(node.function, JoinStep):
+        return node.function.is_by_clock
     return type(node.function).on_timer is not ProcessFunction.on_timer
 
 
@@ -71,7 +74,9 @@ def expires_by_event(node: ProcessNode) -> bool:
 
 
 def awaits_end(node: ProcessNode) -> bool:
-    """Return whether a step has windows that may fire when time ends."""
+    """Return whether a step has windows that may fire when time ends, or records that wait by the clock."""
+    if isinstance(node.function, JoinStep):
+        return node.function.is_by_clock
     return isinstance(node.function, WindowStep) and node.function.awaits_end
 
 
@@ -171,7 +176,7 @@ class JobPlan:
     def _watermark_rules(self) -> dict[str, list[InputWatermarkRule]]:
         found: dict[str, list[InputWatermarkRule]] = {}
         for node in self.graph.steps():
-            origins = {o.id: o for edge in node.data_edges for o in self.graph.origins(edge.port)}
+            origins = {o.id: o for edge in node.time_edges for o in self.graph.origins(edge.port)}
             found[node.id] = [
                 rule for origin in origins.values() for rule in self._watermark_rules_of(origin, found)
             ]

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from penstock.control.commands import COMMANDS
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.expressions.expression import Condition, Selection
+from penstock.joins.join_step import JoinStep
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
 from penstock.records.message_metadata import Metadata, body_type
@@ -237,9 +238,12 @@ class ProcessNode:
         return {**self.emitted, "": versioned(self.emitted[""])}
 
     @property
-    def data_edges(self) -> tuple[Edge, ...]:
-        """The inputs whose records are processed: one, or the two sides of a join."""
-        return tuple(edge for edge in self.edges if not edge.is_control)
+    def time_edges(self) -> tuple[Edge, ...]:
+        """The inputs whose watermarks are those of the step: its data, or both sides of a join by event time."""
+        if isinstance(self.function, JoinStep):
+            sides = self.function.side_inputs if self.function.needs_time else self.function.side_inputs[:1]
+            return tuple(self.edges[side] for side in sides)
+        return self.edges[-1:]
 
     @property
     def key(self) -> KeySelector:
@@ -319,7 +323,7 @@ class Graph:
     def has_watermarks(self, port: Port) -> bool:
         """Return whether the records of a port have watermarks."""
         return all(
-            all(self.has_watermarks(edge.port) for edge in origin.data_edges)
+            all(self.has_watermarks(edge.port) for edge in origin.time_edges)
             if isinstance(origin, ProcessNode)
             else origin.watermarks is not None
             for origin in self.origins(port)

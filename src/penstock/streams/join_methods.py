@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from penstock.base.durations import Duration
 from penstock.expressions.columns import Column
 from penstock.joins.pair_expressions import How
+from penstock.joins.window_join import JoinWindows
 from penstock.state.shared import Setting
 from penstock.streams.described_stream import KeyedInput
-from penstock.streams.join_nodes import JoinOptions, add_as_of_join, add_interval_join
+from penstock.streams.join_nodes import (
+    JoinOptions,
+    add_as_of_join,
+    add_co_group,
+    add_interval_join,
+    add_window_join,
+)
 from penstock.streams.step_nodes import DescribedStep
+from penstock.windows.window import Window
 
 __all__ = ["JoinMethods"]
 
@@ -65,6 +73,73 @@ class JoinMethods(Generic[JoinedT]):
         """
         options = JoinOptions(how, fields, where, aliases, settings or {})
         return self._joined(add_interval_join(step, self._left(), right, (lower, upper), options))
+
+    def window_join(
+        self,
+        step: str,
+        right: KeyedInput,
+        window: JoinWindows,
+        *,
+        how: How = "inner",
+        fields: Sequence[str | Column] | None = None,
+        where: str | Column | None = None,
+        aliases: tuple[str, str] = ("left", "right"),
+        settings: Mapping[str, Setting[Any]] | None = None,
+    ) -> JoinedT:
+        """Join the records of both streams that have the same key and are in the same window.
+
+        `window` is tumbling, sliding, cumulative or session windows by event time; sessions are those of the records
+        of both streams together. A window emits its pairs when the watermark passes its end. `how` is "inner", "left",
+        "right" or "full". Fields can also name `window_start` and `window_end`, and without `fields` the result has
+        both. Raises JobDefinitionError when the streams, windows or expressions do not fit.
+
+        >>> job = Job("site")
+        >>> marks = Watermarks.bounded("5s")
+        >>> views = job.data_stream(
+        ...     "views", schema="user STRING, page STRING, at BIGINT", event_time="at", watermarks=marks
+        ... ).key_by("user")
+        >>> buys = job.data_stream(
+        ...     "buys", schema="user STRING, price DOUBLE, at BIGINT", event_time="at", watermarks=marks
+        ... ).key_by("user")
+        >>> views.window_join(
+        ...     "views-and-buys", buys, TumblingWindows("10m"), fields=["left.user", "page", "price", "window_end"]
+        ... ).record_type.field_names
+        ('user', 'page', 'price', 'window_end')
+        """
+        options = JoinOptions(how, fields, where, aliases, settings or {})
+        return self._joined(add_window_join(step, self._left(), right, window, options))
+
+    def co_group(
+        self,
+        step: str,
+        right: KeyedInput,
+        window: JoinWindows,
+        function: Callable[[Any, Window, list[Any], list[Any]], Iterable[Any] | None],
+        *,
+        output: Any = None,
+    ) -> JoinedT:
+        """Give the records of both streams in each window of a key to a function, which yields or returns records.
+
+        `function` takes the key, the window with its `start` and `end`, and the records of each stream, by event time;
+        one of the lists may be empty. It is called when the watermark passes the end of the window. If it raises, the
+        window is a dead letter. `output` is the type of its records if it is not annotated. Raises JobDefinitionError
+        when the streams or windows do not fit.
+
+        >>> job = Job("site")
+        >>> marks = Watermarks.bounded("5s")
+        >>> stream = lambda name: job.data_stream(
+        ...     name, schema="user STRING, at BIGINT", event_time="at", watermarks=marks
+        ... ).key_by("user")
+        >>> @dataclass
+        ... class Compared:
+        ...     user: str
+        ...     views: int
+        ...     buys: int
+        >>> def compare(user, window, views, buys) -> Iterator[Compared]:
+        ...     yield Compared(user, len(views), len(buys))
+        >>> compared = stream("views").co_group("compared", stream("buys"), SessionWindows("10m"), compare)
+        """
+        return self._joined(add_co_group(step, self._left(), right, window, function, output))
 
     def as_of_join(
         self,

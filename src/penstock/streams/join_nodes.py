@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,18 +15,32 @@ from penstock.joins.as_of_join import AsOfJoin
 from penstock.joins.interval_join import IntervalJoin
 from penstock.joins.join_step import JoinStep, join_step
 from penstock.joins.pair_expressions import How, PairExpressions, pair_expressions
+from penstock.joins.window_join import BOUNDS, CoGroup, JoinWindows, WindowJoin
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.expression_transforms import parameter_types
+from penstock.operators.functions import result_record_type
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records.types import Field
 from penstock.state.shared import Setting
-from penstock.streams.described_stream import KeyedInput
-from penstock.streams.graph import ProcessNode
+from penstock.streams.described_stream import KeyedInput, StepInput
+from penstock.streams.graph import ProcessNode, described_type
 from penstock.streams.origin import Origin
 from penstock.streams.step_nodes import DescribedStep
 from penstock.streams.step_validation import check_event_time, check_states, check_step
+from penstock.windows.assigners import CumulativeWindows, SessionWindows, SlidingWindows, TumblingWindows
 
-__all__ = ["JoinOptions", "add_as_of_join", "add_interval_join"]
+__all__ = [
+    "JoinOptions",
+    "add_as_of_join",
+    "add_co_group",
+    "add_interval_join",
+    "add_join",
+    "add_window_join",
+    "check_how",
+    "check_key_types",
+    "compiled_deletion",
+    "compiled_expressions",
+]
 
 HOWS = ("inner", "left", "right", "full")
 
@@ -54,7 +69,7 @@ def add_interval_join(
             f"Step {step!r}: lower={bounds[0]!r} is after upper={bounds[1]!r}, so no records would match. Swap them."
         )
     _check_sides(step, left, right, options.how, HOWS)
-    expressions, types = _expressions(step, left, right, options)
+    expressions, types = compiled_expressions(step, left, right, options)
     kinds = (left.stream.record_type, right.stream.record_type)
     function = join_step(
         IntervalJoin, options.settings, lower_ms, upper_ms, kinds, options.how, expressions, types
@@ -67,15 +82,65 @@ def add_as_of_join(
 ) -> DescribedStep:
     """Add a step that joins records with the versions in force at their times. Raises JobDefinitionError."""
     _check_sides(step, left, versions, options.how, ("inner", "left"))
-    expressions, types = _expressions(step, left, versions, options)
+    expressions, types = compiled_expressions(step, left, versions, options)
     kinds = (left.stream.record_type, versions.stream.record_type)
-    condition = None if deleted is None else _deletion(step, deleted, versions)
+    condition = compiled_deletion(step, deleted, versions)
     function = join_step(AsOfJoin, options.settings, condition, kinds, options.how, expressions, types)
     return _add_join(step, function, left, versions)
 
 
-def _deletion(step: str, deleted: str | Column, versions: KeyedInput) -> Condition:
+def add_window_join(
+    step: str, left: KeyedInput, right: Any, windows: Any, options: JoinOptions
+) -> DescribedStep:
+    """Add a step that joins the records of both sides in each window. Raises JobDefinitionError."""
+    _check_sides(step, left, right, options.how, HOWS)
+    assigner = _checked_windows(step, windows)
+    expressions, types = compiled_expressions(step, left, right, options, BOUNDS)
+    kinds = (left.stream.record_type, right.stream.record_type)
+    function = join_step(WindowJoin, options.settings, assigner, kinds, options.how, expressions, types)
+    return _add_join(step, function, left, right)
+
+
+def add_co_group(
+    step: str, left: KeyedInput, right: Any, windows: Any, function: Any, output: Any
+) -> DescribedStep:
+    """Add a step that gives the records of both sides in each window to a function. Raises JobDefinitionError."""
+    _check_sides(step, left, right, "full", HOWS)
+    assigner = _checked_windows(step, windows)
+    if not callable(function) or inspect.isclass(function):
+        raise JobDefinitionError(
+            f"Step {step!r} needs a function of the key, the window, and the records of both sides, not {function!r}."
+        )
+    who = f"The function of step {step!r}"
+    kind = described_type(output, who) if output is not None else result_record_type(function, who)
+    if kind is None:
+        raise JobDefinitionError(
+            f"{who} is annotated to return None, so it would emit nothing. Annotate what it emits."
+        )
+    kinds = (left.stream.record_type, right.stream.record_type)
+    return _add_join(step, join_step(CoGroup, {}, assigner, kinds, function, kind), left, right)
+
+
+def _checked_windows(step: str, windows: Any) -> JoinWindows:
+    """Return windows by event time of a kind that joins know."""
+    known = TumblingWindows, SlidingWindows, CumulativeWindows, SessionWindows
+    if type(windows) not in known or not windows.is_event_time:
+        raise JobDefinitionError(
+            f"Step {step!r} joins in {windows!r}; give TumblingWindows, SlidingWindows, CumulativeWindows or "
+            "SessionWindows by event time."
+        )
+    if isinstance(windows, SessionWindows) and windows.gap_ms is None:
+        raise JobDefinitionError(
+            f"Step {step!r} joins sessions whose gap depends on the record; give a gap that is the same for both sides."
+        )
+    found: JoinWindows = windows
+    return found
+
+
+def compiled_deletion(step: str, deleted: str | Column | None, versions: StepInput) -> Condition | None:
     """Return the condition that says which records delete the version before."""
+    if deleted is None:
+        return None
     from penstock.expressions.compiler import compile_condition
 
     try:
@@ -94,8 +159,7 @@ def _signed_ms(bound: Any, what: str) -> int:
 def _check_sides(step: str, left: KeyedInput, right: Any, how: str, hows: Sequence[str]) -> None:
     """Raise JobDefinitionError when two streams cannot be joined."""
     check_step(step, left.stream)
-    if how not in hows:
-        raise JobDefinitionError(f"Step {step!r}: how={how!r} is not one of {', '.join(map(repr, hows))}.")
+    check_how(step, how, hows)
     if not isinstance(right, KeyedInput):
         raise JobDefinitionError(
             f"Step {step!r} joins with {right!r}, which is not a keyed stream. Key it like the left side: "
@@ -106,18 +170,29 @@ def _check_sides(step: str, left: KeyedInput, right: Any, how: str, hows: Sequen
         raise JobDefinitionError(
             f"Step {step!r}: the stream {right.stream.name!r} belongs to another job. Declare it in this one."
         )
-    if not left.key.key_type.equals(right.key.key_type):
-        raise JobDefinitionError(
-            f"Step {step!r}: the keys of {left.stream.name!r} ({left.key.key_type}) and {right.stream.name!r} "
-            f"({right.key.key_type}) differ in type. Key both by the same type."
-        )
+    check_key_types(step, left, right)
     for side in (left.stream, right.stream):
         side.check_port()
         check_event_time(step, side, "joins by event time")
 
 
-def _expressions(
-    step: str, left: KeyedInput, right: KeyedInput, options: JoinOptions, more: tuple[Field, ...] = ()
+def check_how(step: str, how: str, hows: Sequence[str]) -> None:
+    """Raise JobDefinitionError when a join does not have a way to treat records without a match."""
+    if how not in hows:
+        raise JobDefinitionError(f"Step {step!r}: how={how!r} is not one of {', '.join(map(repr, hows))}.")
+
+
+def check_key_types(step: str, left: KeyedInput, right: KeyedInput) -> None:
+    """Raise JobDefinitionError when the keys of two streams differ in type."""
+    if not left.key.key_type.equals(right.key.key_type):
+        raise JobDefinitionError(
+            f"Step {step!r}: the keys of {left.stream.name!r} ({left.key.key_type}) and {right.stream.name!r} "
+            f"({right.key.key_type}) differ in type. Key both by the same type."
+        )
+
+
+def compiled_expressions(
+    step: str, left: StepInput, right: StepInput, options: JoinOptions, more: tuple[Field, ...] = ()
 ) -> tuple[PairExpressions, dict[str, Any]]:
     """Check the condition and the fields of a join. Returns them with the types of their parameters."""
     types = parameter_types(options.settings, f"Step {step!r}")
@@ -129,14 +204,19 @@ def _expressions(
     return pair_expressions(step, kinds, options.how, given, options.aliases, types, more), types
 
 
-def _add_join(step: str, function: JoinStep, left: KeyedInput, right: KeyedInput) -> DescribedStep:
-    """Add a join to the graph."""
+def add_join(
+    step: str, function: JoinStep, inputs: tuple[KeyedInput, KeyedInput], time: str | None = EVENT_TIME
+) -> DescribedStep:
+    """Add a join to the graph. `time` is the event time of its records: EVENT_TIME for one that the join gives them."""
     check_states(function, step)
-    main = function.expressions.record_type
+    main = function.record_type
     outputs = {"": main, **function.side_outputs}
-    node = ProcessNode(f"step/{step}", step, function, (left.edge(), right.edge()), outputs)
-    graph = left.stream.graph
+    node = ProcessNode(f"step/{step}", step, function, tuple(one.edge() for one in inputs), outputs)
+    graph = inputs[0].stream.graph
     graph.add(node)
-    by_arrival = left.stream.origin.time == right.stream.origin.time == INGESTION_TIME
-    time = INGESTION_TIME if by_arrival else EVENT_TIME
     return DescribedStep(graph, node, main, Origin(step, is_control=False, protobuf=None, time=time))
+
+
+def _add_join(step: str, function: JoinStep, left: KeyedInput, right: KeyedInput) -> DescribedStep:
+    by_arrival = left.stream.origin.time == right.stream.origin.time == INGESTION_TIME
+    return add_join(step, function, (left, right), INGESTION_TIME if by_arrival else EVENT_TIME)

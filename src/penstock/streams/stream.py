@@ -24,6 +24,7 @@ from penstock.streams.function_types import (
     WindowRecordFunction,
 )
 from penstock.streams.join_methods import JoinMethods
+from penstock.streams.lookup_methods import LookupMethods
 from penstock.streams.sink_nodes import SinkChanges, add_sink
 from penstock.streams.stateless_nodes import add_event_time, add_transform, add_union
 from penstock.streams.stream_validation import check_connections
@@ -45,6 +46,7 @@ class DataStream(
     DescribedStream,
     ExpressionMethods["DataStream[RecordT]", "DataStream[Any]"],
     ChangelogMethods["DataStream[Any]", "ProcessedStream[Any]"],
+    LookupMethods["DataStream[Any]"],
     Generic[RecordT],
 ):
     """A stream of records of one type, `DataStream[Reading]`.
@@ -167,7 +169,7 @@ class DataStream(
     def _unchanged(self, described: DescribedStream) -> DataStream[RecordT]:
         return DataStream(described)
 
-    _selected = _stream_of = _unchanged
+    _selected = _stream_of = _looked_up = _unchanged
 
     def _stream(self) -> DescribedStream:
         return self
@@ -238,6 +240,7 @@ class KeyedStream(
     KeyedInput,
     ExpressionMethods["KeyedStream[KeyT, RecordT]", "KeyedStream[KeyT, Any]"],
     JoinMethods["ProcessedStream[Any]"],
+    LookupMethods["DataStream[Any]"],
     Generic[KeyT, RecordT],
 ):
     """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, a key taken from fields is `Any`."""
@@ -256,6 +259,9 @@ class KeyedStream(
 
     def _left(self) -> KeyedInput:
         return self
+
+    def _looked_up(self, described: DescribedStream) -> DataStream[Any]:
+        return DataStream(described)
 
     def _joined(self, described: step_nodes.DescribedStep) -> ProcessedStream[Any]:
         return ProcessedStream(described)

@@ -91,9 +91,7 @@ def outcome_of(
             run.rescale(tasks)
     run.finish()
     run.crash()
-    return run, Counter(
-        tuple(getattr(one, name) for name in one.__struct_fields__) for one in run.output("out")
-    )
+    return run, Counter(_values(one) for one in run.output("out"))
 
 
 def joined(
@@ -110,3 +108,13 @@ def joined(
         if how in ("right", "full") and not any(matches(one, other) for one in left):
             found[(None, None, None, *other)] += 1
     return found
+
+
+def _values(record: Any) -> tuple[Any, ...]:
+    """The values of a record, in the order of its fields."""
+    return tuple(tuple(one) if isinstance(one, list) else one for one in _fields(record))
+
+
+def _fields(record: Any) -> list[Any]:
+    names = getattr(record, "__struct_fields__", None) or list(vars(record))
+    return [getattr(record, name) for name in names]
