@@ -24,6 +24,7 @@ from penstock.tables.changes import (
 )
 from penstock.tables.ordering import OrderBy, order_of, same_rows
 from penstock.tables.table_step import TableInput, TableResult, TableStep, latest_times
+from penstock.tables.value_order import combined_codes
 
 __all__ = ["TopRows", "top_rows"]
 
@@ -67,9 +68,13 @@ class TopRows(TableStep):
         held = elements(stored) if groups else pa.array([], kind)
         held_places = pc.list_parent_indices(stored).to_numpy().astype(np.int64)
         names = list(self._rows.field_names)
-        columns = [given.batch.column(name) for name in names]
-        both = pa.concat_arrays([held, pa.StructArray.from_arrays(columns, fields=list(kind))])
-        places = np.concatenate([held_places, given.slots])
+        new = pa.StructArray.from_arrays([given.batch.column(name) for name in names], fields=list(kind))
+        slots = given.slots
+        if not self._retracts and len(held):
+            hopeful = self._hopeful(held, held_places, new, slots)
+            new, slots = new.take(pa.array(hopeful)), slots[hopeful]
+        both = pa.concat_arrays([held, new])
+        places = np.concatenate([held_places, slots])
         weights = np.ones(len(places), np.int64)
         if self._retracts:
             weights[len(held) :] = signs(change_codes(given.batch))
@@ -81,11 +86,23 @@ class TopRows(TableStep):
         before = np.flatnonzero(_ranks(held_places) < self._count)
         top = order[ranks < self._count]
         kept = order if self._retracts else top
-        batch, slots = self._changes(both, places, codes, before, top)
+        batch, changed = self._changes(both, places, codes, before, top)
         lists = pa.ListArray.from_arrays(
             offsets_of_lengths(np.bincount(places[kept], minlength=groups)), both.take(pa.array(kept))
         ).cast(stored.type)
-        return TableResult(batch, slots, {_ROWS: lists}, latest_times(given, slots))
+        return TableResult(batch, changed, {_ROWS: lists}, latest_times(given, changed))
+
+    def _hopeful(self, held: pa.Array, places: Ints, new: pa.Array, slots: Ints) -> Ints:
+        """Return which new rows are not behind the last one of their group, if it has as many as are wanted."""
+        last = np.flatnonzero(_ranks(places) == self._count - 1)
+        if not len(last):
+            return np.arange(len(new))
+        names = [one.field for one in self._orders]
+        both = [pa.concat_arrays([pc.struct_field(rows, name) for rows in (held, new)]) for name in names]
+        codes = combined_codes([one.codes(column) for one, column in zip(self._orders, both, strict=True)])
+        limits = np.full(int(max(places.max(), slots.max(initial=0))) + 1, np.iinfo(np.int64).max)
+        limits[places[last]] = codes[last]
+        return np.flatnonzero(codes[len(held) :] <= limits[slots])
 
     def _changes(
         self, both: pa.Array, places: Ints, codes: Sequence[Ints], before: Ints, after: Ints
