@@ -108,8 +108,9 @@ class StepCore:
     In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
-    outputs in `timed` carry the event times of their records, those in `caused` what caused them. `model_folder` has
-    the contents of models; with `watches_models` a call of one that hangs ends the process.
+    outputs in `timed` carry the event times of their records, those in `caused` what caused them. If `only_after`,
+    nobody reads the rows before updates of its table. `model_folder` has the contents of models; with `watches_models`
+    a call of one that hangs ends the process.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class StepCore:
         stamped: bool = False,
         timed: Collection[str] = (),
         caused: Collection[str] = (),
+        only_after: bool = False,
         model_folder: str = "",
         watches_models: bool = False,
     ) -> None:
@@ -132,6 +134,7 @@ class StepCore:
         self.stamped = stamped
         self.timed: Final = frozenset(timed)
         self.caused: Final = frozenset(caused)
+        self.only_after: Final = only_after
         data = self.inputs[-1]
         assert data.key is not None
         self.key_type: Final = data.key.key_type

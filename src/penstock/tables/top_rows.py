@@ -50,6 +50,7 @@ class TopRows(TableStep):
         *,
         replaces: bool,
         retracts: bool,
+        expires: bool,
     ) -> None:
         self._rows: Final = rows
         self._count: Final = count
@@ -57,6 +58,7 @@ class TopRows(TableStep):
         self._rank: Final = rank
         self._by_place: Final = rank is not None or replaces
         self._retracts: Final = retracts
+        self._expires: Final = expires
         ranks = [] if rank is None else [Field(rank, int, pa.int64(), nullable=False)]
         self.output = changelog_type(type_of_fields([*rows.fields, *ranks]))
 
@@ -86,11 +88,16 @@ class TopRows(TableStep):
         before = np.flatnonzero(_ranks(held_places) < self._count)
         top = order[ranks < self._count]
         kept = order if self._retracts else top
-        batch, changed = self._changes(both, places, codes, before, top)
+        batch, moved = self._changes(both, places, codes, before, top, wants_before=given.wants_before)
         lists = pa.ListArray.from_arrays(
             offsets_of_lengths(np.bincount(places[kept], minlength=groups)), both.take(pa.array(kept))
         ).cast(stored.type)
-        return TableResult(batch, changed, {_ROWS: lists}, latest_times(given, changed))
+        changed = None
+        if not self._retracts and not self._expires:
+            # Rows only go when others come.
+            changed = np.unique(places[kept[kept >= len(held)]])
+        times = latest_times(given, moved)
+        return TableResult(batch, moved, {_ROWS: lists}, times, changed=changed)
 
     def _hopeful(self, held: pa.Array, places: Ints, new: pa.Array, slots: Ints) -> Ints:
         """Return which new rows are not behind the last one of their group, if it has as many as are wanted."""
@@ -105,11 +112,18 @@ class TopRows(TableStep):
         return np.flatnonzero(codes[len(held) :] <= limits[slots])
 
     def _changes(
-        self, both: pa.Array, places: Ints, codes: Sequence[Ints], before: Ints, after: Ints
+        self,
+        both: pa.Array,
+        places: Ints,
+        codes: Sequence[Ints],
+        before: Ints,
+        after: Ints,
+        *,
+        wants_before: bool,
     ) -> tuple[pa.RecordBatch | None, Ints]:
         """Return the changes from some rows to others, each sorted by group and rank, and the group of each change."""
         if self._by_place:
-            rows, ranks, kinds = self._replacements(places, codes, before, after)
+            rows, ranks, kinds = self._replacements(places, codes, before, after, wants_before=wants_before)
         else:
             gone, come = np.setdiff1d(before, after), after[~np.isin(after, before)]
             rows = np.concatenate([gone, come])
@@ -125,7 +139,7 @@ class TopRows(TableStep):
         return batch, places[rows]
 
     def _replacements(
-        self, places: Ints, codes: Sequence[Ints], before: Ints, after: Ints
+        self, places: Ints, codes: Sequence[Ints], before: Ints, after: Ints, *, wants_before: bool
     ) -> tuple[Ints, Ints, Ints]:
         """Return the rows, ranks and kinds of changes where rows are identified by their rank."""
         spots = [places[rows] * self._count + _ranks(places[rows]) for rows in (before, after)]
@@ -135,7 +149,7 @@ class TopRows(TableStep):
             found[number, np.searchsorted(known, spots[number])] = rows
         was, is_now = found >= 0
         differs = ~same_rows(codes, *found)
-        at, has_after, kinds = diff_rows(was, is_now, differs)
+        at, has_after, kinds = diff_rows(was, is_now, differs, wants_before=wants_before)
         rows = np.where(has_after, found[1, at], found[0, at])
         return rows, known[at] % self._count, kinds
 
@@ -178,5 +192,7 @@ def top_rows(
     state = ListState(rows, ttl=ttl)
     state.name = _ROWS
     kind = type("TopRows", (TopRows,), {_ROWS: state})
-    found: TopRows = kind(rows, count, orders, rank, replaces=replaces, retracts=retracts)
+    found: TopRows = kind(
+        rows, count, orders, rank, replaces=replaces, retracts=retracts, expires=ttl is not None
+    )
     return found
