@@ -109,8 +109,9 @@ class StepCore:
     In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
-    outputs in `timed` carry the event times of their records, those in `caused` what caused them. `model_folder` has
-    the contents of models; with `watches_models` a call of one that hangs ends the process.
+    outputs in `timed` carry the event times of their records, those in `caused` what caused them. If `only_after`,
+    nobody reads the rows before updates of its table. `model_folder` has the contents of models; with `watches_models`
+    a call of one that hangs ends the process.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class StepCore:
         stamped: bool = False,
         timed: Collection[str] = (),
         caused: Collection[str] = (),
+        only_after: bool = False,
         model_folder: str = "",
         watches_models: bool = False,
     ) -> None:
@@ -133,6 +135,7 @@ class StepCore:
         self.stamped = stamped
         self.timed: Final = frozenset(timed)
         self.caused: Final = frozenset(caused)
+        self.only_after: Final = only_after
         data = self.inputs[-1]
         self.data_inputs: Final = frozenset(n for n, one in enumerate(self.inputs) if not one.is_control)
         assert data.key is not None

@@ -60,7 +60,8 @@ class TableRun(GroupRun):
 
     def _input(self, batch: pa.RecordBatch, slots: Ints, times: Ints | None) -> TableInput:
         stored = {name: column.stored for name, column in self._group.columns.items()}
-        return TableInput(self._group.keys, slots, batch, times, stored, self._binding.clock.watermark_ms)
+        watermark_ms, wants_before = self._binding.clock.watermark_ms, not self._core.only_after
+        return TableInput(self._group.keys, slots, batch, times, stored, watermark_ms, wants_before)
 
     def _timed(self, block: Block) -> tuple[Block, Ints] | tuple[Block, None] | None:
         """Return the records of a block that have an event time, with these times if the step has any."""
@@ -103,9 +104,10 @@ class TableRun(GroupRun):
 
     def _take(self, result: TableResult) -> None:
         """Store the new states, and emit records and dead letters."""
-        everywhere = np.arange(len(self._group.keys))
-        for name, stored in result.stored.items():
-            self._group.columns[name].replace(stored, everywhere)
+        changed = np.arange(len(self._group.keys)) if result.changed is None else result.changed
+        if len(changed):
+            for name, stored in result.stored.items():
+                self._group.columns[name].replace(stored, changed)
         self._binding.refresh()
         if result.batch is not None and result.batch.num_rows:
             keys = self._group.keys.take(pa.array(result.slots))

@@ -100,6 +100,11 @@ def open_sink(
     if isinstance(binding, KafkaBinding):
         check_parts(binding, record_type)
         if upserts:
+            if binding.key_field is not None:
+                raise BindingError(
+                    f"Sink {binding.stream!r} takes upserts, whose messages have the key of their row; remove key="
+                    f"{binding.key_field} from its URI."
+                )
             rows = row_type(record_type)
             return KafkaSink(binding, UpsertEncoder(format_of(binding.format, rows, protobuf=protobuf), rows))
         return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))

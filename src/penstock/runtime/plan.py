@@ -227,6 +227,7 @@ class JobPlan:
             stamped=node.stamped,
             timed=timed,
             caused=caused,
+            only_after=self._only_upserts(Port(node.id)),
             model_folder=self.model_folder,
             watches_models=self.watches_models,
         )
@@ -280,6 +281,11 @@ class JobPlan:
             if isinstance(node, StatelessNode) and self._reaches(Port(node.id), sinks):
                 return True
         return False
+
+    def _only_upserts(self, port: Port) -> bool:
+        """Return whether all that reads a port are sinks that take upserts, which do not need rows before updates."""
+        nodes = [node for node, _ in self.graph.consumers(port)]
+        return all(isinstance(node, SinkNode) and node.upsert_key is not None for node in nodes)
 
     def wants_times(self, port: Port) -> bool:
         """Return whether a step after the port uses event times that were set before it, next to the records."""

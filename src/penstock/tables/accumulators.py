@@ -126,11 +126,13 @@ class _OpenCounts:
 class SumOf:
     """The sum or the average of numbers. Those of integers and decimals are exact.
 
-    Doubles are added in the order of the records. Their infinities and NaN are counted, so that they can be taken away.
+    Doubles are added in the order of the records. If they may be taken away (`retracts`), their infinities and NaN are
+    counted instead.
     """
 
-    def __init__(self, name: str, argument: Field, *, averages: bool) -> None:
+    def __init__(self, name: str, argument: Field, *, averages: bool, retracts: bool) -> None:
         self._averages: Final = averages
+        self._retracts: Final = retracts
         self._argument: Final = argument.arrow_type
         self.result = Field(name, *_sum_type(argument.arrow_type, averages=averages), nullable=True)
         self.is_wide: Final = not pa.types.is_floating(argument.arrow_type)
@@ -141,7 +143,8 @@ class SumOf:
             fields.append(Field("total", _decimal(), self._total, nullable=False))
         else:
             fields.append(Field("total", float, pa.float64(), nullable=False))
-            fields += [Field(special, int, pa.int64(), nullable=False) for special in _SPECIAL]
+            if retracts:
+                fields += [Field(special, int, pa.int64(), nullable=False) for special in _SPECIAL]
         self._record: Final = type_of_fields(fields)
 
     @property
@@ -156,7 +159,8 @@ class SumOf:
     def open(self, stored: pa.Array) -> Opened:
         """Read the totals."""
         if not self.is_wide:
-            return _OpenDoubles(stored, averages=self._averages)
+            kind = _OpenRetractedDoubles if self._retracts else _OpenDoubles
+            return kind(stored, averages=self._averages)
         return _OpenWideSums(stored, self._total, self.result.arrow_type, averages=self._averages)
 
 
@@ -186,11 +190,41 @@ class _OpenDoubles:
         self._averages: Final = averages
         self._counts: Final = _integers(stored, "count")
         self._totals: Final[Floats] = _filled(stored, "total", 0.0)
+
+    def add(self, given: Given) -> None:
+        self._counts[:] += np.bincount(given.places, minlength=len(self._counts))
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.add.at(self._totals, given.places, _doubles(given))
+
+    def results(self) -> pa.Array:
+        totals = self._sums()
+        if self._averages:
+            totals = totals / np.maximum(self._counts, 1)
+        is_empty = self._counts <= 0
+        return pa.array(np.where(is_empty, 0.0, totals), mask=is_empty)
+
+    def _sums(self) -> Floats:
+        return self._totals
+
+    def beyond(self) -> Mask | None:
+        return None
+
+    def to_arrow(self, holds: Mask) -> pa.Array:
+        columns = self._columns()
+        return _struct(list(columns), [pa.array(column) for column in columns.values()], holds)
+
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        return {"count": self._counts, "total": self._totals}
+
+
+class _OpenRetractedDoubles(_OpenDoubles):
+    def __init__(self, stored: pa.Array, *, averages: bool) -> None:
+        super().__init__(stored, averages=averages)
         self._special: Final = {name: _integers(stored, name) for name in _SPECIAL}
 
     def add(self, given: Given) -> None:
-        values = given.values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        signs = np.ones(len(values), np.int64) if given.signs is None else given.signs
+        values, signs = _doubles(given), given.signs
+        assert signs is not None
         np.add.at(self._counts, given.places, signs)
         finite = np.isfinite(values)
         if not finite.all():
@@ -198,26 +232,23 @@ class _OpenDoubles:
             for name, mask in zip(_SPECIAL, kinds, strict=True):
                 np.add.at(self._special[name], given.places[mask], signs[mask])
             values = np.where(finite, values, 0.0)
-        np.add.at(self._totals, given.places, values if given.signs is None else values * signs)
-        if given.signs is not None:
-            # What rounding has left of values that are all gone.
-            self._totals[self._counts <= 0] = 0.0
+        np.add.at(self._totals, given.places, values * signs)
+        # What rounding has left of values that are all gone.
+        self._totals[self._counts <= 0] = 0.0
 
-    def results(self) -> pa.Array:
+    def _sums(self) -> Floats:
         nans, high, low = (self._special[name] > 0 for name in _SPECIAL)
-        totals = np.where(high, np.inf, np.where(low, -np.inf, self._totals))
+        totals: Floats = np.where(high, np.inf, np.where(low, -np.inf, self._totals))
         totals[nans | (high & low)] = np.nan
-        if self._averages:
-            totals /= np.maximum(self._counts, 1)
-        is_empty = self._counts <= 0
-        return pa.array(np.where(is_empty, 0.0, totals), mask=is_empty)
+        return totals
 
-    def beyond(self) -> Mask | None:
-        return None
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        return super()._columns() | self._special
 
-    def to_arrow(self, holds: Mask) -> pa.Array:
-        columns = [self._counts, self._totals, *self._special.values()]
-        return _struct(["count", "total", *_SPECIAL], [pa.array(column) for column in columns], holds)
+
+def _doubles(given: Given) -> Floats:
+    values: Floats = given.values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return values
 
 
 class _OpenWideSums:

@@ -113,4 +113,4 @@ def _accumulator(
         return MultisetAggregate(name, function, argument)
     if function == "count":
         return CountValues(name)
-    return SumOf(name, argument, averages=function == "avg")
+    return SumOf(name, argument, averages=function == "avg", retracts=retracts)

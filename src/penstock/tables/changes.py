@@ -83,16 +83,18 @@ def kinds_column(codes: Ints) -> pa.Array:
     return _kinds().take(pa.array(codes))
 
 
-def diff_rows(before: Mask, after: Mask, differs: Mask) -> tuple[Ints, Mask, Ints]:
+def diff_rows(
+    before: Mask, after: Mask, differs: Mask, *, wants_before: bool = True
+) -> tuple[Ints, Mask, Ints]:
     """Return the changes that lead from one table with a row per slot to another.
 
     `before` and `after` tell where there is a row. Returns the slot of each change, whether it has the row after, and
-    its kind; the two changes of an update follow each other.
+    its kind; the two changes of an update follow each other. Unless it `wants_before`, the first one is left out.
     """
     updated = before & after & differs
     parts: Sequence[tuple[Mask, bool, int]] = (
         (before & ~after, False, DELETE),
-        (updated, False, UPDATE_BEFORE),
+        (updated & wants_before, False, UPDATE_BEFORE),
         (updated, True, UPDATE_AFTER),
         (after & ~before, True, INSERT),
     )

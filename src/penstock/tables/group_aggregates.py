@@ -66,16 +66,17 @@ class GroupAggregates(TableStep):
             failures += _failures(one, opened, was_beyond, remains)
             stored[name] = opened.to_arrow(remains)
         stored[_ROWS] = pa.array(np.where(remains, after_rows, 0), mask=~remains)
-        batch, slots = self._changes(given.keys, (exists, befores), (remains, afters))
+        batch, slots = self._changes(given, (exists, befores), (remains, afters))
         return TableResult(batch, slots, stored, latest_times(given, slots), failures=failures)
 
     def _changes(
-        self, keys: pa.Array, before: tuple[Mask, list[pa.Array]], after: tuple[Mask, list[pa.Array]]
+        self, given: TableInput, before: tuple[Mask, list[pa.Array]], after: tuple[Mask, list[pa.Array]]
     ) -> tuple[pa.RecordBatch | None, Ints]:
+        keys = given.keys
         differs = np.zeros(len(keys), bool)
         for one, other in zip(before[1], after[1], strict=True):
             differs |= differ(one, other)
-        slots, has_after, kinds = diff_rows(before[0], after[0], differs)
+        slots, has_after, kinds = diff_rows(before[0], after[0], differs, wants_before=given.wants_before)
         if not len(slots):
             return None, slots
         picked = pa.array(np.where(has_after, slots + len(keys), slots))

@@ -78,7 +78,7 @@ class LatestRows(TableStep):
         pairs = pa.concat_arrays([stored, after])
         codes = [order_codes(column) for column in pairs.flatten()]
         differs = np.logical_or.reduce([code[:groups] != code[groups:] for code in codes])
-        slots, has_after, kinds = diff_rows(was, is_now, differs)
+        slots, has_after, kinds = diff_rows(was, is_now, differs, wants_before=given.wants_before)
         batch = None
         if len(slots):
             found = pairs.take(pa.array(np.where(has_after, slots + groups, slots))).flatten()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -35,7 +36,9 @@ class MultisetAggregate:
         self._function: Final = function
         self._ordered: Final = order is not None
         self._sum: Final = (
-            SumOf(name, argument, averages=function == "avg") if function in ("sum", "avg") else None
+            SumOf(name, argument, averages=function == "avg", retracts=False)
+            if function in ("sum", "avg")
+            else None
         )
         if self._sum is not None:
             self.result = self._sum.result
@@ -84,18 +87,20 @@ class _OpenMultisets:
         new = [columns[name].cast(kind) for name, kind in fields.items()]
         more = pa.StructArray.from_arrays(new, fields=list(self._kind.value_type))
         both = pa.concat_arrays([self._entries, more])
-        places = np.concatenate([self._places, given.places])
-        codes = [places, *(order_codes(pc.struct_field(both, name)) for name in fields if name != "count")]
-        order = np.lexsort(codes[::-1])
-        is_first = np.ones(len(order), bool)
-        is_first[1:] = np.logical_or.reduce([code[order][1:] != code[order][:-1] for code in codes])
-        starts = np.flatnonzero(is_first)
-        found = pc.struct_field(both, "count").to_numpy()[order]
-        sums = np.add.reduceat(found, starts)
+        codes = [order_codes(pc.struct_field(both, name)) for name in fields if name != "count"]
+        held = len(self._entries)
+        places, news, changes = _collapsed(given.places, [code[held:] for code in codes], counts)
+        starts = np.searchsorted(self._places, places, "left"), np.searchsorted(self._places, places, "right")
+        at, is_there = _find([code[:held] for code in codes], [code[held:][news] for code in codes], *starts)
+        sums = pc.struct_field(self._entries, "count").to_numpy().copy()
+        sums[at[is_there]] += changes[is_there]
+        # What is not there comes where it belongs, unless it is taken away.
+        comes = ~is_there & (changes > 0)
+        rows = np.insert(np.arange(held), at[comes], held + news[comes])
+        sums = np.insert(sums, at[comes], changes[comes])
         kept = sums > 0
-        rows = order[starts[kept]]
-        self._places = places[rows]
-        picked = both.take(pa.array(rows))
+        self._places = np.insert(self._places, at[comes], places[comes])[kept]
+        picked = both.take(pa.array(rows[kept]))
         arrays = [
             pa.array(sums[kept]) if name == "count" else pc.struct_field(picked, name) for name in fields
         ]
@@ -131,3 +136,37 @@ class _OpenMultisets:
         entries = self._entries if kept.all() else self._entries.filter(pa.array(kept))
         lengths = np.where(holds, self._lengths(), 0)
         return pa.ListArray.from_arrays(offsets_of_lengths(lengths), entries).cast(self._kind)
+
+
+def _collapsed(places: Ints, codes: Sequence[Ints], changes: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return each different value of each group, sorted: its group, its row, and by how much its count changes."""
+    order = np.lexsort([*codes[::-1], places])
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = np.logical_or.reduce([code[order][1:] != code[order][:-1] for code in (places, *codes)])
+    starts = np.flatnonzero(is_first)
+    rows = order[starts]
+    return places[rows], rows, np.add.reduceat(changes[order], starts)
+
+
+def _find(held: Sequence[Ints], wanted: Sequence[Ints], low: Ints, high: Ints) -> tuple[Ints, Mask]:
+    """Return where each wanted value is, or belongs, among the sorted ones from `low` to `high`, and if it is there."""
+    ends = high
+    while (searched := low < high).any():
+        middle = (low + high) // 2
+        # A position that is already found may be after the last value.
+        place = np.minimum(middle, len(held[0]) - 1)
+        is_below = _compare(held, wanted, place) < 0
+        low = np.where(searched & is_below, middle + 1, low)
+        high = np.where(searched & ~is_below, middle, high)
+    is_there = low < ends
+    is_there[is_there] = _compare(held, [code[is_there] for code in wanted], low[is_there]) == 0
+    return low, is_there
+
+
+def _compare(held: Sequence[Ints], wanted: Sequence[Ints], places: Ints) -> Ints:
+    """Return whether held values are smaller (-1), equal (0) or larger (1) than the wanted ones."""
+    found = np.zeros(len(places), np.int64)
+    for code, other in zip(held, wanted, strict=True):
+        value = code[places]
+        found = np.where(found == 0, np.sign((value > other).astype(np.int64) - (value < other)), found)
+    return found

@@ -27,7 +27,8 @@ class TableInput:
     """The input of a run: the records of some keys, and the stored states of these keys.
 
     `slots` has the place of each record's key among `keys`, `times_ms` its event time if the step has one, and
-    `stored` a column for each state, with a row for each key. `watermark_ms` is that before the records.
+    `stored` a column for each state, with a row for each key. `watermark_ms` is that before the records. Unless it
+    `wants_before`, nobody reads the row before an update.
     """
 
     keys: pa.Array
@@ -36,14 +37,16 @@ class TableInput:
     times_ms: Ints | None
     stored: Mapping[str, pa.Array]
     watermark_ms: int | None
+    wants_before: bool = True
 
 
 @dataclass
 class TableResult:
     """The result of a run: the emitted records, the slot of each, and the states that replace the stored ones.
 
-    `times_ms` are the event times of the records, if there are any. `side` has records for side outputs: their rows in
-    the input. `failures` are reasons for dead letters, with the slot of their key.
+    `changed` are the slots whose states differ; None for all. `times_ms` are the event times of the records, if there
+    are any. `side` has records for side outputs: their rows in the input. `failures` are reasons for dead letters, with
+    the slot of their key.
     """
 
     batch: pa.RecordBatch | None
@@ -52,6 +55,7 @@ class TableResult:
     times_ms: Ints | None = None
     side: dict[str, Ints] = field(default_factory=dict)
     failures: list[tuple[int, str]] = field(default_factory=list)
+    changed: Ints | None = None
 
 
 class TableStep(ProcessFunction):

@@ -24,6 +24,7 @@ from penstock.tables.changes import (
 )
 from penstock.tables.ordering import OrderBy, order_of, same_rows
 from penstock.tables.table_step import TableInput, TableResult, TableStep, latest_times
+from penstock.tables.value_order import combined_codes
 
 __all__ = ["TopRows", "top_rows"]
 
@@ -49,6 +50,7 @@ class TopRows(TableStep):
         *,
         replaces: bool,
         retracts: bool,
+        expires: bool,
     ) -> None:
         self._rows: Final = rows
         self._count: Final = count
@@ -56,6 +58,7 @@ class TopRows(TableStep):
         self._rank: Final = rank
         self._by_place: Final = rank is not None or replaces
         self._retracts: Final = retracts
+        self._expires: Final = expires
         ranks = [] if rank is None else [Field(rank, int, pa.int64(), nullable=False)]
         self.output = changelog_type(type_of_fields([*rows.fields, *ranks]))
 
@@ -67,9 +70,13 @@ class TopRows(TableStep):
         held = elements(stored) if groups else pa.array([], kind)
         held_places = pc.list_parent_indices(stored).to_numpy().astype(np.int64)
         names = list(self._rows.field_names)
-        columns = [given.batch.column(name) for name in names]
-        both = pa.concat_arrays([held, pa.StructArray.from_arrays(columns, fields=list(kind))])
-        places = np.concatenate([held_places, given.slots])
+        new = pa.StructArray.from_arrays([given.batch.column(name) for name in names], fields=list(kind))
+        slots = given.slots
+        if not self._retracts and len(held):
+            hopeful = self._hopeful(held, held_places, new, slots)
+            new, slots = new.take(pa.array(hopeful)), slots[hopeful]
+        both = pa.concat_arrays([held, new])
+        places = np.concatenate([held_places, slots])
         weights = np.ones(len(places), np.int64)
         if self._retracts:
             weights[len(held) :] = signs(change_codes(given.batch))
@@ -81,18 +88,42 @@ class TopRows(TableStep):
         before = np.flatnonzero(_ranks(held_places) < self._count)
         top = order[ranks < self._count]
         kept = order if self._retracts else top
-        batch, slots = self._changes(both, places, codes, before, top)
+        batch, moved = self._changes(both, places, codes, before, top, wants_before=given.wants_before)
         lists = pa.ListArray.from_arrays(
             offsets_of_lengths(np.bincount(places[kept], minlength=groups)), both.take(pa.array(kept))
         ).cast(stored.type)
-        return TableResult(batch, slots, {_ROWS: lists}, latest_times(given, slots))
+        changed = None
+        if not self._retracts and not self._expires:
+            # Rows only go when others come.
+            changed = np.unique(places[kept[kept >= len(held)]])
+        times = latest_times(given, moved)
+        return TableResult(batch, moved, {_ROWS: lists}, times, changed=changed)
+
+    def _hopeful(self, held: pa.Array, places: Ints, new: pa.Array, slots: Ints) -> Ints:
+        """Return which new rows are not behind the last one of their group, if it has as many as are wanted."""
+        last = np.flatnonzero(_ranks(places) == self._count - 1)
+        if not len(last):
+            return np.arange(len(new))
+        names = [one.field for one in self._orders]
+        both = [pa.concat_arrays([pc.struct_field(rows, name) for rows in (held, new)]) for name in names]
+        codes = combined_codes([one.codes(column) for one, column in zip(self._orders, both, strict=True)])
+        limits = np.full(int(max(places.max(), slots.max(initial=0))) + 1, np.iinfo(np.int64).max)
+        limits[places[last]] = codes[last]
+        return np.flatnonzero(codes[len(held) :] <= limits[slots])
 
     def _changes(
-        self, both: pa.Array, places: Ints, codes: Sequence[Ints], before: Ints, after: Ints
+        self,
+        both: pa.Array,
+        places: Ints,
+        codes: Sequence[Ints],
+        before: Ints,
+        after: Ints,
+        *,
+        wants_before: bool,
     ) -> tuple[pa.RecordBatch | None, Ints]:
         """Return the changes from some rows to others, each sorted by group and rank, and the group of each change."""
         if self._by_place:
-            rows, ranks, kinds = self._replacements(places, codes, before, after)
+            rows, ranks, kinds = self._replacements(places, codes, before, after, wants_before=wants_before)
         else:
             gone, come = np.setdiff1d(before, after), after[~np.isin(after, before)]
             rows = np.concatenate([gone, come])
@@ -108,7 +139,7 @@ class TopRows(TableStep):
         return batch, places[rows]
 
     def _replacements(
-        self, places: Ints, codes: Sequence[Ints], before: Ints, after: Ints
+        self, places: Ints, codes: Sequence[Ints], before: Ints, after: Ints, *, wants_before: bool
     ) -> tuple[Ints, Ints, Ints]:
         """Return the rows, ranks and kinds of changes where rows are identified by their rank."""
         spots = [places[rows] * self._count + _ranks(places[rows]) for rows in (before, after)]
@@ -118,7 +149,7 @@ class TopRows(TableStep):
             found[number, np.searchsorted(known, spots[number])] = rows
         was, is_now = found >= 0
         differs = ~same_rows(codes, *found)
-        at, has_after, kinds = diff_rows(was, is_now, differs)
+        at, has_after, kinds = diff_rows(was, is_now, differs, wants_before=wants_before)
         rows = np.where(has_after, found[1, at], found[0, at])
         return rows, known[at] % self._count, kinds
 
@@ -161,5 +192,7 @@ def top_rows(
     state = ListState(rows, ttl=ttl)
     state.name = _ROWS
     kind = type("TopRows", (TopRows,), {_ROWS: state})
-    found: TopRows = kind(rows, count, orders, rank, replaces=replaces, retracts=retracts)
+    found: TopRows = kind(
+        rows, count, orders, rank, replaces=replaces, retracts=retracts, expires=ttl is not None
+    )
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -13,12 +12,9 @@ import pyarrow.compute as pc
 
 from penstock.records.types import python_values
 
-__all__ = ["NULL_CODE", "groups_of_codes", "order_codes", "row_codes"]
+__all__ = ["combined_codes", "groups_of_codes", "order_codes"]
 
 Ints = npt.NDArray[np.int64]
-
-NULL_CODE: Final = -(2**63)
-"""The code of null, which is smaller than that of any value but the smallest integer."""
 
 
 def order_codes(column: pa.Array) -> Ints:
@@ -38,9 +34,8 @@ def order_codes(column: pa.Array) -> Ints:
     return found
 
 
-def row_codes(columns: Sequence[pa.Array]) -> Ints:
-    """Return an integer for each row of some columns, which sort as the rows do, by the first column first."""
-    codes = [order_codes(column) for column in columns]
+def combined_codes(codes: Sequence[Ints]) -> Ints:
+    """Return one integer for several of each row, which sort as these do, the first ones first."""
     if len(codes) == 1:
         return codes[0]
     order = np.lexsort(codes[::-1])
