@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from sqlglot import exp
 
-from penstock.sql.relations import Expressions, Relation
+from penstock.sql.relations import Expressions, Relation, WindowTable
 
 __all__ = ["JoinTerms", "joined"]
 
 _SIGNS: Final[dict[type, str]] = {exp.GTE: ">=", exp.GT: ">", exp.LTE: "<=", exp.LT: "<"}
 _TURNED: Final = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
+_BOUNDS: Final = ("window_start", "window_end")
 _LEAST: Final = dt.timedelta(milliseconds=1)
 
 
@@ -26,6 +27,7 @@ class JoinTerms:
     right: list[str] = field(default_factory=list)
     lower: dt.timedelta | None = None
     upper: dt.timedelta | None = None
+    bounds: set[str] = field(default_factory=set)
     rest: list[exp.Expression] = field(default_factory=list)
 
 
@@ -58,6 +60,11 @@ class _Sides:
             return False
         if not isinstance(term.this, exp.Column) or not isinstance(term.expression, exp.Column):
             return False
+        if self.left.window is not None and term.this.name in _BOUNDS:
+            pair = {part.table for part in (term.this, term.expression)}
+            if term.expression.name == term.this.name and pair == {self.left.alias, self.right.alias}:
+                terms.bounds.add(term.this.name)
+                return True
         (one, x), (other, y) = self.side_of(term.this), self.side_of(term.expression)
         if one is other:
             return False
@@ -118,14 +125,12 @@ def joined(
             source,
             "A join has two sides with names of their own; join the result with a third in a query around it.",
         )
-    for side in (left, right):
-        if side.window is not None or side.ranked is not None:
-            raise own.error(
-                source, "Windows and ranked rows cannot be joined here; group or limit them first."
-            )
+    if left.ranked is not None or right.ranked is not None:
+        raise own.error(source, "Ranked rows cannot be joined here; limit them first.")
     sides = _Sides(left, right, own)
     terms = _read(join, sides, own)
-    fields, names = _fields(left, right)
+    window = _common_window(terms, sides, source)
+    fields, names = _fields(left, right, with_bounds=window is not None)
     rest: Any = exp.and_(*terms.rest, copy=False) if terms.rest else None
     options: dict[str, Any] = {
         "how": how,
@@ -137,9 +142,13 @@ def joined(
     with own.errors_at(source):
         keyed, other = left.stream.key_by(*terms.left), right.stream.key_by(*terms.right)
         step = own.unique(f"{base}.join")
-        if version is not None:
+        if version is not None and _is_now(version):
+            made = keyed.lookup_join(step, other, **options)
+        elif version is not None:
             _check_version(version, terms, sides)
             made = keyed.as_of_join(step, other, **options)
+        elif window is not None:
+            made = keyed.window_join(step, other, window.assigner, **options)
         elif terms.lower is None or terms.upper is None:
             raise own.error(
                 source,
@@ -179,6 +188,37 @@ def _read(join: exp.Join, sides: _Sides, own: Expressions) -> JoinTerms:
     return terms
 
 
+def _common_window(terms: JoinTerms, sides: _Sides, source: exp.Expression) -> WindowTable | None:
+    """Return the windows of both sides, None if they have none. Raises ExpressionError if they are not the same."""
+    left, right, own = sides.left.window, sides.right.window, sides.own
+    if left is None and right is None:
+        return None
+    if left is None or right is None or left.shown != right.shown:
+        raise own.error(
+            source, "Both sides of a join in windows have the same function of a table, such as TUMBLE."
+        )
+    if terms.bounds != set(_BOUNDS):
+        raise own.error(
+            source,
+            "A join in windows says so: ON a.id = b.id AND a.window_start = b.window_start AND a.window_end = "
+            "b.window_end.",
+        )
+    if left.kind == "SESSION" and [list(one.keys or ()) for one in (left, right)] != [
+        terms.left,
+        terms.right,
+    ]:
+        raise own.error(
+            source, "Sessions that are joined are partitioned by the keys of the join, in their order."
+        )
+    return left
+
+
+def _is_now(version: exp.Expression) -> bool:
+    """Return whether the newest version is wanted: FOR SYSTEM_TIME AS OF PROCTIME()."""
+    at = version.args.get("expression")
+    return isinstance(at, exp.Anonymous) and str(at.this).upper() == "PROCTIME" and not at.expressions
+
+
 def _check_version(version: exp.Expression, terms: JoinTerms, sides: _Sides) -> None:
     """Raise ExpressionError unless the versions are those at the event time of the left side."""
     at = version.args.get("expression")
@@ -193,11 +233,17 @@ def _check_version(version: exp.Expression, terms: JoinTerms, sides: _Sides) -> 
         )
 
 
-def _fields(left: Relation, right: Relation) -> tuple[list[str], dict[str, dict[str, str]]]:
+def _fields(
+    left: Relation, right: Relation, *, with_bounds: bool
+) -> tuple[list[str], dict[str, dict[str, str]]]:
     """Return the fields of a join, with names that none has twice, and these names by side and column."""
     fields: list[str] = []
     names: dict[str, dict[str, str]] = {left.alias: {}, right.alias: {}}
     taken = {*left.columns}
+    if with_bounds:
+        taken |= set(_BOUNDS)
+        names[left.alias] |= dict(zip(_BOUNDS, _BOUNDS, strict=True))
+        fields += _BOUNDS
     for side in (left, right):
         for column in side.columns:
             made = column

@@ -21,7 +21,7 @@ from penstock.records.types import Field
 from penstock.state.shared import Setting
 from penstock.streams.stream import DataStream
 from penstock.tables.changes import CHANGE
-from penstock.windows.assigners import WindowAssigner
+from penstock.windows.assigners import GridWindows, SessionWindows
 
 __all__ = ["Expressions", "Relation", "WindowTable", "column_named", "unqualified"]
 
@@ -30,12 +30,13 @@ _NOTHING: Final = record_type("nothing BOOLEAN")
 
 @dataclass(frozen=True)
 class WindowTable:
-    """A function of a table that assigns windows: its name, and the keys of sessions."""
+    """A function of a table that assigns windows: its name, the keys of sessions, and its arguments as written."""
 
     kind: str
-    assigner: WindowAssigner
+    assigner: GridWindows | SessionWindows
     keys: tuple[str, ...] | None
     at: int
+    shown: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from penstock.sql.over_planner import OverRows, has_over
 from penstock.sql.ranked_rows import is_rank, limited, ranked_rows
 from penstock.sql.relations import Expressions, Relation, column_named, unqualified
 from penstock.sql.sql_dialect import WINDOW_FUNCTIONS
+from penstock.sql.unnested_rows import unnested
 from penstock.sql.window_tables import windowed
 
 __all__ = ["Query", "SelectPlanner"]
@@ -180,7 +181,12 @@ class SelectPlanner:
             raise own.error(part, "The query must read a table: SELECT ... FROM name.")
         relation = self._from(query, source.this)
         for join in part.args.get("joins") or ():
-            relation = joined(relation, join, functools.partial(self._joined_table, query), own, query.base)
+            if isinstance(join.this, exp.Unnest):
+                relation = unnested(relation, join, own, query.base)
+            else:
+                relation = joined(
+                    relation, join, functools.partial(self._joined_table, query), own, query.base
+                )
         where = part.args.get("where")
         condition = None if where is None else unqualified(where.this, relation, own)
         if condition is not None and has_aggregates([condition], own):

@@ -11,10 +11,10 @@ from sqlglot import exp
 from penstock.sql.relations import Expressions, Relation, WindowTable
 from penstock.windows.assigners import (
     CumulativeWindows,
+    GridWindows,
     SessionWindows,
     SlidingWindows,
     TumblingWindows,
-    WindowAssigner,
 )
 
 __all__ = ["windowed"]
@@ -44,10 +44,11 @@ def windowed(call: exp.Anonymous, relation: Relation, own: Expressions, keys: An
     with own.errors_at(call):
         assigner = _assigner(kind, lengths)
     names = None if keys is None else tuple(one.name for one in keys)
-    return dataclasses.replace(relation, window=WindowTable(kind, assigner, names, own.position(call)))
+    shown = ", ".join([kind, *(one.sql() for one in given[1:])])
+    return dataclasses.replace(relation, window=WindowTable(kind, assigner, names, own.position(call), shown))
 
 
-def _assigner(kind: str, lengths: list[dt.timedelta]) -> WindowAssigner:
+def _assigner(kind: str, lengths: list[dt.timedelta]) -> GridWindows | SessionWindows:
     offset: Any = lengths[-1] if len(lengths) == _INTERVALS[kind][1] else "0s"
     match kind:
         case "TUMBLE":
