@@ -134,7 +134,10 @@ def _functions_of(given: Any) -> Mapping[str, Any]:
 def _shown(given: Any) -> str:
     if isinstance(given, SqlPart):
         # A parameter has another form while it is parsed.
-        return re.sub(r":([A-Za-z_]\w*)", r"${\1}", given.part.sql(dialect=ExpressionDialect))
+        part = given.part.copy()
+        for name in part.find_all(exp.Identifier):
+            name.set("quoted", not name.name.isidentifier())
+        return re.sub(r":([A-Za-z_]\w*)", r"${\1}", part.sql(dialect=ExpressionDialect))
     if isinstance(given, Column):
         return given.sql
     if isinstance(given, str):

@@ -2,5 +2,5 @@
 
 In: the text of a SQL file, and functions of the user.
 Out: the job that it describes, or its explanation.
-Imports: base, errors, expressions, operators, records, state, streams, tables, windows.
+Imports: base, errors, expressions, joins, operators, records, state, streams, tables, windows.
 """

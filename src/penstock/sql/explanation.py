@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.base.declarations import declared_in
 from penstock.expressions.value_types import sql_name
+from penstock.joins.join_step import JoinStep
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import WindowStep
@@ -95,7 +96,9 @@ def _source(node: SourceNode) -> list[str]:
 def _step(node: ProcessNode) -> list[str]:
     function: Any = node.function
     key = node.key
-    by = "by source partition" if key.by_place else f"by key {', '.join(key.fields) or '(all alike)'}"
+    keys = dict.fromkeys(edge.key for edge in node.edges if edge.key is not None)
+    names = " and ".join(", ".join(one.fields) or "(all alike)" for one in keys)
+    by = "by source partition" if key.by_place else f"by key {names}"
     lines = [f"step {node.step}", f"shuffled {by}"]
     expression = getattr(function, "expression", None)
     if expression is not None:
@@ -121,7 +124,10 @@ def _states(function: ProcessFunction) -> list[str]:
         found.append(
             f"windows: the open windows of each key, with {held}; until the watermark passes their end"
         )
-    for name, state in declared_in(type(function), KeyedState).items():
+    states = declared_in(type(function), KeyedState)
+    if isinstance(function, JoinStep):
+        states = {**states, **function.states()}
+    for name, state in states.items():
         ttl = "" if state.ttl is None else ", which expires"
         found.append(f"{name}: {type(state).__name__} of {sql_name(state.spec().arrow_type)}{ttl}")
     return found

@@ -236,10 +236,8 @@ class _JobPlanner:
         wanted = [WantedColumn(column) for column in statement.columns]
         if declared is not None and declared.columns:
             _, kind = self._columns(declared)
-            wanted = [WantedColumn(f.name, f.arrow_type, f.nullable or None) for f in kind.fields]
-            for column, one in zip(wanted, kind.fields, strict=True):
-                if not one.nullable:
-                    wanted[wanted.index(column)] = WantedColumn(one.name, one.arrow_type, nullable=False)
+            # A column that may be null takes all values.
+            wanted = [WantedColumn(f.name, f.arrow_type, None if f.nullable else False) for f in kind.fields]
             if statement.columns:
                 names = [column.name for column in wanted]
                 if sorted(names) != sorted(statement.columns):
