@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.errors import JobDefinitionError, SchemaError
+from penstock.errors import JobDefinitionError, PenstockError, SchemaError
 from penstock.expressions.sql_text import SqlText
 from penstock.expressions.value_types import python_type_of
 from penstock.records.schemas import record_type
@@ -337,7 +337,7 @@ def describe_sql(job: JobDescription, text: str, options: SqlOptions) -> SqlResu
         for name, function in options.functions.items():
             planner.register(name, function)
         return planner.describe(read_statements(sql), to_sink=options.to_sink)
-    except JobDefinitionError:
+    except PenstockError:
         # A text that is refused leaves the job as it was.
         job.graph.nodes.clear()
         job.graph.nodes.update(before)

@@ -145,3 +145,24 @@ def test_a_refused_text_leaves_the_job_as_it_was() -> None:
     with pytest.raises(ExpressionError):
         job.sql("INSERT INTO a SELECT room FROM readings; INSERT INTO b SELECT nothing FROM readings")
     assert list(job.graph.nodes) == before
+
+
+def test_a_lookup_takes_the_newest_row_of_its_key() -> None:
+    """As known when the record is processed; without a row there are nulls."""
+    job = ps.Job("rooms")
+    job.sql("""
+        CREATE STREAM readings (room STRING NOT NULL, celsius DOUBLE);
+        CREATE STREAM rooms (name STRING NOT NULL, floor INT);
+        INSERT INTO placed SELECT r.room, r.celsius, d.floor FROM readings AS r
+        LEFT JOIN rooms FOR SYSTEM_TIME AS OF PROCTIME() AS d ON r.room = d.name
+    """)
+    run = JobHarness(job, parallelism=2)
+    run.send("rooms", {"name": "a", "floor": 1}, {"name": "a", "floor": 2})
+    run.send("readings", {"room": "a", "celsius": 1.0}, {"room": "b", "celsius": 2.0})
+    run.run_batch()
+    run.send("rooms", {"name": "b", "floor": 3})
+    run.rescale(1)
+    run.send("readings", {"room": "a", "celsius": 3.0}, {"room": "b", "celsius": 4.0})
+    run.run_batch()
+    found = sorted((one.room, one.celsius, one.floor) for one in run.output("placed"))
+    assert found == [("a", 1.0, 2), ("a", 3.0, 2), ("b", 2.0, None), ("b", 4.0, 3)]
