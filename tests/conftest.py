@@ -13,6 +13,7 @@ from shared_broker import BrokerOfSession, broker_at
 from xdist.scheduler import LoadFileScheduling
 
 from penstock.machine.kafka_broker import KafkaBroker
+from penstock.runtime import level
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,9 @@ _SERVERS = {
 }
 
 _BROKER = pytest.StashKey[BrokerOfSession]()
+
+# Tests have micro-batches of few records, of which some are to be processed key group by key group, as large ones are.
+_MERGED_RECORDS = 3
 
 
 class _FilesByServer(LoadFileScheduling):
@@ -66,6 +70,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     with bytecode_kept():
         rewrite_share(session.config)
         return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_micro_batches_are_smaller() -> Iterator[None]:
+    with mock.patch.object(level, "MAX_MERGED_RECORDS", _MERGED_RECORDS):
+        yield
 
 
 @pytest.fixture(scope="session")

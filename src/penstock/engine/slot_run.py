@@ -294,6 +294,11 @@ class SlotRun:
         return pa.concat_arrays([found, by_clock])
 
     @property
+    def merges(self) -> bool:
+        """Whether all key groups are processed as one."""
+        return self._groups_of is not None
+
+    @property
     def due_groups(self) -> list[int]:
         """The key groups with due timers that were not processed yet."""
         return sorted(self._due)
@@ -377,6 +382,7 @@ class SlotRun:
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
         context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
+        context.group_of = None if self._groups_of is None else self._group_of
         applier = self._standing_applier_in(binding)
         is_small = sum(block.batch.num_rows for block in blocks) <= _MAX_OPEN_RECORDS
         state = self._state(binding, key_group, may_stay_open=is_small and applier is None)
@@ -385,6 +391,10 @@ class SlotRun:
         result = run.process(blocks, applier, due)
         result.dead_letters[:0] = self._letters
         return result
+
+    def _group_of(self, key: Any) -> int:
+        assert self._groups_of is not None
+        return int(self._groups_of(pa.array([key], self._core.key_type))[0])
 
     def _state(
         self, binding: FunctionInstance, key_group: int, *, may_stay_open: bool

@@ -41,11 +41,12 @@ class Context:
 
     """
 
-    __slots__ = ("_cursor", "_emitted", "_keys", "_side_outputs", "key_group", "stream")
+    __slots__ = ("_cursor", "_emitted", "_group", "_keys", "_side_outputs", "group_of", "stream")
 
     def __init__(self, cursor: Cursor, side_outputs: Iterable[str]) -> None:
-        self.key_group = 0
+        self.group_of: Callable[[Any], int] | None = None
         self.stream = ""
+        self._group = 0
         self._cursor = cursor
         self._side_outputs = frozenset(side_outputs)
         self._emitted: Any = None
@@ -55,6 +56,17 @@ class Context:
     def key(self) -> Any:
         """The key of the current record."""
         return self._cursor.key
+
+    @property
+    def key_group(self) -> int:
+        """The number of the key group, or of the part."""
+        if self.group_of is None or self._cursor.key is None:
+            return self._group
+        return self.group_of(self._cursor.key)
+
+    @key_group.setter
+    def key_group(self, number: int) -> None:
+        self._group = number
 
     @property
     def event_time(self) -> dt.datetime | None:
@@ -195,7 +207,8 @@ class BatchContext:
         keys: the keys by index, as an Arrow array, including keys without records in this batch. In a step without a
             key, a single null.
         stream: the name of the stream that the records came from.
-        key_group: the number of the keys' key group; in a step without a key, the number of the part.
+        key_group: the number of the keys' key group; of the first, if a batch has records of several. In a step without
+            a key, the number of the part.
 
     """
 

@@ -23,7 +23,7 @@ from penstock.errors import StateError
 from penstock.models.kept_answers import ByTime, write_answers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.event_times import EVENT_TIME
-from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block
+from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block, join_blocks
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.emission_origins import origin_columns
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
@@ -58,6 +58,8 @@ __all__ = ["Level", "StoredStates"]
 _BLOCK_BYTES: Final = 8 << 20
 # Data held for a paused step is stored in parts of about this size, each of whole key groups.
 _HELD_BYTES: Final = 64 << 20
+# A micro-batch of up to this many records for a step in a slot is processed like a round of real time.
+MAX_MERGED_RECORDS: Final = 1000
 
 
 class StoredStates(Protocol):
@@ -184,8 +186,7 @@ class _StepRunner:
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
         self._opened: _OpenSlot | None = None
-        # Small rounds touch few keys of many key groups.
-        self._merges: Final = plan.in_real_time and self._core.has_key and self._core.windows is None
+        self._can_merge: Final = self._core.has_key and self._core.windows is None
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
@@ -231,12 +232,13 @@ class _StepRunner:
         slot, entries, tables = self._opened.slot, self._opened.entries, self._opened.tables
         self._opened.was_woken |= work.wakes
         moment = BatchTime(work.at, self._watermark_rules, work.updates)
-        groups_of = self._groups_of if self._merges else None
+        rows = [row for row in work.rows if row.input not in self._broadcast]
+        merges = self._merges(rows)
+        groups_of = self._groups_of if merges else None
         run = SlotRun(self._core, slot, tables, moment, groups_of, self._opened.answers)
         yield from dead_letter_rows(run.dead_letters, self._plan)
         first = slot.key_groups[0]
         broadcast = [self._block(row) for row in work.rows if row.input in self._broadcast]
-        rows = [row for row in work.rows if row.input not in self._broadcast] if broadcast else work.rows
         if work.commands or broadcast:
             execution = run.steer(work.commands, broadcast)
             yield from self._pack([(first, execution.result)])
@@ -314,15 +316,36 @@ class _StepRunner:
         self, rows: Iterable[PackedRow], run: SlotRun, *, more_follows: bool = False
     ) -> Iterator[PackedRow]:
         """Run the keyed records of all key groups, and their due timers."""
-        if self._plan.in_real_time and not self._merges:
-            rows = self._by_key_groups(rows)
-        by_group = operator.attrgetter("key_group")
-        found: dict[int, list[PackedRow]] = {group: [] for group in run.due_groups}
-        found |= {group: list(part) for group, part in itertools.groupby(rows, key=by_group)}
+        found: Iterator[tuple[int, list[Block]]]
+        if run.merges:
+            first = self._slot.key_groups[0]
+            blocks = list(map(self._block, rows)) if self._plan.in_real_time else self._joined(rows)
+            found = iter([(first, blocks)] if blocks or run.due_groups else [])
+        else:
+            if self._plan.in_real_time:
+                rows = self._by_key_groups(rows)
+            by_group = operator.attrgetter("key_group")
+            parts: dict[int, list[PackedRow]] = {group: [] for group in run.due_groups}
+            parts |= {group: list(part) for group, part in itertools.groupby(rows, key=by_group)}
+            found = ((group, list(map(self._block, part))) for group, part in sorted(parts.items()))
         return self._pack(
-            (group, run.process(group, list(map(self._block, part)), more_follows=more_follows))
-            for group, part in sorted(found.items())
+            (group, run.process(group, blocks, more_follows=more_follows)) for group, blocks in found
         )
+
+    def _merges(self, rows: Sequence[PackedRow]) -> bool:
+        """Return whether to process all key groups as one. Small rounds touch few keys of many of them."""
+        if self._plan.in_real_time or not self._can_merge:
+            return self._can_merge
+        # What has expired depends on the records before, which may be of other key groups. A repeated micro-batch has
+        # the same number of records, though perhaps in other rows.
+        if self._core.expires_by_event or not 0 < len(rows) <= MAX_MERGED_RECORDS:
+            return False
+        sizes = itertools.accumulate(self._block(row).batch.num_rows for row in rows)
+        return all(size <= MAX_MERGED_RECORDS for size in sizes)
+
+    def _joined(self, rows: Iterable[PackedRow]) -> list[Block]:
+        """Return one block for the rows of each place, ordered by key group like those of a slot in real time."""
+        return join_blocks(sorted(map(self._block, rows), key=operator.attrgetter("place")))
 
     def _pack(self, results: Iterable[tuple[int, StepResult]]) -> Iterator[PackedRow]:
         """Yield the results of key groups as packed rows of whole key groups."""

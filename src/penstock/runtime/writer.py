@@ -38,7 +38,16 @@ from penstock.sinks.base import RecordOrigin, RejectingTask, Sink, SinkTask, Tas
 from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
-__all__ = ["REPORT_DDL", "REPORT_SCHEMA", "Forwarder", "OutputMeter", "Report", "Writer", "WriterTask"]
+__all__ = [
+    "REPORT_DDL",
+    "REPORT_SCHEMA",
+    "Forwarder",
+    "OutputMeter",
+    "Report",
+    "Writer",
+    "WriterTask",
+    "unpacked_rows",
+]
 
 Report: TypeAlias = tuple[str, str, int, int, bytes]
 """A report to the driver, as a row of REPORT_SCHEMA."""

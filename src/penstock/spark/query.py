@@ -10,24 +10,21 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.realtime.slot_engine import CoordinatorAddress, JobInRealTime
 from penstock.runtime.bound_source import BoundSource
-from penstock.runtime.packed_rows import PACKED_DDL
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.start_signal import START_NODE
-from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
+from penstock.runtime.writer import REPORT_DDL, Writer, unpacked_rows
 from penstock.sources.base import HeldLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
 from penstock.spark.interval_rows import interval_reports
-from penstock.spark.keyed import keyed_level
+from penstock.spark.keyed import NumberedWriter, keyed_level
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.log_source import LogStart, log_stream
-from penstock.spark.tasks import spark_batch
 
 __all__ = ["Query", "start_query"]
 
@@ -98,18 +95,18 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
 
 def _compile(spark: SparkSession, query: Query) -> DataFrame:
     rows = functools.reduce(DataFrame.union, [_packed_rows(spark, source, query) for source in query.sources])
+    sinks = NumberedWriter(query.writer, query.first_batch)
     levels = query.plan.levels()
-    for number, level in enumerate(levels):
-        rows = keyed_level(rows, query.plan, level)
-        if number < len(levels) - 1:
-            rows = rows.mapInArrow(_forward(query.plan, [node.id for node in level]), PACKED_DDL)
-    last = [node.id for node in levels[-1]] if levels else []
-    # Which task reads what depends on the current executors and files. After a keyed level, each task has the same rows
-    # in the same order in every replay. If tasks commit, this must also hold without a keyed level.
-    must_shuffle = not levels and query.writer.commits_in_tasks
-    if must_shuffle:
+    for number, level in enumerate(levels, 1):
+        rows = keyed_level(rows, query.plan, level, sinks if number == len(levels) else None)
+    if levels:
+        return rows
+    # Which task reads what depends on the current executors and files. If tasks commit, each must have the same rows in
+    # the same order in every replay, as after a keyed level.
+    sorts = query.writer.commits_in_tasks
+    if sorts:
         rows = rows.repartition(query.parallelism, "slot")
-    return rows.mapInArrow(_write(query, last, sorts=must_shuffle), REPORT_DDL)
+    return rows.mapInArrow(_write(sinks, sorts=sorts), REPORT_DDL)
 
 
 def _compile_interval(spark: SparkSession, query: Query) -> DataFrame:
@@ -132,28 +129,14 @@ def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> Data
     return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes))
 
 
-def _forward(plan: JobPlan, step_ids: list[str]) -> BatchFunction:
-    sealed = Sealed(Forwarder(plan, step_ids))
-
-    def forward(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return sealed.open().batches(batches)
-
-    return forward
-
-
-def _write(query: Query, step_ids: list[str], *, sorts: bool) -> BatchFunction:
-    sealed = Sealed((Forwarder(query.plan, step_ids), query.writer))
-    first = query.first_batch
+def _write(sinks: NumberedWriter, *, sorts: bool) -> BatchFunction:
+    sealed = Sealed(sinks)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        forwarder, opened_writer = sealed.open()
-        task = TaskContext.get()
-        assert task is not None
-        rows = forwarder.rows(batches)
+        rows = unpacked_rows(batches)
         if sorts:
             # Bodies must be bytes to be compared.
             rows = iter(sorted(row._replace(body=bytes(row.body)) for row in rows))
-        number = first + spark_batch()
-        return opened_writer.batches(rows, number, task.partitionId(), task.taskAttemptId())
+        return sealed.open().write(rows)
 
     return write

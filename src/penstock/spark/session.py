@@ -47,6 +47,9 @@ _SETTINGS: Final[dict[str, str]] = {
     # six minutes. Maintenance that is interrupted is done again.
     "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "2",
     "spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout": "1",
+    # Spark would generate code in each task again, which takes a third of a small micro-batch, and our rows are few.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # Packed rows are few and large, so batches between Spark and Python are bounded by bytes rather than rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
