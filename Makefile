@@ -9,8 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables soak chaos reliability rooms properties first-contact clean
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-joins join-cases bench-control-latency bench-loads bench-models bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables soak chaos reliability rooms properties first-contact clean bench-joins join-cases
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
