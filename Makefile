@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-joins join-cases soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ bench-latency: setup ## Kafka to Kafka at 200 records a second
 bench-peers: setup ## Kafka to Kafka beside Flink, in turns: throughput and latency (needs Maven; ARGS="--small")
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
+bench-joins: setup ## interval and as-of joins of columns, in one process (ARGS="--small")
+	@$(BIN)/python -m benchmarks.joins $(ARGS)
+
+join-cases: setup ## what Flink emits for random joins, for the tests of joins (needs Maven)
+	@$(BIN)/python -m benchmarks.peers.join_cases
+
 bench-control-latency: setup ## how soon a setting is in force in real time
 	@$(BIN)/python -m benchmarks.control_latency $(ARGS)
 
@@ -101,6 +107,9 @@ bench-windows: setup ## tumbling windows of 100k keys, beside Spark's own
 
 bench-open-windows: setup ## a micro-batch of equal size while 10k to 1M windows are open, and their end
 	@$(BIN)/python -m benchmarks.open_windows $(ARGS)
+
+bench-tables: setup ## totals, first rows, newest rows and moving sums of groups, beside Spark's own totals
+	@$(BIN)/python -m benchmarks.tables $(ARGS)
 
 bench-autoscaling: setup ## a load that rises fourfold and falls again, under penstock serve
 	@$(BIN)/python -m benchmarks.autoscaling $(ARGS)

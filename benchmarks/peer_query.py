@@ -17,9 +17,16 @@ __all__ = ["run_query"]
 
 
 def run_query(
-    about: str | None, kinds: Sequence[str], query: Callable[[SparkSession, Path, str], DataFrame]
+    about: str | None,
+    kinds: Sequence[str],
+    query: Callable[[SparkSession, Path, str], DataFrame],
+    *,
+    updates: bool = False,
 ) -> None:
-    """Run the kind of query that the command line names on its folder of data."""
+    """Run the kind of query that the command line names on its folder of data.
+
+    If it `updates` rows, each micro-batch writes its rows to a folder of its own, since files only take new ones.
+    """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--data", required=True, type=Path)
@@ -35,7 +42,13 @@ def run_query(
         log_file=arguments.checkpoint / "spark.log",
     )
     with open_session(settings) as spark:
-        writer = query(spark, arguments.data, arguments.kind).writeStream.format("parquet")
+        writer = query(spark, arguments.data, arguments.kind).writeStream
+        if updates:
+            writer = writer.outputMode("update").foreachBatch(
+                lambda rows, number: rows.write.parquet(f"{arguments.output}/{number:06d}")
+            )
+        else:
+            writer = writer.format("parquet").option("path", str(arguments.output))
         writer = writer.option("checkpointLocation", str(arguments.checkpoint)).trigger(availableNow=True)
-        writer.start(str(arguments.output)).awaitTermination()
+        writer.start().awaitTermination()
     print("{}", flush=True)

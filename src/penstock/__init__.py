@@ -2,6 +2,7 @@
 
 from penstock.base.version import __version__ as __version__
 from penstock.errors import PenstockError
+from penstock.expressions.called_functions import SqlFunction
 from penstock.expressions.columns import Column, call, col, lit, param
 from penstock.launch.job import Job
 from penstock.learning.learner import Learner
@@ -46,6 +47,8 @@ from penstock.state.transient import TransientField
 from penstock.state.ttl import Ttl
 from penstock.state.unions import UnionListState
 from penstock.state.values import ValueState
+from penstock.streams.changelogs import Upserts
+from penstock.streams.grouped_stream import GroupedStream
 from penstock.streams.stream import (
     BroadcastStream,
     ConnectedStream,
@@ -55,6 +58,8 @@ from penstock.streams.stream import (
     WindowedStream,
 )
 from penstock.streams.watermark_strategies import WatermarkGenerator, Watermarks
+from penstock.tables.aggregate import Aggregate
+from penstock.tables.changes import Change
 from penstock.windows.assigners import (
     CountWindows,
     CumulativeWindows,
@@ -84,11 +89,13 @@ from penstock.windows.window_parameters import Parameter
 
 __all__ = [
     "INGESTION_TIME",
+    "Aggregate",
     "AggregateFunction",
     "AggregatingState",
     "BatchContext",
     "BroadcastState",
     "BroadcastStream",
+    "Change",
     "Column",
     "CommandContext",
     "ConnectedProcessFunction",
@@ -109,6 +116,7 @@ __all__ = [
     "EvictorContext",
     "ExponentialMean",
     "GlobalWindows",
+    "GroupedStream",
     "Histogram",
     "Job",
     "KeyedStream",
@@ -140,6 +148,7 @@ __all__ = [
     "SessionWindows",
     "Setting",
     "SlidingWindows",
+    "SqlFunction",
     "StateColumns",
     "TemporalState",
     "TimeEvictor",
@@ -152,6 +161,7 @@ __all__ = [
     "Ttl",
     "TumblingWindows",
     "UnionListState",
+    "Upserts",
     "ValueState",
     "WatermarkGenerator",
     "Watermarks",

@@ -27,6 +27,8 @@ from benchmarks import (
     state_dump,
     state_growth,
     state_query,
+    table_jobs,
+    tables,
     window_jobs,
     windows,
 )
@@ -380,3 +382,22 @@ def test_model_swaps_lose_and_double_nothing(checkpoint_interval: str, tmp_path:
         "shadow-model",
         "promote-model",
     }
+
+
+@pytest.mark.parametrize("name", ["totals", "top", "newest", "over"])
+def test_each_table_job_has_the_rows_of_the_fold(name: str, tmp_path: Path) -> None:
+    """And a result that lacks one does not."""
+    sizes = tables.Sizes(keys=20, files=2, file_rows=1_000)
+    readings = tables.write_input(tmp_path / "readings", sizes)
+    running = BatchRunner(getattr(table_jobs, name), parallelism=2)
+    found = []
+    for path in sorted((tmp_path / "readings").iterdir()):
+        rows = pq.read_table(path).to_pylist()
+        result = running.run({"readings": [("", [json.dumps(row).encode() for row in rows])]})
+        found += [batch for batch, _ in result.sinks["rows"].batches] if "rows" in result.sinks else []
+    result = running.run({}, ends=True)
+    found += [batch for batch, _ in result.sinks["rows"].batches] if "rows" in result.sinks else []
+    table = pa.Table.from_batches(found)
+    tables.check(name, table, readings)
+    with pytest.raises(RuntimeError, match="the fold"):
+        tables.check(name, table.slice(0, len(table) - 1), readings)

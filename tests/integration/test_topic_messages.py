@@ -19,7 +19,7 @@ from integration_support import RunJob, read_lines, write_lines
 import penstock as ps
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
-from penstock.errors import ExternalSystemError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
@@ -104,6 +104,33 @@ def test_a_job_says_what_is_around_its_records(
     assert len(origins) == len(readings)
     assert {origin.split(b"/")[1] for origin in origins} == {b"pass"}
     assert not read_lines(tmp_path / "checkpoint" / "dead-letters")
+
+
+def test_upserts_are_messages_with_their_key_and_deletions_have_no_body(
+    run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path
+) -> None:
+    """In transactions; the newest message of each key is its row."""
+    job = ps.Job("towns", key_groups=2)
+    cars = job.data_stream(
+        "cars", schema="id INT, town STRING, op STRING", changelog=ps.Upserts("id", kind="op")
+    )
+    towns = cars.group_by("town").aggregate("towns", {"cars": ps.Aggregate.count()})
+    towns.sink_to("towns", changes="upserts")
+    changes = [[(1, "a", "+U"), (2, "b", "+U")], [(2, "a", "+U")]]
+    for number, batch in enumerate(changes):
+        rows = [{"id": i, "town": town, "op": op} for i, town, op in batch]
+        write_lines(tmp_path / "in", f"{number}.jsonl", rows)
+    target = f"kafka://{kafka.bootstrap}/{topic}?delivery=exactly-once"
+    run_job(job, {"cars": f"jsonl:{tmp_path}/in?max_files_per_batch=1", "towns": target})
+    found: dict[bytes, list[Any]] = {}
+    for one in read(kafka, topic, 4):
+        found.setdefault(one.key(), []).append(one.value())
+    assert found == {
+        b"a": [b'{"town":"a","cars":1}', b'{"town":"a","cars":2}'],
+        b"b": [b'{"town":"b","cars":1}', None],
+    }
+    with pytest.raises(BindingError, match="remove key=cars"):
+        run_job(job, {"cars": f"jsonl:{tmp_path}/in", "towns": f"{target}&key=cars"})
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])

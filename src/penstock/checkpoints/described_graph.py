@@ -23,6 +23,7 @@ from penstock.streams.graph import (
     COMMANDS,
     DEAD_LETTERS,
     RECEIPTS,
+    ChangelogNode,
     EventTimeNode,
     ExpressionNode,
     Node,
@@ -58,6 +59,7 @@ NodeKind: TypeAlias = Literal[
     "where",
     "select",
     "event time",
+    "changelog",
     "union",
     "step",
     "sink",
@@ -211,6 +213,13 @@ def _node(
             name=node.time,
             records={"": _fields(node.record_type)},
             time=node.time,
+        )
+    if isinstance(node, ChangelogNode):
+        return DescribedNode(
+            id=node.id,
+            kind="changelog",
+            name=node.kind.field or "insertions",
+            records={"": _fields(node.record_type)},
         )
     return DescribedNode(id=node.id, kind="union", name=node.name)
 

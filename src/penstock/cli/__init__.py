@@ -3,7 +3,7 @@
 In: words.
 Out: text or JSON, and an exit code.
 Imports: base, bindings, checkpoints, client, commands, control, demo, doctor, errors, jobs, machine, metrics, models,
-    projects, queries, savepoints, scaling, server, snapshots, spark, streams.
+    projects, queries, savepoints, scaling, server, snapshots, spark, sql, streams.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.cli.metrics import register_metrics
 from penstock.cli.models import models_app
 from penstock.cli.query import query
 from penstock.cli.rescale import rescale
-from penstock.cli.run import run
+from penstock.cli.run import run, sql
 from penstock.cli.savepoint import savepoint
 from penstock.cli.serve import serve, token
 from penstock.cli.server_jobs import register_managed
@@ -38,7 +38,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (init, run, demo, submit):
+for command in (init, run, sql, demo, submit):
     app.command()(command)
 register_managed(app)
 for job_command in (savepoint, stop, rescale, advise, query):

@@ -33,9 +33,10 @@ from penstock.cli.run_options import (
 from penstock.jobs.log_display import LogDisplay
 
 if TYPE_CHECKING:
+    from penstock.jobs.job_loader import LoadedJob
     from penstock.jobs.settings import RunSettings
 
-__all__ = ["run"]
+__all__ = ["run", "sql"]
 
 
 class LogFormat(StrEnum):
@@ -195,6 +196,42 @@ def run(
         _run_file(job_file, _settings(given), log, output)
 
 
+@takes_options(_Options)
+def sql(
+    sql_file: Annotated[str, typer.Argument(metavar="FILE", help="The SQL file.")],
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the steps of the job and their state; do not run it.")
+    ] = False,
+    output: OutputOption = Output.text,
+    **given: Any,
+) -> None:
+    """Run the job of a SQL file in this process. What EXPLAIN statements say is printed first.
+
+    Exit codes: as those of penstock run.
+    """
+    with _errors_reported(given.pop("log_format")) as log:
+        settings = _settings(given)
+        loaded = _load_sql(sql_file)
+        from penstock.sql.explanation import explain as explained
+
+        for text in loaded.explanations if not explain else (explained(loaded.job),):
+            print(text, flush=True)
+        # A file that only explains is done.
+        if not explain and (loaded.job.graph.sinks() or not loaded.explanations):
+            _run_loaded(loaded, settings, log, output)
+
+
+def _load_sql(sql_file: str) -> LoadedJob:
+    from penstock.errors import JobDefinitionError
+    from penstock.jobs.job_loader import load_job
+
+    if not sql_file.endswith(".sql"):
+        raise JobDefinitionError(
+            f"{sql_file} is not a SQL file, which ends in .sql. penstock run runs Python files."
+        )
+    return load_job(sql_file)
+
+
 def _settings(given: dict[str, Any]) -> RunSettings:
     """Return the settings of a run from its options, most of which have the names of settings."""
     # Loaded only here, so that help and mistakes in the arguments show at once.
@@ -222,10 +259,14 @@ def _errors_reported(log_format: LogFormat) -> Iterator[LogDisplay | None]:
 
 
 def _run_file(job_file: str, settings: RunSettings, log: LogDisplay | None, output: Output) -> None:
-    from penstock.jobs.display import RunDisplay
     from penstock.jobs.job_loader import load_job
 
-    loaded = load_job(job_file)
+    _run_loaded(load_job(job_file), settings, log, output)
+
+
+def _run_loaded(loaded: LoadedJob, settings: RunSettings, log: LogDisplay | None, output: Output) -> None:
+    from penstock.jobs.display import RunDisplay
+
     # Spark is loaded only now, so that mistakes in the arguments show at once.
     from penstock.jobs.runner import JobRunner, RunHooks
 

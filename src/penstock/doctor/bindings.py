@@ -52,6 +52,7 @@ def loaded_job(job_file: str) -> tuple[JobDescription | None, Finding]:
 
 def examine_bindings(job: JobDescription, given: Mapping[str, str]) -> Iterator[Finding]:
     """Check each bound place. Starts nothing, reads no record, and creates no topic, queue or folder."""
+    given = {**job.bound_by_default(), **given}
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as folder:
             # Unbound streams are in the checkpoint; here they only need some place.

@@ -2,5 +2,5 @@
 
 In: records, commands and stored state.
 Out: emitted records, dead letters, reports, and new state.
-Imports: base, control, errors, models, operators, records, state, windows.
+Imports: base, control, errors, joins, models, operators, records, state, tables, windows.
 """

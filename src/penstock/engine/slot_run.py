@@ -23,6 +23,7 @@ from penstock.engine.command_execution import CommandExecution, KeptOnce
 from penstock.engine.function_instance import Clock, FunctionInstance, SlotContext
 from penstock.engine.group_emissions import DueTimers
 from penstock.engine.group_run import GroupRun
+from penstock.engine.join_run import JoinRun
 from penstock.engine.model_commands import shown_versions
 from penstock.engine.slot import (
     REGISTER,
@@ -38,15 +39,18 @@ from penstock.engine.slot import (
     whole_part,
 )
 from penstock.engine.step import MAIN, StepCore, StepResult
+from penstock.engine.table_run import TableRun
 from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
+from penstock.joins.join_step import JoinStep
 from penstock.models.kept_answers import ByTime, KeptAnswers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.functions import Context, PartContext
 from penstock.operators.record_blocks import Block, DeadLetter
 from penstock.operators.watermarks import END_MS, EventClock, InputWatermarkRule, Progress, WatermarkUpdate
+from penstock.operators.window_step import WindowStep
 from penstock.state.group_state import GroupState
 from penstock.state.group_table import GroupTable
 from penstock.state.merged_table import MergedTable, StateTable
@@ -129,8 +133,17 @@ class SlotRun:
         self._run_type: Final = self._choose_run_type()
         self.dead_letters = self._catch_up_cache()
 
+    @property
+    def _timed(self) -> WindowStep | JoinStep | None:
+        """The windows or the join of the step, for which time ends."""
+        return self._core.windows or self._core.join
+
     def _choose_run_type(self) -> type[GroupRun]:
         """Return the class that runs the step in each key group."""
+        if self._core.join is not None:
+            return JoinRun
+        if self._core.table is not None:
+            return TableRun
         if self._core.windows is None:
             return GroupRun
         # Control versions are only tracked record by record.
@@ -229,8 +242,8 @@ class SlotRun:
     def begin_data(self) -> None:
         """Apply the watermark updates, and find the keys with due timers, which `process` calls."""
         clock = self._clock
-        # The end of time fires windows even without event time.
-        ends = self._core.windows is not None and any(update.ends for update in self._moment.updates)
+        # The end of time fires windows, and what waits in joins, even without event time.
+        ends = self._timed is not None and any(update.ends for update in self._moment.updates)
         if self._moment.watermark_rules or ends:
             self.event_clock = EventClock(
                 self._moment.watermark_rules,
@@ -275,7 +288,7 @@ class SlotRun:
             return pa.array([], self._core.key_type)
         assert self._core.timers is not None
         found = table.timeline("event", self._core.timers).take_due(self._clock.after_us)
-        if not self._clock.ends or self._core.windows is None or not self._core.windows.is_by_clock:
+        if not self._clock.ends or self._timed is None or not self._timed.is_by_clock:
             return found
         by_clock = table.timeline("processing", self._core.timers).take_due(END_MS)
         return pa.concat_arrays([found, by_clock])
@@ -316,7 +329,6 @@ class SlotRun:
         If `more_follows`, there will be another call for the key group, so the watermark does not advance yet.
         """
         ordered = sorted(blocks, key=lambda block: block.order)
-        data = len(self._core.inputs) - 1
         due = None
         if self._core.timers is not None and not self.header.paused:
             none = pa.array([], self._core.key_type)
@@ -330,7 +342,9 @@ class SlotRun:
                 table = self._table(key_group)
                 more = self._due_by_event(table.recent if isinstance(table, MergedTable) else table)
                 due = DueTimers(due.processing, pa.concat_arrays([due.event, more]))
-        self.records += sum(block.batch.num_rows for block in ordered if block.input == data)
+        self.records += sum(
+            block.batch.num_rows for block in ordered if block.input in self._core.data_inputs
+        )
         with no_cyclic_collection():
             try:
                 if self._plain is None:

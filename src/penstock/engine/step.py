@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.base.declarations import declared_in
 from penstock.engine.emission_causes import Causes
+from penstock.joins.join_step import DUE, JoinStep, earliest_by_clock, earliest_by_event
 from penstock.models.bound_model import ModelPlace
 from penstock.models.group import ModelGroup
 from penstock.models.model import Model
@@ -36,11 +37,13 @@ from penstock.state.timeline import TIMERS, TimerColumn, earliest_timers
 from penstock.state.timers import TimerState
 from penstock.state.transient import Kept
 from penstock.state.values import KeyedState, ValueState
+from penstock.tables.table_step import TableStep
 from penstock.windows.window_state import WINDOWS, earliest_window_timers
 
 __all__ = [
     "CONTROL_VERSION",
     "MAIN",
+    "TABLE_WORK",
     "Emission",
     "StepCore",
     "StepInput",
@@ -48,6 +51,8 @@ __all__ = [
 ]
 
 MAIN: Final = ""
+TABLE_WORK: Final = "@tables"
+"""The stream that the dead letters of groups name, which no record has brought."""
 # The hidden state with control versions; users' states cannot begin with two underscores.
 CONTROL_VERSION: Final = "__control_version"
 
@@ -99,13 +104,14 @@ class StepResult:
 
 
 class StepCore:
-    """A step: a process function, its inputs (control first, data last) and its outputs.
+    """A step: a process function, its inputs (control first, data last) and its outputs. A join has two data inputs.
 
     In a step without a key, the place of its data determines a part, and the keys are those of the parts.
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
-    outputs in `timed` carry the event times of their records, those in `caused` what caused them. `model_folder` has
-    the contents of models; with `watches_models` a call of one that hangs ends the process.
+    outputs in `timed` carry the event times of their records, those in `caused` what caused them. If `only_after`,
+    nobody reads the rows before updates of its table. `model_folder` has the contents of models; with `watches_models`
+    a call of one that hangs ends the process.
     """
 
     def __init__(
@@ -118,6 +124,7 @@ class StepCore:
         stamped: bool = False,
         timed: Collection[str] = (),
         caused: Collection[str] = (),
+        only_after: bool = False,
         model_folder: str = "",
         watches_models: bool = False,
     ) -> None:
@@ -128,7 +135,9 @@ class StepCore:
         self.stamped = stamped
         self.timed: Final = frozenset(timed)
         self.caused: Final = frozenset(caused)
+        self.only_after: Final = only_after
         data = self.inputs[-1]
+        self.data_inputs: Final = frozenset(n for n, one in enumerate(self.inputs) if not one.is_control)
         assert data.key is not None
         self.key_type: Final = data.key.key_type
         self.has_key: Final = not data.key.by_place
@@ -144,6 +153,8 @@ class StepCore:
             self.shared[CONTROL_VERSION] = Setting(int, 0)
             self.shared[CONTROL_VERSION].name = CONTROL_VERSION
         self.windows: Final = function if isinstance(function, WindowStep) else None
+        self.join: Final = function if isinstance(function, JoinStep) else None
+        self.table: Final = function if isinstance(function, TableStep) else None
         self.timers: Final = self._timers()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)
@@ -165,6 +176,7 @@ class StepCore:
         return (
             not self.vectorised
             and self.windows is None
+            and self.table is None
             and self.timers is None
             and not pa.types.is_floating(self.key_type)
             and all(type(state) is ValueState for state in self.states.values())
@@ -176,6 +188,11 @@ class StepCore:
         if self.windows is not None:
             self.states[WINDOWS] = self.windows.state()
             return TimerColumn(WINDOWS, earliest_window_timers)
+        if self.join is not None:
+            self.states.update(self.join.states())
+            return TimerColumn(DUE, earliest_by_clock if self.join.is_by_clock else earliest_by_event)
+        if self.table is not None and self.table.waiting_state is not None:
+            return TimerColumn(self.table.waiting_state, self.table.earliest)
         if type(self.function).on_timer is ProcessFunction.on_timer:
             return None
         self.states[TIMERS] = TimerState()

@@ -119,9 +119,9 @@ class WindowColumnsRun(WindowRun):
             return False
         kept = ~is_late
         pairs = _Pairs(slots[rows[kept]], starts[kept], ends[kept], values[rows[kept]], has_value[rows[kept]])
+        if len(pairs.slots) and not self._add(panes, pairs):
+            return False
         self._count_records(data, keys, times, rows, kept)
-        if len(pairs.slots):
-            self._add(panes, pairs)
         return True
 
     def _assign(self, at: Ints) -> tuple[Ints, Ints, Ints]:
@@ -157,8 +157,8 @@ class WindowColumnsRun(WindowRun):
             late_times = pa.array(times[late]) if LATE in self._core.timed else None
             self._result.emissions.append(Emission(LATE, batch, keys.take(places), late_times))
 
-    def _add(self, panes: PaneColumns, pairs: _Pairs) -> None:
-        """Add records to the open windows, opening new ones."""
+    def _add(self, panes: PaneColumns, pairs: _Pairs) -> bool:
+        """Add records to the open windows, opening new ones. Return False if columns cannot hold the sums."""
         slots = np.concatenate([panes.slots, pairs.slots])
         ends = np.concatenate([panes.ends, pairs.ends])
         # The end identifies a window within its key, since all windows are regular.
@@ -170,6 +170,11 @@ class WindowColumnsRun(WindowRun):
         all_starts = np.empty(len(codes), np.int64)
         all_starts[old], all_starts[new] = panes.starts, pairs.starts
         all_ends = known_ends[codes % len(known_ends)]
+        added = self._aggregate.add_all(
+            panes.held.take(before), new[pairs.has_value], pairs.values[pairs.has_value]
+        )
+        if added is None:
+            return False
         more = PaneColumns(
             codes // len(known_ends),
             all_starts,
@@ -177,13 +182,12 @@ class WindowColumnsRun(WindowRun):
             _cleanup(all_ends, self._lateness_ms),
             np.zeros(len(codes), bool),
             np.bincount(new, minlength=len(codes)),
-            self._aggregate.add_all(
-                panes.held.take(before), new[pairs.has_value], pairs.values[pairs.has_value]
-            ),
+            added,
         )
         more.fired[old] = panes.fired
         more.counts[old] += panes.counts
         self._store(more, np.unique(pairs.slots))
+        return True
 
     @property
     def _column(self) -> Any:

@@ -16,10 +16,18 @@ from sqlglot import exp
 from penstock.errors import ExpressionError, SchemaError
 from penstock.expressions.casts import cast, widened
 from penstock.expressions.evaluation import Rows
+from penstock.expressions.joined_records import resolved_names
 from penstock.expressions.nested import element_of_array, field_of_struct, value_of_map
 from penstock.expressions.nodes import Call, Case, Constant, FieldValue, Logic, Node, Parameter, Try
-from penstock.expressions.operators import arithmetic, comparison, integer_division, same_type
-from penstock.expressions.sql_functions import CHANGING, FUNCTIONS
+from penstock.expressions.operators import (
+    arithmetic,
+    comparison,
+    integer_division,
+    is_in,
+    same,
+    same_type,
+)
+from penstock.expressions.sql_functions import CHANGING, FUNCTIONS, Function
 from penstock.expressions.sql_text import SqlText
 from penstock.expressions.value_types import (
     BIGINT,
@@ -70,8 +78,15 @@ _ONE_ROW: Final = pa.RecordBatch.from_arrays([pa.nulls(1)], ["nothing"])
 class Binder:
     """Turns the parts of one text into nodes. Raises ExpressionError at the first that does not fit."""
 
-    def __init__(self, text: SqlText, records: RecordType, parameters: Mapping[str, pa.DataType]) -> None:
+    def __init__(
+        self,
+        text: SqlText,
+        records: RecordType,
+        parameters: Mapping[str, pa.DataType],
+        functions: Mapping[str, Function],
+    ) -> None:
         self._text: Final = text
+        self._functions: Final = functions
         self._records: Final = records
         self._parameters: Final = parameters
         self._used: Final[dict[str, None]] = {}
@@ -125,10 +140,12 @@ class Binder:
     # -- names and literals --
 
     def _column(self, part: exp.Expression) -> Node:
-        names = [one.name for one in part.parts]  # type: ignore[attr-defined]  # of Column
+        names, ambiguous = resolved_names(self._records, [one.name for one in part.parts])  # type: ignore[attr-defined]
         if part.find(exp.Star):
             raise self._error(part, "'*' stands only alone in select, for all fields.")
         known = self._records.field_names
+        if ambiguous:
+            raise self._error(part, ambiguous)
         if names[0] not in known:
             lower = names[0].lower()
             if lower in CHANGING and not part.this.args.get("quoted"):
@@ -244,7 +261,7 @@ class Binder:
         both = same_type(*self._coerced(part, left, right))
         if both is None or pa.types.is_nested(both[0].type):
             raise self._error(part, f"{sql_name(left.type)} and {sql_name(right.type)} cannot be compared.")
-        function = functools.partial(_same, negated=isinstance(part, exp.NullSafeNEQ))
+        function = functools.partial(same, negated=isinstance(part, exp.NullSafeNEQ))
         return Call(BOOLEAN, False, function, both)
 
     def _logic(self, part: exp.Expression) -> Node:
@@ -294,7 +311,7 @@ class Binder:
         if isinstance(part.expression, exp.Boolean):
             node = self._condition(part.this)
             both = (node, Constant(BOOLEAN, False, pa.scalar(bool(part.expression.this))))
-            return Call(BOOLEAN, False, functools.partial(_same, negated=False), both)
+            return Call(BOOLEAN, False, functools.partial(same, negated=False), both)
         raise self._error(part, "IS takes NULL, NOT NULL, TRUE or FALSE.")
 
     def _between(self, part: exp.Expression) -> Node:
@@ -319,7 +336,7 @@ class Binder:
         if all(isinstance(item, Constant) for item in items):
             values = [item.value.as_py() for item in items]  # type: ignore[attr-defined]
             known = pa.array([one for one in values if one is not None], value.type)
-            function = functools.partial(_is_in, values=known, has_null=None in values)
+            function = functools.partial(is_in, values=known, has_null=None in values)
             return Call(BOOLEAN, value.nullable or None in values, function, (value,))
         terms = tuple(
             Call(BOOLEAN, value.nullable or item.nullable, pc.equal, (value, item)) for item in items
@@ -396,7 +413,7 @@ class Binder:
         return self._call(part, str(part.this).lower(), part.expressions)
 
     def _call(self, part: exp.Expression, name: str, arguments: Iterable[exp.Expression]) -> Node:
-        function = FUNCTIONS.get(name)
+        function = self._functions.get(name) or FUNCTIONS.get(name)
         if function is None:
             if name in CHANGING:
                 raise self._error(part, _changing(name))
@@ -405,7 +422,7 @@ class Binder:
                     part,
                     f"{name.upper()}() is over many records; use windows or aggregates of a keyed stream.",
                 )
-            close = difflib.get_close_matches(name, FUNCTIONS, 1)
+            close = difflib.get_close_matches(name, [*self._functions, *FUNCTIONS], 1)
             hint = f"did you mean {close[0]}()?" if close else "docs/tables.md lists all functions."
             raise self._error(part, f"There is no function {name}(); {hint}")
         nodes = [self.bind(one) for one in arguments]
@@ -470,20 +487,6 @@ _EXTRACTED: Final = {
     "dow": "dayofweek",
     "doy": "dayofyear",
 }
-
-
-def _same(left: Any, right: Any, *, negated: bool) -> Any:
-    """Return whether values are the same, of which two nulls are."""
-    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
-    found = pc.or_(pc.coalesce(pc.equal(left, right), pa.scalar(False)), both_null)
-    return pc.invert(found) if negated else found
-
-
-def _is_in(value: Any, *, values: pa.Array, has_null: bool) -> Any:
-    """Return whether a value is in a list, null if that depends on a null."""
-    found = pc.is_in(value, value_set=values)
-    unknown = pc.or_(pc.is_null(value), pc.and_(pc.invert(found), has_null))
-    return pc.if_else(unknown, pa.scalar(None, BOOLEAN), found)
 
 
 def _changing(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from penstock.errors import ExpressionError, SchemaError
 from penstock.expressions.binder import Binder
 from penstock.expressions.columns import Column
 from penstock.expressions.expression import Condition, Selection
+from penstock.expressions.joined_records import JoinedRecords
 from penstock.expressions.nodes import FieldValue, Node
 from penstock.expressions.selected_fields import SelectedField, selected_type
-from penstock.expressions.sql_text import SqlText
+from penstock.expressions.sql_text import ExpressionDialect, SqlPart, SqlText
 from penstock.expressions.value_types import python_type_of, sql_name
 from penstock.records.types import RecordType
 
@@ -28,20 +30,19 @@ def compile_condition(
 
     Raises ExpressionError, whose message has the position, if it does not fit the records.
     """
-    text = _text_of(given)
-    parts = text.read()
+    text, parts = _read(given)
     if len(parts) != 1:
         at = text.position(parts[1])
         raise text.error(at, "A condition is a single expression; join several with AND or OR.")
     if isinstance(parts[0], exp.Alias):
         raise text.error(text.position(parts[0]), "A condition has no name; remove what comes after it.")
-    binder = Binder(text, records, parameters or {})
+    binder = Binder(text, records, parameters or {}, _functions_of(given))
     node = binder.bind(parts[0])
     if not pa.types.is_boolean(node.type):
         raise text.error(
             text.position(parts[0]), f"This is {sql_name(node.type)}, but a condition is BOOLEAN."
         )
-    return Condition(text.text, node, binder.used_parameters)
+    return Condition(_shown(given), node, binder.used_parameters)
 
 
 def compile_selection(
@@ -60,13 +61,13 @@ def compile_selection(
     nodes: list[Node] = []
     used: dict[str, None] = {}
     for one in given:
-        text = _text_of(one)
-        binder = Binder(text, records, parameters or {})
-        for part in text.read():
+        text, parts = _read(one)
+        binder = Binder(text, records, parameters or {}, _functions_of(one))
+        for part in parts:
             for name, node in _selected(text, binder, part, records):
                 if name in [field.name for field in fields]:
                     raise text.error(text.position(part), f"There are two fields {name!r}; name one with AS.")
-                texts.append(text.text)
+                texts.append(_shown(one))
                 fields.append(_field(text, part, name, node))
                 nodes.append(node)
         used |= dict.fromkeys(binder.used_parameters)
@@ -80,7 +81,19 @@ def _selected(
     if isinstance(part, exp.Star):
         if any(part.args.values()):
             raise text.error(0, "'*' stands alone, for all fields.")
-        return [(f.name, FieldValue(f.arrow_type, f.nullable, f.name)) for f in records.fields]
+        named = [(f.name, f) for f in records.fields]
+        if isinstance(records, JoinedRecords):
+            named = records.fields_of(None)
+        return [(name, FieldValue(f.arrow_type, f.nullable, f.name)) for name, f in named]
+    if (
+        isinstance(part, exp.Column)
+        and isinstance(part.this, exp.Star)
+        and isinstance(records, JoinedRecords)
+    ):
+        of_side = records.fields_of(part.table)
+        if not of_side:
+            raise text.error(text.position(part), f"There is no side {part.table!r}.")
+        return [(name, FieldValue(f.arrow_type, f.nullable, f.name)) for name, f in of_side]
     if isinstance(part, exp.Alias):
         name = part.alias
         if not name.isidentifier() or name.startswith("__"):
@@ -106,11 +119,29 @@ def _field(text: SqlText, part: exp.Expression, name: str, node: Node) -> Select
     return SelectedField(name, None, node.type, node.nullable)
 
 
-def _text_of(given: Any) -> SqlText:
+def _read(given: Any) -> tuple[SqlText, list[exp.Expression]]:
+    """Return the text of what was given, and the expressions in it."""
+    if isinstance(given, SqlPart):
+        return given.text, [given.part]
+    text = SqlText(_shown(given))
+    return text, text.read()
+
+
+def _functions_of(given: Any) -> Mapping[str, Any]:
+    return given.functions if isinstance(given, SqlPart) else {}
+
+
+def _shown(given: Any) -> str:
+    if isinstance(given, SqlPart):
+        # A parameter has another form while it is parsed.
+        part = given.part.copy()
+        for name in part.find_all(exp.Identifier):
+            name.set("quoted", not name.name.isidentifier())
+        return re.sub(r":([A-Za-z_]\w*)", r"${\1}", part.sql(dialect=ExpressionDialect))
     if isinstance(given, Column):
-        return SqlText(given.sql)
+        return given.sql
     if isinstance(given, str):
-        return SqlText(given)
+        return given
     raise ExpressionError(
         f'{given!r} is not an expression. Give SQL text, such as "celsius > 30", or ps.col("celsius") > 30.'
     )

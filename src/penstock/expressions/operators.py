@@ -25,7 +25,7 @@ from penstock.expressions.value_types import (
     is_number,
 )
 
-__all__ = ["arithmetic", "comparison", "integer_division", "same_type"]
+__all__ = ["arithmetic", "comparison", "integer_division", "is_in", "same", "same_type"]
 
 _DURATION: Final = pa.duration("us")
 _CHECKED: Final = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
@@ -224,3 +224,17 @@ def _float_remainder(left: Value, right: Value) -> Value:
 
 def _any_array(*values: Value) -> bool:
     return any(isinstance(value, pa.Array) for value in values)
+
+
+def same(left: Any, right: Any, *, negated: bool) -> Any:
+    """Return whether values are the same, of which two nulls are."""
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+    found = pc.or_(pc.coalesce(pc.equal(left, right), pa.scalar(False)), both_null)
+    return pc.invert(found) if negated else found
+
+
+def is_in(value: Any, *, values: pa.Array, has_null: bool) -> Any:
+    """Return whether a value is in a list, null if that depends on a null."""
+    found = pc.is_in(value, value_set=values)
+    unknown = pc.or_(pc.is_null(value), pc.and_(pc.invert(found), has_null))
+    return pc.if_else(unknown, pa.scalar(None, BOOLEAN), found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -13,7 +13,7 @@ from sqlglot import exp, tokens
 
 from penstock.errors import ExpressionError
 
-__all__ = ["SqlText"]
+__all__ = ["ExpressionDialect", "SqlPart", "SqlText", "parts_of"]
 
 MAX_LENGTH: Final = 20_000
 _PREFIX: Final = "SELECT "
@@ -27,13 +27,13 @@ _QUOTED: Final = re.compile(
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
-class _Dialect(sqlglot.Dialect):
+class ExpressionDialect(sqlglot.Dialect):
     """Standard SQL, whose functions are left as they are written: penstock has its own table of them."""
 
-    class Tokenizer(tokens.Tokenizer):
+    class Tokenizer(tokens.Tokenizer):  # noqa: D106  # the name is sqlglot's
         IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ['"', "`"]
 
-    class Parser(sqlglot.Parser):
+    class Parser(sqlglot.Parser):  # noqa: D106  # as above
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: sqlglot.Parser.FUNCTION_PARSERS[name] for name in ("CAST", "EXTRACT", "TRY_CAST")
@@ -46,9 +46,13 @@ class _Dialect(sqlglot.Dialect):
 
 @dataclass(frozen=True)
 class SqlText:
-    """The text of an expression, or of several, with the errors that point into it."""
+    """The text of an expression, or of several, with the errors that point into it.
+
+    `ahead` is how many characters the parser has read before the text.
+    """
 
     text: str
+    ahead: int = len(_PREFIX)
 
     def error(self, at: int, reason: str) -> ExpressionError:
         """Return an error with a reason and the line of the text, with a caret below the position."""
@@ -68,11 +72,11 @@ class SqlText:
             raise self.error(MAX_LENGTH, f"The expression is longer than {MAX_LENGTH} characters; split it.")
         if not self.text.strip():
             raise self.error(0, "The expression is empty.")
-        prepared = self._with_placeholders()
+        prepared = self.prepared()
         try:
-            found = sqlglot.parse(_PREFIX + prepared, dialect=_Dialect)
+            found = sqlglot.parse(_PREFIX + prepared, dialect=ExpressionDialect)
         except sqlglot.ParseError as e:
-            raise self._syntax_error(e.errors) from None
+            raise self.syntax_error(e.errors) from None
         except RecursionError:
             raise self.error(0, "The expression is nested too deeply; split it.") from None
         except sqlglot.errors.SqlglotError:
@@ -91,18 +95,14 @@ class SqlText:
         return expressions
 
     def position(self, node: exp.Expression, *, otherwise: int = 0) -> int:
-        """Return where a part of the text begins: its first name or literal, or the function around them."""
-        starts = [one.meta["start"] for one in _parts(node) if "start" in one.meta]
+        """Return where a part of the text begins: its first name or literal."""
+        starts = [one.meta["start"] for one in parts_of(node) if "start" in one.meta]
         if not starts:
             return otherwise
-        at = int(min(starts)) - len(_PREFIX)
-        if isinstance(node, exp.Anonymous):
-            before = self.text.lower().rfind(str(node.this).lower(), 0, at)
-            at = before if before >= 0 else at
-        return at
+        return int(min(starts)) - self.ahead
 
-    def _with_placeholders(self) -> str:
-        """Return the text with `:name` in place of `${name}`, of the same length so that positions stay."""
+    def prepared(self) -> str:
+        """Return the text as the parser reads it: with `:name` in place of `${name}`, so that positions stay."""
         pieces: list[str] = []
         done = 0
         for start, end in self._outside_quotes():
@@ -140,12 +140,13 @@ class SqlText:
             raise self.error(start + at, "'$' begins a parameter, such as ${limit}: a name in braces.")
         return replaced
 
-    def _syntax_error(self, errors: Sequence[dict[str, Any]]) -> ExpressionError:
+    def syntax_error(self, errors: Sequence[dict[str, Any]]) -> ExpressionError:
+        """Return the error for what the parser cannot read."""
         first = errors[0] if errors else {}
         highlight = str(first.get("highlight") or "")
         line, column = int(first.get("line") or 1), int(first.get("col") or 1) - max(len(highlight), 1)
         lines = self.text.split("\n")
-        at = sum(len(one) + 1 for one in lines[: line - 1]) + column - (len(_PREFIX) if line == 1 else 0)
+        at = sum(len(one) + 1 for one in lines[: line - 1]) + column - (self.ahead if line == 1 else 0)
         if at < 0:
             return self.error(0, "The expression cannot be read as SQL.")
         after = self.text[at + len(highlight) :].strip()
@@ -167,10 +168,19 @@ class SqlText:
                 )
 
 
-def _parts(node: exp.Expression) -> Iterator[exp.Expression]:
+def parts_of(node: exp.Expression) -> Iterator[exp.Expression]:
     """Yield a node and all below it, without recursion, in which a deep one would end."""
     waiting = [node]
     while waiting:
         one = waiting.pop()
         yield one
         waiting += one.iter_expressions()
+
+
+@dataclass(frozen=True)
+class SqlPart:
+    """A parsed part of a longer text, whose errors point into that text, and the functions of the user by name."""
+
+    text: SqlText
+    part: exp.Expression
+    functions: Mapping[str, Any]

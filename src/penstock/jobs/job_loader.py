@@ -1,4 +1,4 @@
-"""Job loader: find the job in a Python file."""
+"""Job loader: find the job in a Python file, or describe that of a SQL file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import JobDefinitionError, PenstockError
 from penstock.streams.job_description import JobDescription
@@ -25,10 +25,12 @@ class LoadedJob:
 
     job: JobDescription
     code: dict[str, Path]
+    explanations: tuple[str, ...] = ()
+    """What the EXPLAIN statements of a SQL file say."""
 
 
 def load_job(target: str) -> LoadedJob:
-    """Load the job of `FILE[:ATTR]`. Without ATTR the file must define exactly one `Job`.
+    """Load the job of `FILE[:ATTR]`. Without ATTR a Python file must define exactly one `Job`.
 
     Imports the file as a module, with its folder on the import path, so it may import its neighbours. Raises
     JobDefinitionError, which names the line at fault, when the file cannot be loaded.
@@ -37,11 +39,58 @@ def load_job(target: str) -> LoadedJob:
     path = Path(name).expanduser().absolute()
     if not path.is_file():
         raise JobDefinitionError(f"There is no job file {name}.")
+    if path.suffix == ".sql":
+        if attribute:
+            raise JobDefinitionError(f"A SQL file is one job; leave out {':' + attribute!r}.")
+        return _describe(path)
     if path.suffix != ".py":
-        raise JobDefinitionError(f"{name} is not a Python file; a job file ends in .py.")
+        raise JobDefinitionError(f"{name} is not a job file, which ends in .py or .sql.")
     module = _import(path)
     job = _attribute(module, attribute, name) if attribute else _only_job(module, name)
     return LoadedJob(job, _list_modules(path))
+
+
+def _describe(path: Path) -> LoadedJob:
+    """Describe the job of a SQL file, which has the name of the file."""
+    # The parser is loaded only for those who use it.
+    from penstock.sql.job_planner import SqlOptions, describe_sql
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise JobDefinitionError(f"{path.name} is not text in UTF-8: byte {e.start} is wrong.") from None
+    job = JobDescription(path.stem)
+    used: list[str] = []
+
+    def load(place: str) -> Any:
+        found = _named_function(path.parent, place)
+        used.append(place)
+        return found
+
+    try:
+        result = describe_sql(job, text, SqlOptions(load=load, to_sink=True))
+    except PenstockError as e:
+        raise type(e)(f"{path.name}: {e}") from e
+    return LoadedJob(job, _list_modules(path) if used else {}, result.explanations)
+
+
+def _named_function(folder: Path, place: str) -> Any:
+    """Return the object that `module:object` names. The module must be a file in the folder."""
+    name, _, attribute = place.partition(":")
+    if not name.isidentifier() or not attribute.isidentifier():
+        raise JobDefinitionError(f"{place!r} is not the place of a function, such as 'rules:is_valid'.")
+    file = folder / f"{name}.py"
+    if not file.is_file():
+        raise JobDefinitionError(
+            f"There is no file {file.name} beside the SQL file; functions come only from its folder."
+        )
+    module = sys.modules.get(name)
+    if module is None or getattr(module, "__file__", None) != str(file):
+        module = _import(file)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise JobDefinitionError(f"{file.name} has no {attribute!r}.")
+    return found
 
 
 def _list_modules(path: Path) -> dict[str, Path]:

@@ -24,6 +24,9 @@ from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
+from penstock.tables.changes import row_type
+from penstock.tables.table_step import TableStep
+from penstock.tables.upserts import UpsertEncoder
 
 __all__ = ["check_origin", "open_sink", "open_sinks", "refuse_origin"]
 
@@ -41,7 +44,7 @@ def open_sinks(
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
-        made = open_sink(binding, sink.record_type, sink.protobuf)
+        made = open_sink(binding, sink.record_type, sink.protobuf, upserts=sink.upsert_key is not None)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
     sinks[DEAD_LETTERS] = (
         open_sink(bindings[DEAD_LETTERS], DEAD_LETTER_TYPE, None),
@@ -77,6 +80,8 @@ def _why_unknown(job: JobDescription, node: ProcessNode) -> str | None:
     """Return why not all that a step emits has a record of a stream as its cause; None if it has."""
     if isinstance(node.function, WindowStep):
         return f"the windows of step {node.step!r} emit what many records have caused"
+    if isinstance(node.function, TableStep):
+        return f"a row of the table of step {node.step!r} is what many records have caused"
     if has_timers(node):
         return f"step {node.step!r} has timers, which emit when their time has come"
     before = [one for edge in node.edges for one in job.graph.origins(edge.port)]
@@ -86,12 +91,22 @@ def _why_unknown(job: JobDescription, node: ProcessNode) -> str | None:
     return None
 
 
-def open_sink(binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None) -> Sink:
-    """Return the sink of a binding for records of a type."""
+def open_sink(
+    binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None, *, upserts: bool = False
+) -> Sink:
+    """Return the sink of a binding for records of a type, which are changes if it takes `upserts`."""
     if isinstance(binding, FilesBinding):
         return FilesSink(binding)
     if isinstance(binding, KafkaBinding):
         check_parts(binding, record_type)
+        if upserts:
+            if binding.key_field is not None:
+                raise BindingError(
+                    f"Sink {binding.stream!r} takes upserts, whose messages have the key of their row; remove key="
+                    f"{binding.key_field} from its URI."
+                )
+            rows = row_type(record_type)
+            return KafkaSink(binding, UpsertEncoder(format_of(binding.format, rows, protobuf=protobuf), rows))
         return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
     if isinstance(binding, DiscardBinding):
         return DiscardSink()

@@ -103,7 +103,9 @@ class JobRunner:
         number: int | None = None,
     ) -> None:
         self._job = job
-        self._settings = settings
+        # What a SQL file says of bindings counts where the run does not say otherwise.
+        bound = job.bound_by_default()
+        self._settings = dataclasses.replace(settings, bindings={**bound, **settings.bindings})
         self._code = code or {}
         self._number = number
         self.job_id: Final = f"{job.name}-{uuid.uuid4().hex[:8]}"

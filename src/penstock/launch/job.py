@@ -15,6 +15,8 @@ from penstock.streams.job_description import JobDescription
 if TYPE_CHECKING:
     from penstock.jobs.settings import RunSettings
     from penstock.launch.job_run import Bound, JobRun, RunResult
+    from penstock.sql.job_planner import SqlResult
+    from penstock.streams.stream import DataStream
 
 __all__ = ["Job"]
 
@@ -94,6 +96,51 @@ class Job(JobDescription):
         run.begin()
         return run
 
+    def sql(
+        self,
+        text: str,
+        *,
+        tables: Mapping[str, DataStream[Any]] | None = None,
+        functions: Mapping[str, Any] | None = None,
+    ) -> SqlResult:
+        """Describe what a SQL text says: streams, views, queries and what they insert. docs/sql.md has the language.
+
+        >>> job = Job("rooms")
+        >>> readings = job.data_stream("readings", schema="room STRING, celsius DOUBLE")
+        >>> warm = job.sql("SELECT room, celsius * 1.8 + 32 AS fahrenheit FROM readings WHERE celsius > 30")
+        >>> warm.stream.record_type
+        Record(room: string, fahrenheit: double)
+
+        Args:
+            text: one or more statements, with semicolons between them. They may read the data streams of the job.
+            tables: further streams that the text may read, by name.
+            functions: functions that expressions may call, by name: annotated functions of values, a `SqlFunction`, or
+                aggregate functions.
+
+        Raises:
+            ExpressionError: the text cannot be read, or does not fit the streams; the message has the position. The job
+                is then as it was before.
+
+        """
+        from penstock.sql.job_planner import SqlOptions, describe_sql
+
+        return describe_sql(self, text, SqlOptions(tables or {}, functions or {}))
+
+    def explain(self) -> str:
+        """Return the streams, steps and sinks of the job, and what state each step keeps, a line each.
+
+        >>> job = Job("rooms")
+        >>> readings = job.data_stream("readings", schema="room STRING, celsius DOUBLE")
+        >>> readings.where("celsius > 30", name="warm").sink_to("alarms")
+        >>> print(job.explain())
+        1. data stream readings (room STRING, celsius DOUBLE)
+        2. where warm of 1: celsius > 30
+        3. sink alarms of 2
+        """
+        from penstock.sql.explanation import explain
+
+        return explain(self)
+
     def _code(self) -> dict[str, Path]:
         """Return the user's modules that the workers need, by their paths below a folder of the import path."""
         from penstock.launch.job_code import loaded_modules
@@ -111,6 +158,7 @@ class Job(JobDescription):
         from penstock.launch.job_run import Bound
         from penstock.launch.stream_inputs import IteratorFeed, StreamInput, is_sequence
 
+        given = self.bound_by_default() | dict(given)
         uris = {name: uri for name, uri in given.items() if isinstance(uri, str)}
         collected = {s.name: s.record_type for s in self.graph.sinks() if given.get(s.name) is None}
         dead_letters = None if DEAD_LETTERS in given else checkpoint / DEAD_LETTERS

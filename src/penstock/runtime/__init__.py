@@ -2,6 +2,6 @@
 
 In: a graph; chunks of records and packed rows.
 Out: a plan; packed rows for the next level, sinks and the driver.
-Imports: base, control, engine, errors, metrics, models, operators, records, sinks, sources, state, streams,
-windows.
+Imports: base, control, engine, errors, joins, metrics, models, operators, records, sinks, sources, state,
+streams, tables, windows.
 """

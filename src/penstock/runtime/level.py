@@ -180,7 +180,7 @@ class _StepRunner:
         self._core: StepCore = plan.core(node)
         self._schemas = [plan.step_schema(node, number) for number in range(len(node.edges))]
         self._broadcast = frozenset(number for number, edge in enumerate(node.edges) if edge.key is None)
-        self._data = len(node.edges) - 1
+        self._data = self._core.data_inputs
         self._watermark_rules: Final = plan.watermark_rules(node)
         self._sends_watermarks: Final = plan.sends_watermarks(node)
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
@@ -255,9 +255,9 @@ class _StepRunner:
         if run.header.paused:
             rows = self._hold(rows, run, entries)
         elif held_before:
-            controls = [row for row in rows if row.input != self._data]
+            controls = [row for row in rows if row.input not in self._data]
             yield from self._records(controls, run, more_follows=True)
-            rows = [row for row in rows if row.input == self._data]
+            rows = [row for row in rows if row.input in self._data]
             for part in range(run.header.held_parts):
                 yield from self._records(_take_held(entries, part), run, more_follows=True)
             run.header.held_bytes = run.header.held_parts = 0
@@ -391,7 +391,7 @@ class _StepRunner:
 
     def _hold(self, rows: list[PackedRow], run: SlotRun, entries: Entries) -> list[PackedRow]:
         """Store the data for later and return the other rows, which are control records."""
-        data: Iterable[PackedRow] = (row for row in rows if row.input == self._data)
+        data: Iterable[PackedRow] = (row for row in rows if row.input in self._data)
         if self._plan.in_real_time:
             data = self._by_key_groups(data)
         for piece in pieces_of_groups(data, _HELD_BYTES):
@@ -399,7 +399,7 @@ class _StepRunner:
             entries.put(held_name(run.header.held_parts), msgspec.msgpack.encode(held))
             run.header.held_parts += 1
             run.header.held_bytes += sum(len(row.body) for row in held)
-        return [row for row in rows if row.input != self._data]
+        return [row for row in rows if row.input not in self._data]
 
     def _groups_of(self, keys: pa.Array) -> npt.NDArray[np.uint16]:
         return key_groups(keys, self._plan.key_groups)

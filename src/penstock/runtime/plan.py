@@ -23,6 +23,7 @@ from penstock.base.declarations import declared_in
 from penstock.engine.command_validation import AcceptedStep, Accepting
 from penstock.engine.slot import Slot
 from penstock.engine.step import StepCore, StepInput
+from penstock.joins.join_step import JoinStep
 from penstock.models.model import Model
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction
@@ -36,6 +37,7 @@ from penstock.state.shared import Setting, declared_shared
 from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
 from penstock.streams.graph import (
+    ChangelogNode,
     ExpressionNode,
     Graph,
     Port,
@@ -60,6 +62,8 @@ def has_timers(node: ProcessNode) -> bool:
     """Return whether the function of a step may have processing-time timers."""
     if isinstance(node.function, WindowStep):
         return node.function.wants_clock
+    if isinstance(node.function, JoinStep):
+        return node.function.is_by_clock
     return type(node.function).on_timer is not ProcessFunction.on_timer
 
 
@@ -70,7 +74,9 @@ def expires_by_event(node: ProcessNode) -> bool:
 
 
 def awaits_end(node: ProcessNode) -> bool:
-    """Return whether a step has windows that may fire when time ends."""
+    """Return whether a step has windows that may fire when time ends, or records that wait by the clock."""
+    if isinstance(node.function, JoinStep):
+        return node.function.is_by_clock
     return isinstance(node.function, WindowStep) and node.function.awaits_end
 
 
@@ -170,8 +176,10 @@ class JobPlan:
     def _watermark_rules(self) -> dict[str, list[InputWatermarkRule]]:
         found: dict[str, list[InputWatermarkRule]] = {}
         for node in self.graph.steps():
-            origins = self.graph.origins(node.edges[-1].port)
-            found[node.id] = [rule for origin in origins for rule in self._watermark_rules_of(origin, found)]
+            origins = {o.id: o for edge in node.time_edges for o in self.graph.origins(edge.port)}
+            found[node.id] = [
+                rule for origin in origins.values() for rule in self._watermark_rules_of(origin, found)
+            ]
         return found
 
     def _watermark_rules_of(
@@ -219,6 +227,7 @@ class JobPlan:
             stamped=node.stamped,
             timed=timed,
             caused=caused,
+            only_after=self._only_upserts(Port(node.id)),
             model_folder=self.model_folder,
             watches_models=self.watches_models,
         )
@@ -273,13 +282,18 @@ class JobPlan:
                 return True
         return False
 
+    def _only_upserts(self, port: Port) -> bool:
+        """Return whether all that reads a port are sinks that take upserts, which do not need rows before updates."""
+        nodes = [node for node, _ in self.graph.consumers(port)]
+        return all(isinstance(node, SinkNode) and node.upsert_key is not None for node in nodes)
+
     def wants_times(self, port: Port) -> bool:
         """Return whether a step after the port uses event times that were set before it, next to the records."""
         for node, number in self.graph.consumers(port):
             if isinstance(node, ProcessNode) and node.edges[number].time == EVENT_TIME:
                 return True
             # A transform with a time field sets new event times from it.
-            passes = isinstance(node, UnionNode) or (
+            passes = isinstance(node, UnionNode | ChangelogNode) or (
                 isinstance(node, TransformNode | ExpressionNode) and node.time is None
             )
             if passes and self.wants_times(Port(node.id)):

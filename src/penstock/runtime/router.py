@@ -10,7 +10,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.engine.step import TABLE_WORK
 from penstock.errors import StrictModeError
+from penstock.joins.join_step import JOINS
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.event_times import EVENT_TIME, no_time_reason, times_column
 from penstock.operators.expression_transforms import apply_expression
@@ -30,6 +32,7 @@ from penstock.state.key_groups import key_groups
 from penstock.state.parts import part_keys, part_of
 from penstock.state.timeline import TIMERS
 from penstock.streams.graph import (
+    ChangelogNode,
     EventTimeNode,
     ExpressionNode,
     Port,
@@ -38,12 +41,13 @@ from penstock.streams.graph import (
     TransformNode,
     UnionNode,
 )
+from penstock.tables.upserts import LastChanges
 from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
 
 # Work that no record brings, by the stream that its dead letters name.
-_DUE: Final = {TIMERS: "timer", WINDOWS: "window"}
+_DUE: Final = {TIMERS: "timer", WINDOWS: "window", JOINS: "pair of records", TABLE_WORK: "group"}
 
 
 def dead_letter_rows(letters: list[DeadLetter], plan: JobPlan) -> Iterator[PackedRow]:
@@ -82,7 +86,7 @@ class Router:
                 routes.append(_ToStep(self._plan, node, number, branch))
             elif isinstance(node, SinkNode):
                 routes.append(_ToSink(self._plan, node, branch))
-            elif isinstance(node, TransformNode | ExpressionNode):
+            elif isinstance(node, TransformNode | ExpressionNode | ChangelogNode):
                 routes.append(_Through(self._plan, node, self._follow(Port(node.id), branch)))
             elif isinstance(node, EventTimeNode):
                 routes.append(_Timed(self._plan, node, self._follow(Port(node.id), branch)))
@@ -103,20 +107,22 @@ class _Through:
     def __init__(
         self,
         plan: JobPlan,
-        node: TransformNode | ExpressionNode,
+        node: TransformNode | ExpressionNode | ChangelogNode,
         onwards: list[Callable[[Records], Iterator[PackedRow]]],
     ) -> None:
         self._plan = plan
         self._node = node
         self._onwards = onwards
-        self._begins_times = node.time is not None and plan.wants_times(Port(node.id))
+        self._time = None if isinstance(node, ChangelogNode) else node.time
+        self._begins_times = self._time is not None and plan.wants_times(Port(node.id))
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         node = self._node
         if self._begins_times:
-            assert node.time is not None
-            records = replace(records, times=times_column(records.batch.column(node.time)))
-        if isinstance(node, ExpressionNode):
+            records = replace(records, times=times_column(records.batch.column(self._time)))
+        if isinstance(node, ChangelogNode):
+            result, letters = node.kind.apply(records, node.id)
+        elif isinstance(node, ExpressionNode):
             result, letters = apply_expression(node.expression, records, node.input_type, node.id)
         else:
             result, letters = apply_transform(
@@ -270,8 +276,12 @@ class _ToSink:
         self._node = node
         self._branch = branch
         self._schema = plan.sink_schema(node)
+        key = node.upsert_key
+        self._upserts: Final = None if key is None else LastChanges(node.record_type, key)
 
     def __call__(self, records: Records) -> Iterator[PackedRow]:
+        if self._upserts is not None:
+            records = self._upserts.of(records)
         columns = list(records.batch.select(list(self._node.record_type.field_names)).columns)
         if MESSAGE_KEY in self._schema.names:
             keys = records.message_keys

@@ -108,7 +108,8 @@ def oversized(
     if not headers and total + _MAX_OVERHEAD <= max_bytes:
         # Not even all of them together are too large.
         return {}
-    value_bytes = pc.binary_length(values)
+    # A deletion has no body.
+    value_bytes = pc.fill_null(pc.binary_length(values), 0)
     contents = value_bytes if keys is None else pc.add(value_bytes, pc.fill_null(pc.binary_length(keys), 0))
     if not headers and (pc.max(contents).as_py() or 0) + _MAX_OVERHEAD <= max_bytes:
         return {}

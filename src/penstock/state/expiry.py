@@ -165,6 +165,11 @@ class ExpiringColumn(StateColumn):
         super().put(slots, values)
         self._touched_slots.append((slots, self._expires_now()))
 
+    def replace(self, stored: pa.Array, slots: Times) -> None:
+        """Replace all values by a stored column, in which those of the keys in `slots` have changed."""
+        super().replace(stored, slots)
+        self._touched_slots.append((slots, self._expires_now()))
+
     def snapshot(self) -> Any:
         """Return a copy of the current columns, for `restore`."""
         return super().snapshot(), len(self._touched_slots), self._read

@@ -23,6 +23,7 @@ from penstock.state.values import BoundState, CheckedState, KeyedState
 __all__ = [
     "BoundListState",
     "CheckedListState",
+    "ListForm",
     "ListState",
     "column_of_parts",
     "elements",
@@ -79,7 +80,7 @@ class ListState(KeyedState, Generic[T]):
     def spec(self) -> StateSpec:
         """Return how the state is stored: as an Arrow list of its items."""
         item = value_spec(self._checked_name(), self._item_type)
-        return StateSpec(self.name, _ListForm(item), pa.list_(item.arrow_type), None, self.ttl)
+        return StateSpec(self.name, ListForm(item), pa.list_(item.arrow_type), None, self.ttl)
 
     def value_of(self, data: bytes | msgspec.Raw) -> Any:
         """Decode a list from a JSON array. Raises msgspec.DecodeError when it does not fit."""
@@ -185,18 +186,18 @@ ListState.run_time = (BoundListState, CheckedListState)
 
 
 @dataclass(frozen=True)
-class _ListForm(CustomColumnCodec):
-    """Lists as an Arrow list; an empty list is stored as null."""
+class ListForm(CustomColumnCodec):
+    """The codec of lists as an Arrow list; an empty list is stored as null."""
 
     item: StateSpec
 
-    def parts(self) -> dict[str, StateSpec]:
+    def parts(self) -> dict[str, StateSpec]:  # noqa: D102  # as declared
         return {"item": self.item}
 
-    def to_python(self, column: pa.Array) -> list[Any]:
+    def to_python(self, column: pa.Array) -> list[Any]:  # noqa: D102  # as declared
         return list(split_elements(parts_of_column(self.item, elements(column)), column))
 
-    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+    def to_arrow(self, values: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:  # noqa: D102  # as declared
         items = list(itertools.chain.from_iterable(value for value in values if value))
         return pa.ListArray.from_arrays(offsets_of(values), column_of_parts(self.item, items))
 

@@ -2,5 +2,5 @@
 
 In: the user's job file.
 Out: a graph of sources, steps and sinks.
-Imports: base, control, errors, expressions, models, operators, records, state, windows.
+Imports: base, control, errors, expressions, joins, models, operators, records, state, tables, windows.
 """

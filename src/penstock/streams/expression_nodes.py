@@ -14,8 +14,9 @@ from penstock.operators.keys import KeySelector, key_selector
 from penstock.streams.described_stream import DescribedStream, StepInput
 from penstock.streams.graph import ExpressionNode, Port, ProcessNode
 from penstock.streams.step_nodes import add_process
+from penstock.tables.changes import CHANGE
 
-__all__ = ["add_select", "add_where", "selected_key"]
+__all__ = ["add_expression", "add_select", "add_where", "compiled", "selected_key"]
 
 
 def add_where(
@@ -66,7 +67,7 @@ def _add(
     shown = name or f"{kind}-{number}"
     who = f"The {kind} {shown!r}"
     types = parameter_types(settings or {}, who)
-    expression = _compiled(kind, given, stream, types, who)
+    expression = compiled(kind, given, stream, types, who)
     if settings:
         if not name:
             raise JobDefinitionError(
@@ -74,11 +75,19 @@ def _add(
             )
         output = stream.record_type if isinstance(expression, Condition) else expression.record_type
         return add_process(name, expression_step(expression, settings, types, who), [data], output)
+    return add_expression(stream, expression, shown)
+
+
+def add_expression(stream: DescribedStream, expression: Condition | Selection, shown: str) -> DescribedStream:
+    """Add an expression without settings, under the name `shown`, and return the stream of its results."""
     if isinstance(expression, Condition):
         result, origin = stream.record_type, stream.origin
     else:
         result = expression.record_type
         origin = stream.origin.of(result, None)
+        if origin.changes is not None:
+            origin = replace(origin, changes=origin.changes.renamed(expression.unchanged))
+    kind: Literal["where", "select"] = "where" if isinstance(expression, Condition) else "select"
     time = stream.origin.time if origin.time == EVENT_TIME != stream.origin.time else None
     node = ExpressionNode(
         f"transform/{shown}", shown, kind, expression, stream.port, stream.record_type, result, time
@@ -87,15 +96,26 @@ def _add(
     return DescribedStream(stream.graph, Port(node.id), result, origin)
 
 
-def _compiled(
+def compiled(
     kind: str, given: Sequence[Any], stream: DescribedStream, types: Mapping[str, Any], who: str
 ) -> Condition | Selection:
+    """Return a checked condition or selection; a selection of a changelog keeps the kind of each change.
+
+    Raises ExpressionError, which names `who`.
+    """
     # It imports the parser, which jobs without expressions and workers do without.
     from penstock.expressions.compiler import compile_condition, compile_selection
+    from penstock.expressions.sql_text import SqlPart
 
     try:
         if kind == "where":
             return compile_condition(given[0], stream.record_type, types)
-        return compile_selection(given, stream.record_type, types)
+        found = compile_selection(given, stream.record_type, types)
+        if stream.origin.changes is not None and CHANGE not in found.record_type.field_names:
+            return compile_selection([*given, CHANGE], stream.record_type, types)
+        return found
     except ExpressionError as e:
+        if isinstance(given[0], SqlPart):
+            # The position in its file says more than the names of steps made from it.
+            raise
         raise ExpressionError(f"{who} of the stream {stream.name!r}: {e}") from None

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from penstock.control.commands import COMMANDS
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.expressions.expression import Condition, Selection
+from penstock.joins.join_step import JoinStep
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.keys import KeySelector
 from penstock.records.message_metadata import Metadata, body_type
@@ -17,12 +18,14 @@ from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.schemas import record_type, versioned
 from penstock.records.types import RecordType
 from penstock.streams.watermark_strategies import Watermarks
+from penstock.tables.decoded_changes import KindField
 
 __all__ = [
     "COMMANDS",
     "DEAD_LETTERS",
     "RECEIPTS",
     "STARTS",
+    "ChangelogNode",
     "Edge",
     "EventTimeNode",
     "ExpressionNode",
@@ -171,6 +174,17 @@ class EventTimeNode:
 
 
 @dataclass(frozen=True)
+class ChangelogNode:
+    """The records of an appending stream as changes, of the kind in one of their fields, or as insertions."""
+
+    id: str
+    upstream: Port
+    input_type: RecordType
+    record_type: RecordType
+    kind: KindField
+
+
+@dataclass(frozen=True)
 class UnionNode:
     """The records of several data streams as one stream."""
 
@@ -179,7 +193,7 @@ class UnionNode:
     upstreams: tuple[Port, ...]
 
 
-StatelessNode = TransformNode | ExpressionNode | EventTimeNode | UnionNode
+StatelessNode = TransformNode | ExpressionNode | EventTimeNode | ChangelogNode | UnionNode
 
 
 @dataclass(frozen=True)
@@ -204,7 +218,7 @@ class Edge:
 class ProcessNode:
     """A step with a process function.
 
-    Edges are in order: broadcast control streams, keyed control streams, data.
+    Edges are in order: broadcast control streams, keyed control streams, data; a join has two data streams.
 
     If `stamped`, each record of the main output carries the control version under which it was made.
     """
@@ -224,6 +238,14 @@ class ProcessNode:
         return {**self.emitted, "": versioned(self.emitted[""])}
 
     @property
+    def time_edges(self) -> tuple[Edge, ...]:
+        """The inputs whose watermarks are those of the step: its data, or both sides of a join by event time."""
+        if isinstance(self.function, JoinStep):
+            sides = self.function.side_inputs if self.function.needs_time else self.function.side_inputs[:1]
+            return tuple(self.edges[side] for side in sides)
+        return self.edges[-1:]
+
+    @property
     def key(self) -> KeySelector:
         """The key selector of the step's data; in a step without a key, the one that selects a record's place."""
         key = self.edges[-1].key
@@ -233,13 +255,17 @@ class ProcessNode:
 
 @dataclass(frozen=True)
 class SinkNode:
-    """A named place where records leave the job."""
+    """A named place where records leave the job.
+
+    `upsert_key` are the fields that identify a row if it takes the upserts of a changelog, else None.
+    """
 
     id: str
     name: str
     upstream: Port
     record_type: RecordType
     protobuf: ProtobufSource | None
+    upsert_key: tuple[str, ...] | None = None
 
 
 Node = SourceNode | StatelessNode | ProcessNode | SinkNode
@@ -297,7 +323,7 @@ class Graph:
     def has_watermarks(self, port: Port) -> bool:
         """Return whether the records of a port have watermarks."""
         return all(
-            self.has_watermarks(origin.edges[-1].port)
+            all(self.has_watermarks(edge.port) for edge in origin.time_edges)
             if isinstance(origin, ProcessNode)
             else origin.watermarks is not None
             for origin in self.origins(port)

@@ -15,6 +15,8 @@ from penstock.records.message_metadata import MessagePart, Metadata, checked_met
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.state.key_groups import DEFAULT_KEY_GROUPS, MAX_KEY_GROUPS
+from penstock.streams.changelog_nodes import add_changelog
+from penstock.streams.changelogs import Upserts
 from penstock.streams.described_stream import DescribedStream
 from penstock.streams.function_types import RecordT
 from penstock.streams.graph import (
@@ -30,6 +32,7 @@ from penstock.streams.graph import (
 )
 from penstock.streams.origin import Origin, is_time, protobuf_source
 from penstock.streams.stream import DataStream
+from penstock.streams.table_nodes import add_upserts
 from penstock.streams.watermark_strategies import Watermarks
 
 __all__ = ["JobDescription"]
@@ -126,6 +129,19 @@ def _kind_of(name: str, schema: Any) -> RecordType:
     return described_type(schema, f"Stream {name!r}")
 
 
+def _changelog(stream: DescribedStream, changelog: Any) -> DescribedStream:
+    """Return a data stream as a changelog. Raises JobDefinitionError or SchemaError if it cannot be one."""
+    if isinstance(changelog, Upserts):
+        changes = add_changelog(stream, changelog.kind)
+        return add_upserts(changelog.step or f"{stream.name}-table", changes, changelog.names)
+    if not isinstance(changelog, str):
+        raise JobDefinitionError(
+            f"Stream {stream.name!r} has changelog={changelog!r}; name the field with the kind of a change, or pass "
+            'ps.Upserts("id").'
+        )
+    return add_changelog(stream, changelog)
+
+
 def _check_time(who: str, event_time: Any, watermarks: Any) -> None:
     """Raise JobDefinitionError when the event time or the watermarks have the wrong type."""
     if event_time is not None and not isinstance(event_time, str):
@@ -161,6 +177,8 @@ class JobDescription:
         self.name = name
         self.key_groups = key_groups
         self.graph = Graph()
+        self.bindings: dict[str, str] = {}
+        """Where streams and sinks are bound to if a run does not say otherwise."""
         self._time = DataTime(event_time, watermarks)
 
     def data_stream(
@@ -173,6 +191,7 @@ class JobDescription:
         event_time: str | UnsetType | None = UNSET,
         watermarks: Watermarks | UnsetType | None = UNSET,
         metadata: Mapping[str, MessagePart] | None = None,
+        changelog: str | Upserts | None = None,
     ) -> DataStream[RecordT]:
         """Declare a stream of records to process.
 
@@ -196,13 +215,17 @@ class JobDescription:
                 `{"device": ps.kafka_key(), "sent": ps.kafka_timestamp()}`. A value that does not fit makes the record
                 a dead letter; what a message lacks is null in an optional field. From a folder, or from Python, these
                 fields are part of the record like all others; other sources are refused.
+            changelog: the field with the kind of a change, if the records are changes of a table: `+I`, `-U`, `+U` or
+                `-D`. The changelog has the other fields. A record of another kind goes to the dead letters. With
+                `ps.Upserts("id")`, each record replaces the one before with the same key.
 
         """
         kind = _kind_of(name, schema)
         time, marks = self._time.of(name, kind, event_time, watermarks)
         source = protobuf_source(protobuf, schema, f"Stream {name!r}")
         filled = checked_metadata(name, kind, metadata)
-        return self._stream(name, kind, source, allow_nan, Timing(time), filled, marks)
+        stream = self._stream(name, kind, source, allow_nan, Timing(time), filled, marks)
+        return stream if changelog is None else DataStream(_changelog(stream, changelog))
 
     def control_stream(
         self,
@@ -235,6 +258,22 @@ class JobDescription:
         return self._stream(
             name, kind, source, allow_nan, Timing(effective_at, version, is_control=True), filled
         )
+
+    def bound_by_default(self) -> dict[str, str]:
+        """Return where the streams and sinks that the job has are bound to, if a run does not say otherwise."""
+        names = {source.name for source in self.graph.sources()} | {sink.name for sink in self.graph.sinks()}
+        return {name: uri for name, uri in self.bindings.items() if name in names}
+
+    def declared_stream(self, name: str) -> DataStream[Any]:
+        """Return a stream that was declared before. Raises JobDefinitionError if there is none of that name."""
+        node = self.graph.nodes.get(f"source/{name}")
+        if not isinstance(node, SourceNode):
+            known = ", ".join(source.name for source in self.graph.sources()) or "none"
+            raise JobDefinitionError(
+                f"The job {self.name!r} has no stream {name!r}; its streams are {known}."
+            )
+        origin = Origin(name, node.is_control, node.protobuf, node.time)
+        return DataStream(DescribedStream(self.graph, Port(node.id), node.record_type, origin))
 
     def _stream(
         self,

@@ -12,6 +12,7 @@ from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
+from penstock.streams.changelogs import Changes
 
 __all__ = ["Origin", "is_time", "protobuf_source"]
 
@@ -22,7 +23,8 @@ class Origin:
 
     `time` is the field with the event time of data, or with the time from which a control record is effective. For
     data it can also be `INGESTION_TIME` (data counts when it arrives) or `EVENT_TIME` (the time is in a separate
-    column). `version` is the field with the version of a control record.
+    column). `version` is the field with the version of a control record. `changes` is None unless the records are
+    changes of a table.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Origin:
     protobuf: ProtobufSource | None
     time: str | None = None
     version: str | None = None
+    changes: Changes | None = None
 
     def of(self, kind: RecordType, protobuf: ProtobufSource | None) -> Origin:
         """Return the origin of the records that a function makes: it keeps the time and version fields that they keep.
@@ -40,10 +43,10 @@ class Origin:
         version = self.version if self.version in fields.names else None
         time = self.time
         if time is not None and time in fields.names and is_time(fields.field(time).type):
-            return Origin(self.name, self.is_control, protobuf, time, version)
+            return Origin(self.name, self.is_control, protobuf, time, version, self.changes)
         if time not in (None, INGESTION_TIME):
             time = None if self.is_control else EVENT_TIME
-        return Origin(self.name, self.is_control, protobuf, time, version)
+        return Origin(self.name, self.is_control, protobuf, time, version, self.changes)
 
 
 def is_time(kind: pa.DataType) -> bool:

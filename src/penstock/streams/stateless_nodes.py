@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import annotated_result, result_record_type
+from penstock.streams.changelogs import Changes, refuse_changelog
 from penstock.streams.described_stream import DescribedStream
 from penstock.streams.graph import (
     EventTimeNode,
@@ -24,12 +25,18 @@ from penstock.streams.stream_validation import check_transform, check_union, cou
 
 __all__ = ["add_event_time", "add_transform", "add_union"]
 
+_EXPRESSIONS: Final = (
+    "Use select(...), which passes each change on; or call as_records() to process each change as a record."
+)
+
 
 def add_transform(
     stream: DescribedStream, kind: TransformKind, function: Callable[[Any], Any], output: Any, name: str
 ) -> DescribedStream:
     """Add a transform and return the stream of its results. Raises JobDefinitionError or SchemaError."""
     stream.check_port()
+    if kind != "filter":
+        refuse_changelog(stream.origin.changes, stream.name, kind, _EXPRESSIONS)
     check_transform(kind, function)
     name = name or f"{kind}-{_next_number(stream, TransformNode)}"
     who = f"The {kind} {name!r}"
@@ -94,6 +101,8 @@ def add_union(streams: Sequence[DescribedStream], name: str) -> DescribedStream:
         protobuf=first.origin.protobuf if same else None,
         time=counting_time(first),
         version=first.origin.version,
+        # Rows of two tables may have the same key.
+        changes=None if first.origin.changes is None else Changes(),
     )
     return DescribedStream(first.graph, Port(node.id), first.record_type, origin)
 

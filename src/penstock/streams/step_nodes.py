@@ -33,6 +33,7 @@ from penstock.streams.step_validation import (
     check_states,
     check_step,
 )
+from penstock.tables.table_step import TableStep
 from penstock.windows.distinct_counts import DistinctCount
 from penstock.windows.field_aggregates import FieldAggregate
 from penstock.windows.operator import WindowSpec
@@ -46,6 +47,7 @@ __all__ = [
     "add_rolling_count",
     "add_rolling_field",
     "add_rolling_reduce",
+    "add_table_step",
     "add_windows",
     "distinct_count",
 ]
@@ -64,6 +66,10 @@ class DescribedStep(DescribedStream):
         Raises JobDefinitionError when the stream is already in use.
         """
         self.check_port()
+        if isinstance(self._node.function, TableStep):
+            raise JobDefinitionError(
+                f"The stream {self.name!r} is a table, whose rows come from many records; they have no control version."
+            )
         if any(True for _ in self.graph.consumers(self.port)):
             raise JobDefinitionError(
                 f"The stream {self.name!r} is stamped after it was used; call stamp_control_version() before using it."
@@ -155,6 +161,13 @@ def add_windows(
         check_event_time(step, stream)
     protobuf = protobuf_source(None, output, f"Step {step!r}")
     return _add_step(step, function, [keyed], made.record_type, protobuf)
+
+
+def add_table_step(step: str, function: TableStep, data: KeyedInput) -> DescribedStep:
+    """Add a step that computes a table."""
+    check_states(function, step)
+    check_clock(function, step, data.stream)
+    return _add_step(step, function, [data], function.output, None)
 
 
 def distinct_count(step: str, stream: DescribedStream, field: str, accuracy: float) -> DistinctCount:

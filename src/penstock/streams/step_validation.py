@@ -16,13 +16,14 @@ from penstock.records.types import RecordType
 from penstock.state.shared import BroadcastState, Setting, declared_shared
 from penstock.state.transient import TransientField
 from penstock.state.values import KeyedState
+from penstock.streams.changelogs import refuse_changelog
 from penstock.streams.described_stream import DescribedStream
 
 __all__ = ["check_clock", "check_event_time", "check_number", "check_owners", "check_states", "check_step"]
 
 
-def check_step(step: str, data: DescribedStream) -> None:
-    """Raise JobDefinitionError for an invalid step name, and for a step without a data stream."""
+def check_step(step: str, data: DescribedStream, *, takes_changes: bool = False) -> None:
+    """Raise JobDefinitionError for an invalid step name, and for a step without a data stream that it takes."""
     if not isinstance(step, str) or not step or "/" in step:
         raise JobDefinitionError(f"{step!r} is not a step name: it must not be empty or contain a slash.")
     if data.is_control:
@@ -30,6 +31,8 @@ def check_step(step: str, data: DescribedStream) -> None:
             f"Step {step!r} has no data stream: {data.name!r} is a control stream. Connect it to a data stream, or "
             "declare it with job.data_stream(...)."
         )
+    if not takes_changes:
+        refuse_changelog(data.origin.changes, data.name, f"Step {step!r}")
 
 
 def check_number(step: str, aggregate: str, kind: RecordType, field: str) -> None:
@@ -42,19 +45,17 @@ def check_number(step: str, aggregate: str, kind: RecordType, field: str) -> Non
         )
 
 
-def check_event_time(step: str, stream: DescribedStream) -> None:
-    """Raise JobDefinitionError when a stream has no event time or watermarks for event-time windows."""
-    remedy = (
-        'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s")); or use '
-        'processing-time windows (time="processing").'
-    )
+def check_event_time(step: str, stream: DescribedStream, does: str = "has event-time windows") -> None:
+    """Raise JobDefinitionError when a stream has no event time or watermarks for a step that needs them."""
+    remedy = 'Declare it: job.data_stream(..., event_time="at", watermarks=ps.Watermarks.bounded("5s"))'
+    remedy += '; or use processing-time windows (time="processing").' if "windows" in does else "."
     if stream.origin.time is None:
         raise JobDefinitionError(
-            f"Step {step!r} has event-time windows, but the records of {stream.name!r} have no event time. {remedy}"
+            f"Step {step!r} {does}, but the records of {stream.name!r} have no event time. {remedy}"
         )
     if not stream.has_watermarks:
         raise JobDefinitionError(
-            f"Step {step!r} has event-time windows, but the stream {stream.name!r} has no watermarks. {remedy}"
+            f"Step {step!r} {does}, but the stream {stream.name!r} has no watermarks. {remedy}"
         )
 
 

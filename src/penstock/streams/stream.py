@@ -10,6 +10,7 @@ from penstock.operators.functions import check_function
 from penstock.operators.keys import KeySelector, key_selector, place_selector
 from penstock.state.folded_states import AggregateFunction
 from penstock.streams import step_nodes
+from penstock.streams.changelog_methods import ChangelogMethods
 from penstock.streams.described_stream import DescribedStream, KeyedInput, StepInput
 from penstock.streams.expression_methods import ExpressionMethods
 from penstock.streams.expression_nodes import selected_key
@@ -22,8 +23,9 @@ from penstock.streams.function_types import (
     ResultT,
     WindowRecordFunction,
 )
-from penstock.streams.graph import SinkNode, check_name
-from penstock.streams.origin import protobuf_source
+from penstock.streams.join_methods import JoinMethods
+from penstock.streams.lookup_methods import LookupMethods
+from penstock.streams.sink_nodes import SinkChanges, add_sink
 from penstock.streams.stateless_nodes import add_event_time, add_transform, add_union
 from penstock.streams.stream_validation import check_connections
 from penstock.streams.window_aggregates import WindowAggregates
@@ -41,7 +43,11 @@ __all__ = [
 
 
 class DataStream(
-    DescribedStream, ExpressionMethods["DataStream[RecordT]", "DataStream[Any]"], Generic[RecordT]
+    DescribedStream,
+    ExpressionMethods["DataStream[RecordT]", "DataStream[Any]"],
+    ChangelogMethods["DataStream[Any]", "ProcessedStream[Any]"],
+    LookupMethods["DataStream[Any]"],
+    Generic[RecordT],
 ):
     """A stream of records of one type, `DataStream[Reading]`.
 
@@ -163,7 +169,13 @@ class DataStream(
     def _unchanged(self, described: DescribedStream) -> DataStream[RecordT]:
         return DataStream(described)
 
-    _selected = _unchanged
+    _selected = _stream_of = _looked_up = _unchanged
+
+    def _stream(self) -> DescribedStream:
+        return self
+
+    def _over_of(self, step: step_nodes.DescribedStep) -> ProcessedStream[Any]:
+        return ProcessedStream(step)
 
     def _keyed_by_place(self) -> KeyedStream[None, RecordT]:
         self.check_port()
@@ -179,16 +191,22 @@ class DataStream(
             )
         return BroadcastStream(self)
 
-    def sink_to(self, name: str, *, protobuf: Any = None) -> None:
+    def sink_to(
+        self,
+        name: str,
+        *,
+        protobuf: Any = None,
+        changes: SinkChanges | None = None,
+        key: Sequence[str] | None = None,
+    ) -> None:
         """Write the records to the sink of that name; a binding connects it to its destination (`-D name=URI`).
 
         `protobuf` is the generated message class for bindings with `format=protobuf`, if the stream's schema is not
-        a protobuf message itself.
+        a protobuf message itself. A sink takes a changelog if `changes` says how: as "records", with the kind of each
+        change in the field `_change`, or as "upserts", the last change of each `key`, which defaults to that of the
+        changelog. A deletion is then a message without a body in Kafka, and elsewhere a record with the kind `-D`.
         """
-        check_name("sink", name)
-        self.check_port()
-        source = protobuf_source(protobuf, None, f"Sink {name!r}") or self.origin.protobuf
-        self.graph.add(SinkNode(f"sink/{name}", name, self.port, self.record_type, source))
+        add_sink(self, name, protobuf, changes, key)
 
 
 class ProcessedStream(DataStream[RecordT]):
@@ -221,6 +239,8 @@ class BroadcastStream(StepInput, Generic[RecordT]):
 class KeyedStream(
     KeyedInput,
     ExpressionMethods["KeyedStream[KeyT, RecordT]", "KeyedStream[KeyT, Any]"],
+    JoinMethods["ProcessedStream[Any]"],
+    LookupMethods["DataStream[Any]"],
     Generic[KeyT, RecordT],
 ):
     """A stream partitioned by key, `KeyedStream[int, Reading]`. For type checkers, a key taken from fields is `Any`."""
@@ -236,6 +256,15 @@ class KeyedStream(
 
     def _selected(self, described: DescribedStream) -> KeyedStream[KeyT, Any]:
         return KeyedStream(DataStream(described), selected_key(self.key, described))
+
+    def _left(self) -> KeyedInput:
+        return self
+
+    def _looked_up(self, described: DescribedStream) -> DataStream[Any]:
+        return DataStream(described)
+
+    def _joined(self, described: step_nodes.DescribedStep) -> ProcessedStream[Any]:
+        return ProcessedStream(described)
 
     def connect(
         self, *controls: KeyedStream[KeyT, Any] | BroadcastStream[Any]

@@ -132,6 +132,12 @@ def check_union(streams: Sequence[DescribedStream]) -> None:
 def _check_alike(one: DescribedStream, other: DescribedStream) -> None:
     """Raise JobDefinitionError when two streams of a union differ in type or time."""
     names = f"{one.name!r} and {other.name!r}"
+    if (one.origin.changes is None) != (other.origin.changes is None):
+        plain = one if one.origin.changes is None else other
+        raise JobDefinitionError(
+            f"Of the streams {names} of a union, only one is a changelog. Make the other one a changelog too: "
+            f"{plain.name}.as_changelog()."
+        )
     difference = one.record_type.difference(other.record_type)
     if difference:
         raise JobDefinitionError(

@@ -178,7 +178,8 @@ class BatchRunner:
         order = random.Random(seed)  # noqa: S311  # a repeatable order
         tasks = self._read(inputs)
         tasks += [list(watermark_rows(update, self.plan.first_key_groups)) for update in updates]
-        if ends:
+        if ends and self.plan.levels():
+            # Without steps nothing waits for the end.
             chunk = SourceChunk("", pa.array([], pa.int64()))
             tasks.append(_rows(StartReader(self.plan).batches([chunk])))
         if self.has_seed:

@@ -329,6 +329,11 @@ class SessionWindows(WindowAssigner):
         else:
             self._gap = Parameter.duration(gap, "the gap of SessionWindows")
 
+    @property
+    def gap_ms(self) -> int | None:
+        """The gap, in milliseconds; None if it depends on the record."""
+        return self._gap.value if self._gap_of is None else None
+
     def assign(self, record: Any, time_ms: int) -> Sequence[Window]:
         if self._gap_of is None:
             return (Window(time_ms, time_ms + self._gap.value),)

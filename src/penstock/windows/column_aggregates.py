@@ -54,7 +54,10 @@ class ColumnAggregate(AggregateFunction[Any, A, R]):
         raise NotImplementedError
 
     def add_all(self, held: Any, places: Ints, values: npt.NDArray[Any]) -> Any:
-        """Return the accumulators with more values, each for the row in `places`; may change and return `held`."""
+        """Return the accumulators with more values, each for the row in `places`; may change and return `held`.
+
+        None if columns cannot hold the result.
+        """
         raise NotImplementedError
 
     def results(self, held: Any) -> list[pa.Array]:

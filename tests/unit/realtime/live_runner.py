@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
 import json
 import threading
@@ -33,7 +35,7 @@ from penstock.sinks.base import TaskContext
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.starts import StartLog
 from penstock.state.kept_slots import SlotCache
-from penstock.streams.graph import COMMANDS
+from penstock.streams.graph import COMMANDS, Graph, ProcessNode
 from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.memory_entries import MemoryStates, Stored
@@ -55,6 +57,17 @@ class _Sink(MemorySink):
     def written(self, record_type: RecordType, number: int) -> Written:
         begun = [one for one in self.begun if one.context.batch_id == number]
         return Written(record_type, [pair for one in begun for pair in list(one.batches)])
+
+
+def with_own_functions(plan: JobPlan) -> JobPlan:
+    """A plan with copies of the functions of its steps."""
+    nodes = {
+        name: dataclasses.replace(node, function=copy.deepcopy(node.function))
+        if isinstance(node, ProcessNode)
+        else node
+        for name, node in plan.graph.nodes.items()
+    }
+    return dataclasses.replace(plan, graph=Graph(nodes))
 
 
 class LiveRunner:
@@ -88,6 +101,8 @@ class LiveRunner:
             in_real_time=True,
             waiting_bytes=waiting_bytes,
         )
+        # Each task has functions of its own, as in Spark's workers; these are threads of one process.
+        self.plans: list[JobPlan] = [with_own_functions(self.plan) for _ in range(parallelism)]
         nodes = job.graph.sources()
         self.logs = {node.name: MemoryLog() for node in nodes}
         self.logs[COMMANDS] = MemoryLog()
@@ -149,13 +164,11 @@ class LiveRunner:
         """Run one interval, and call a function while it runs. Without `commits` Spark loses what the tasks did."""
         assert self.coordinator is not None
         self.coordinator.begin(self.number)
-        job = JobInRealTime(
-            self.plan,
-            tuple(self._sources),
-            Writer(self.plan, self.sinks, "lineage"),
-            self.coordinator.address,
-            0,
-        )
+        address = self.coordinator.address
+        jobs = [
+            JobInRealTime(plan, tuple(self._sources), Writer(self.plan, self.sinks, "lineage"), address, 0)
+            for plan in self.plans
+        ]
         attempt = next(self._attempts)
         states = {name: dict(stored) for name, stored in self.states.items()}
         reports: list[tuple[str, str, int, int, bytes]] = []
@@ -165,7 +178,7 @@ class LiveRunner:
             try:
                 slot = slot_keys(self.plan.parallelism)[number]
                 made = run_interval(
-                    job,
+                    jobs[number],
                     self.number,
                     number,
                     attempt,

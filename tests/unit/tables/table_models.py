@@ -1,0 +1,76 @@
+"""Tables in plain Python: what the operators of tables are compared with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import penstock as ps
+from penstock.testing import JobHarness
+
+Row = tuple[Any, ...]
+
+
+def row_of(record: Any) -> tuple[Row, str]:
+    """Return the row of a change, and its kind."""
+    *row, kind = (getattr(record, name) for name in record.__struct_fields__)
+    return tuple(row), kind.value
+
+
+def folded(records: Iterable[Any]) -> Counter[Row]:
+    """Return the table that changes make. Fails when one takes a row away that is not there."""
+    table: Counter[Row] = Counter()
+    for row, kind in map(row_of, records):
+        if kind in ("+I", "+U"):
+            table[row] += 1
+        else:
+            assert table[row] > 0, f"{kind} of {row}, which is not in the table"
+            table[row] -= 1
+    return +table
+
+
+def by_key(records: Iterable[Any], key: Callable[[Row], Hashable]) -> dict[Hashable, Row]:
+    """Return the table that changes make, by key. Fails when a row replaces another one that has not gone."""
+    table: dict[Hashable, Row] = {}
+    for row, kind in map(row_of, records):
+        if kind == "+I":
+            assert key(row) not in table, row
+        if kind in ("-U", "-D"):
+            assert table.pop(key(row)) == row
+        else:
+            table[key(row)] = row
+    return table
+
+
+def run_through(
+    job: ps.Job, stream: str, batches: Sequence[Sequence[Any]], disturbances: Sequence[str], sink: str
+) -> list[list[Any]]:
+    """Run a job on batches, each followed by a disturbance, and return all records of a sink after each batch."""
+    run = JobHarness(job, parallelism=2, strict=True, partitions={stream: 2})
+    found = []
+    for number, batch in enumerate(batches):
+        for place, record in enumerate(batch):
+            run.send(stream, record, partition=(place + number) % 2 if is_partitioned(batch) else 0)
+        run.run_batch()
+        disturb(run, disturbances[number % len(disturbances)])
+        found.append(run.output(sink))
+    return found
+
+
+def is_partitioned(batch: Sequence[Any]) -> bool:
+    """Return whether records may be sent to any partition: those that only insert."""
+    return not any("op" in record for record in batch)
+
+
+def disturb(run: JobHarness, kind: str) -> None:
+    """Crash, restart or rescale a job, or do nothing."""
+    if kind == "crash":
+        run.crash()
+    elif kind == "restart":
+        run.restart()
+    elif kind == "rescale":
+        run.rescale(3 if run.runner.plan.parallelism != 3 else 1)
+
+
+DISTURBANCES = ("none", "crash", "restart", "rescale")
