@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.bindings.types import Binding, ConsoleBinding, DiscardBinding, FilesBinding, KafkaBinding
 from penstock.errors import BindingError
+from penstock.joins.join_step import JoinStep
 from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
@@ -82,6 +83,8 @@ def _why_unknown(job: JobDescription, node: ProcessNode) -> str | None:
         return f"the windows of step {node.step!r} emit what many records have caused"
     if isinstance(node.function, TableStep):
         return f"a row of the table of step {node.step!r} is what many records have caused"
+    if isinstance(node.function, JoinStep):
+        return f"the join {node.step!r} emits what records of two streams have caused"
     if has_timers(node):
         return f"step {node.step!r} has timers, which emit when their time has come"
     before = [one for edge in node.edges for one in job.graph.origins(edge.port)]

@@ -27,6 +27,7 @@ __all__ = [
     "JOINS",
     "LATE_LEFT",
     "LATE_RIGHT",
+    "NEVER",
     "SIDES",
     "JoinStep",
     "JoinTimes",
@@ -36,7 +37,6 @@ __all__ = [
     "earliest_by_clock",
     "earliest_by_event",
     "join_step",
-    "never",
     "stored_due",
     "unmatched",
 ]
@@ -57,7 +57,7 @@ _TIME: Final = pa.timestamp("us", "UTC")
 END_OF_ROWS: Final = 2**62
 """Later than all times of records, also with the bounds of an interval."""
 
-never: Final = 2**63 - 1
+NEVER: Final = 2**63 - 1
 """A row that falls due at this time does so when time ends."""
 
 
@@ -212,8 +212,8 @@ class JoinStep(ProcessFunction):
 
 
 def due_times(keys: int, *found: tuple[Ints, Ints]) -> Ints:
-    """Return for each slot the earliest of some times, given as slots and times; `never` for none."""
-    due = np.full(keys, never, np.int64)
+    """Return for each slot the earliest of some times, given as slots and times; `NEVER` for none."""
+    due = np.full(keys, NEVER, np.int64)
     for slots, times in found:
         np.minimum.at(due, slots, times)
     return due
@@ -222,7 +222,7 @@ def due_times(keys: int, *found: tuple[Ints, Ints]) -> Ints:
 def stored_due(due: Ints) -> pa.Array:
     """Return the stored column of due times; null for a key that has nothing to wait for."""
     at_us = np.clip(due, FIRST_MS, LAST_MS) * 1000
-    return pa.array(at_us, pa.int64(), mask=due == never).cast(_TIME)
+    return pa.array(at_us, pa.int64(), mask=due == NEVER).cast(_TIME)
 
 
 def _no_due(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:

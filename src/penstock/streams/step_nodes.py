@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.joins.join_step import JoinStep
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction, annotated_result, output_type
 from penstock.operators.rolling_aggregates import (
@@ -63,12 +64,17 @@ class DescribedStep(DescribedStream):
     def stamped(self) -> DescribedStep:
         """Return the step with the control version on each record that it emits.
 
-        Raises JobDefinitionError when the stream is already in use.
+        Raises JobDefinitionError when the stream is already in use, and for a join.
         """
         self.check_port()
         if isinstance(self._node.function, TableStep):
             raise JobDefinitionError(
                 f"The stream {self.name!r} is a table, whose rows come from many records; they have no control version."
+            )
+        if isinstance(self._node.function, JoinStep):
+            raise JobDefinitionError(
+                f"Step {self._node.step!r} is a join, whose records have no control version. Stamp those of a step "
+                "after it."
             )
         if any(True for _ in self.graph.consumers(self.port)):
             raise JobDefinitionError(

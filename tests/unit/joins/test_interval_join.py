@@ -200,6 +200,15 @@ def test_sides_that_do_not_fit_are_refused() -> None:
         left.interval_join("c", keyed(job, "right", "k BIGINT, v BIGINT, at BIGINT"), **bounds)
 
 
+def test_records_of_a_join_have_no_control_version() -> None:
+    """Neither side's would be that of the pair."""
+    job = ps.Job("joined")
+    bounds: dict[str, Any] = {"lower": "0s", "upper": "1s", "fields": ["left.v"]}
+    pairs = keyed(job, "left").interval_join("join", keyed(job, "right"), **bounds)
+    with pytest.raises(JobDefinitionError, match="is a join, whose records have no control version"):
+        pairs.stamp_control_version()
+
+
 def test_all_fields_of_both_sides_are_the_default() -> None:
     """And `*` or `right.*` are those of both or of one."""
     job = ps.Job("joined")
