@@ -63,7 +63,7 @@ def _cases(chance: random.Random) -> list[Case]:
         {"kind": "deduplicate", "changes": False, "keep": ("first", "last")[number % 2]}
         for number in range(6)
     ]
-    frames = ({"rows": 2}, {"range": 20}, {}, {"rows": 0}, {"range": 7}, {"rows": 5})
+    frames: tuple[Case, ...] = ({"rows": 2}, {"range": 20}, {}, {"rows": 0}, {"range": 7}, {"rows": 5})
     found += [{"kind": "over", "changes": False, **frame} for frame in frames * 2]
     for case in found:
         case["given"] = _changes(chance, only_inserts=not case["changes"])
