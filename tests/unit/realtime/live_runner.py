@@ -101,8 +101,8 @@ class LiveRunner:
             in_real_time=True,
             waiting_bytes=waiting_bytes,
         )
-        # Each task has functions of its own, as in Spark's workers; these are threads of one process.
-        self.plans: list[JobPlan] = [with_own_functions(self.plan) for _ in range(parallelism)]
+        self.plans: list[JobPlan] = []
+        self.change_plan()
         nodes = job.graph.sources()
         self.logs = {node.name: MemoryLog() for node in nodes}
         self.logs[COMMANDS] = MemoryLog()
@@ -159,6 +159,14 @@ class LiveRunner:
     def __exit__(self, *error: object) -> None:
         assert self.coordinator is not None
         self.coordinator.__exit__(*error)
+
+    def change_plan(self, **changes: Any) -> None:
+        """Change fields of the plan, before the first interval.
+
+        Each task has functions of its own, as in Spark's workers; here they are threads of one process.
+        """
+        self.plan = dataclasses.replace(self.plan, **changes)
+        self.plans = [with_own_functions(self.plan) for _ in range(self.plan.parallelism)]
 
     def run(self, during: Callable[[], None] = lambda: None, *, commits: bool = True) -> BatchOutcome:
         """Run one interval, and call a function while it runs. Without `commits` Spark loses what the tasks did."""

@@ -156,7 +156,7 @@ def runner(job: ps.Job, folder: Path, parallelism: int) -> LiveRunner:
     """A runner whose sinks are topics."""
     live = LiveRunner(job, folder, parallelism)
     names = frozenset(node.name for node in job.graph.sinks())
-    live.plan = replace(live.plan, keyed_sinks=names, origin_sinks=names)
+    live.change_plan(keyed_sinks=names, origin_sinks=names)
     for node in job.graph.sinks():
         live.sinks[node.name] = (Topic(), node.record_type, live.plan.sink_schema(node))
     return live
