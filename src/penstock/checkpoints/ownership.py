@@ -50,12 +50,20 @@ class Ownership:
         return self._mine.epoch
 
     @classmethod
-    def begin(cls, folder: Path) -> Ownership:
-        """Take over a checkpoint, durably. Raises CheckpointError when its newest epoch cannot be read."""
-        newest = newest_epoch(folder)
-        run = uuid.uuid4().hex
-        write_atomically(folder / _EPOCH_FILE, msgspec.json.encode(_Epoch(newest + 1, run)))
-        return cls(folder, newest + 1, run)
+    def of_next_run(cls, folder: Path) -> Ownership:
+        """Return what a run will hold when it begins. Raises CheckpointError when the newest epoch cannot be read."""
+        return cls(folder, newest_epoch(folder) + 1, uuid.uuid4().hex)
+
+    @classmethod
+    def take(cls, folder: Path) -> Ownership:
+        """Take over a checkpoint at once. Raises what `of_next_run` raises."""
+        ownership = cls.of_next_run(folder)
+        ownership.begin()
+        return ownership
+
+    def begin(self) -> None:
+        """Take over the checkpoint, durably."""
+        write_atomically(self._path, msgspec.json.encode(self._mine))
 
     def check(self) -> None:
         """Raise FencedError when another run has taken over the checkpoint since."""

@@ -273,7 +273,7 @@ class CheckpointJob:
             finish_rescaling(self._checkpoint)
             before = self._checkpoint.stored_lineage()
             # Where locks do not reach, a run on another machine must learn that the checkpoint is not its own any more.
-            Ownership.begin(self._folder)
+            Ownership.take(self._folder)
             with reading_session(gives_way=False) as session:
                 begun_s = time.monotonic()
                 after = rescale_checkpoint(session, self._checkpoint, parallelism)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +57,7 @@ from penstock.sources import kafka_source
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
+from penstock.sources.found_files import no_fence
 from penstock.sources.gathered_messages import WantedParts
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.kafka_log import KafkaLog
@@ -110,11 +111,16 @@ class CompiledJob:
 
 
 def compile_job(
-    job: JobDescription, settings: RunSettings, checkpoint: Checkpoint, *, gets_seed: bool = False
+    job: JobDescription,
+    settings: RunSettings,
+    checkpoint: Checkpoint,
+    *,
+    fence: Callable[[], None] = no_fence,
+    gets_seed: bool = False,
 ) -> CompiledJob:
     """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
 
-    Raises BindingError for the first one that cannot be bound.
+    `fence` raises an error when a later run owns the checkpoint; what sources write there asks it. Raises BindingError for the first one that cannot be bound.
     """
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)
@@ -134,7 +140,7 @@ def compile_job(
     }
     plan = _plan(job, settings, checkpoint, bindings, partitions, gets_seed=gets_seed)
     sinks = open_sinks(job, plan, bindings, in_real_time=bool(settings.checkpoint_interval_ms))
-    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics))
+    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics, fence))
     for name in (RECEIPTS, DEAD_LETTERS):
         if name in bindings:
             refuse_origin(bindings[name])
@@ -327,12 +333,13 @@ def _has_raw(binding: Binding) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """What the sources of a job share: its plan, its checkpoint, its settings, and the topics that it reads."""
+    """What the sources of a job share: its plan, its checkpoint, its settings, its topics, and its fence."""
 
     plan: JobPlan
     checkpoint: Checkpoint
     settings: RunSettings
     topics: TopicIdentity
+    fence: Callable[[], None]
 
     def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
         """Return what a file stream keeps of the files that it has read."""
@@ -368,7 +375,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         name = binding.format
     elif isinstance(binding, FilesBinding):
         keeping = place.keeping(node.name, binding)
-        files = FileLog(binding, where / f"{node.name}.files", keeping)
+        files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)
     elif isinstance(binding, RateBinding):

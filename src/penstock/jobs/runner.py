@@ -167,10 +167,11 @@ class JobRunner:
         reasons = [_NEW_STATES] if must_evolve(declared, checkpoint) else []
         reasons += [_NEW_MODE] if changes_mode(checkpoint, settings) else []
         evolves = bool(reasons)
-        bound = compile_job(self._job, settings, checkpoint, gets_seed=evolves)
+        ownership = Ownership.of_next_run(checkpoint.folder)
+        bound = compile_job(self._job, settings, checkpoint, fence=ownership.check, gets_seed=evolves)
         new_outputs = check_outputs(bound, checkpoint, settings.bindings, settings.new_outputs_from)
         # Another run that the locks have not kept out has time to notice this while Spark starts.
-        ownership = Ownership.begin(checkpoint.folder)
+        ownership.begin()
         by = user_name() if settings.started_by is None else settings.started_by
         events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
         stack.enter_context(events.record_failure())
@@ -357,9 +358,9 @@ class JobRunner:
             run.requests.answer(request, Answer(refusal))
             run.hooks.on_note(refusal)
             events.add("rescale-failed", {"before": before, "reason": outcome.why}, by=request.by)
-            return compile_job(self._job, self._settings, run.checkpoint), do_nothing
+            return self._recompile(run), do_nothing
         run.session.conf.set("spark.sql.shuffle.partitions", str(lineage.parallelism))
-        bound = compile_job(self._job, self._settings, run.checkpoint)
+        bound = self._recompile(run)
         seconds = time.monotonic() - begun_s
         run.hooks.on_note(
             f"The parallelism is {lineage.parallelism} instead of {before}, after {seconds:.1f} s."
@@ -377,6 +378,9 @@ class JobRunner:
             run.requests.answer(request, Answer(details={**details, "downtime_s": downtime_s}))
 
         return bound, answer
+
+    def _recompile(self, run: QueryRun) -> CompiledJob:
+        return compile_job(self._job, self._settings, run.checkpoint, fence=run.committer.ownership.check)
 
     def _checkpoint(self, stack: contextlib.ExitStack, on_note: Callable[[str], None]) -> Checkpoint:
         if self._settings.checkpoint is None:

@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.types import RecordType, empty_like
 from penstock.sources.base import MISSING, CountedLog, SourceChunk, Split
 from penstock.sources.file_tables import UnreadableFileError, parquet_rows, read_csv, read_parquet
-from penstock.sources.found_files import FoundFiles, Listing, LoggedFile
+from penstock.sources.found_files import FoundFiles, Listing, LoggedFile, no_fence
 from penstock.sources.lines import bad_chunk, read_lines
 
 __all__ = ["FileLog", "Keeping", "LoggedFile", "share"]
@@ -64,15 +64,22 @@ class FileLog(CountedLog):
     Content that cannot be parsed becomes a bad record. A file that the system cannot read (it is gone, its disk or
     share fails, memory is out) raises ExternalSystemError, so that its micro-batch is run again.
 
-    The order is kept in its own file at `log_path`, which belongs in the checkpoint; `keeping` bounds it. Only
-    one copy of the log may find files (`latest`, `freeze`); others, in other processes, may ask for splits
-    and for the lag, and read.
+    The order is kept in its own file at `log_path`, which belongs in the checkpoint; `keeping` bounds it, and `fence`
+    raises an error when a later run owns the checkpoint. Only one copy of the log may find files (`latest`, `freeze`);
+    others, in other processes, may ask for splits and for the lag, and read.
     """
 
-    def __init__(self, binding: FilesBinding, log_path: str | Path, keeping: Keeping | None = None) -> None:
+    def __init__(
+        self,
+        binding: FilesBinding,
+        log_path: str | Path,
+        keeping: Keeping | None = None,
+        fence: Callable[[], None] = no_fence,
+    ) -> None:
         self._binding = binding
         self._log_path = str(log_path)
         self._keeping = keeping or Keeping()
+        self._fence = fence
         self._open()
 
     def _open(self) -> None:
@@ -83,11 +90,11 @@ class FileLog(CountedLog):
         self._directory = _Directory(self._binding.directory)
         self._end: int | None = None
 
-    def __getstate__(self) -> tuple[FilesBinding, str, Keeping]:
-        return self._binding, self._log_path, self._keeping
+    def __getstate__(self) -> tuple[FilesBinding, str, Keeping, Callable[[], None]]:
+        return self._binding, self._log_path, self._keeping, self._fence
 
-    def __setstate__(self, state: tuple[FilesBinding, str, Keeping]) -> None:
-        self._binding, self._log_path, self._keeping = state
+    def __setstate__(self, state: tuple[FilesBinding, str, Keeping, Callable[[], None]]) -> None:
+        self._binding, self._log_path, self._keeping, self._fence = state
         self._open()
 
     def check(self) -> None:
@@ -316,10 +323,11 @@ class FileLog(CountedLog):
 
     def _files(self) -> FoundFiles:
         if self._found is None:
-            self._found = FoundFiles(self._log_path)
+            self._found = FoundFiles(self._log_path, self._fence)
         return self._found
 
     def _discover(self, found: FoundFiles, *, force: bool) -> None:
+        found.take_over()
         try:
             new = self._directory.new_files(found, force=force)
         except OSError as e:

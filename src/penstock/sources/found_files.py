@@ -10,19 +10,19 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 import numpy as np
 import xxhash
 
-from penstock.base.durable import make_folder, sync_folder, write_atomically
+from penstock.base.durable import write_atomically
 from penstock.errors import CheckpointError
 
-__all__ = ["FoundFiles", "Listing", "LoggedFile", "files_found"]
+__all__ = ["FoundFiles", "Listing", "LoggedFile", "files_found", "no_fence"]
 
 _FORMAT: Final = 1
 _BEGINNING: Final = b'{"before":'
@@ -82,11 +82,23 @@ class _Before(msgspec.Struct):
     names: dict[str, _Names]
 
 
-class FoundFiles:
-    """The durable list of the files that were found. One process appends; others may read it at the same time."""
+def no_fence() -> None:
+    """Raise nothing: no later run can begin."""
 
-    def __init__(self, path: str) -> None:
+
+class FoundFiles:
+    """The durable list of the files that were found. One process appends; others may read it at the same time.
+
+    A process that appends replaces the file by a copy first, and adds to that: what an earlier run that was not kept
+    out still adds goes into the file that was replaced. `fence` raises an error when a later run has begun. It is asked
+    after each addition, so no position covers a file that the copy of a later run may not have.
+    """
+
+    def __init__(self, path: str, fence: Callable[[], None] = no_fence) -> None:
         self._path = Path(path)
+        self._fence = fence
+        self._list: BinaryIO | None = None
+        self._inode = 0
         self._forget_all()
         self.refresh()
 
@@ -125,23 +137,46 @@ class FoundFiles:
     def append(self, files: Sequence[LoggedFile]) -> None:
         """Add files; they are on disk when this returns."""
         lines = b"".join(_log_line(file) for file in files)
+        log = self.take_over()
         try:
-            if not self._path.exists():
-                make_folder(self._path.parent)
-                self._path.touch()
-                sync_folder(self._path.parent)
-            with self._path.open("r+b") as log:
-                # What follows the whole lines is from a crash, and no position covers it.
-                log.truncate(self._read_bytes)
-                log.seek(self._read_bytes)
-                log.write(lines)
-                log.flush()
-                os.fsync(log.fileno())
+            # What follows the whole lines is from a crash, and no position covers it.
+            log.truncate(self._read_bytes)
+            log.seek(self._read_bytes)
+            log.write(lines)
+            log.flush()
+            os.fsync(log.fileno())
         except OSError as e:
             raise self._error(e) from e
+        self._fence()
         if self._read_bytes == 0:
             self._beginning = lines[:_TELLING_BYTES]
         self._remember(files, len(lines))
+
+    def take_over(self) -> BinaryIO:
+        """Replace the list by a copy that only this process adds to, unless it has done so before; return the copy.
+
+        This comes before files are compared with the list, since an earlier run may have added some.
+        """
+        if self._list is not None:
+            return self._list
+        self._fence()
+        self.refresh()
+        try:
+            content = self._path.read_bytes()[: self._read_bytes] if self._read_bytes else b""
+        except OSError as e:
+            raise self._error(e) from e
+        return self._replace(content)
+
+    def _replace(self, content: bytes) -> BinaryIO:
+        try:
+            write_atomically(self._path, content)
+            log = self._path.open("r+b")
+        except OSError as e:
+            raise self._error(e) from e
+        if self._list is not None:
+            self._list.close()
+        self._list, self._inode = log, os.fstat(log.fileno()).st_ino
+        return log
 
     def compact(self, upto: int, there: Listing, forgotten_after_s: float) -> None:
         """Rewrite the list, without the full entries of the files before a position.
@@ -166,11 +201,9 @@ class FoundFiles:
             hashes[place], away[place] = hashes[place][kept], since[kept]
         left = self.files[upto - self.first :]
         lines = [_before_line(upto, hashes, away), *map(_log_line, left)]
-        try:
-            write_atomically(self._path, b"".join(lines))
-            sync_folder(self._path.parent)
-        except OSError as e:
-            raise self._error(e) from e
+        self._fence()
+        self._replace(b"".join(lines))
+        self._forget_all()
         self.refresh()
 
     def is_worthwhile(self, upto: int) -> bool:
@@ -182,9 +215,11 @@ class FoundFiles:
         """Read what was added since; all of the list when it was rewritten."""
         try:
             with self._path.open("rb") as log:
-                # The first line distinguishes one list from the next, since each begins after more files.
-                if not log.read(_TELLING_BYTES).startswith(self._beginning):
+                # Of two compacted lists the second begins after more files; a list that was taken over is another file.
+                inode = os.fstat(log.fileno()).st_ino
+                if inode != self._inode or not log.read(_TELLING_BYTES).startswith(self._beginning):
                     self._forget_all()
+                    self._inode = inode
                 log.seek(self._read_bytes)
                 added = log.read()
         except FileNotFoundError:

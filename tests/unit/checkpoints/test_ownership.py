@@ -86,9 +86,9 @@ def test_the_lock_leaves_a_place_for_the_jvm(tmp_path: Path) -> None:
 
 def test_a_run_owns_a_checkpoint_until_another_begins(tmp_path: Path) -> None:
     """The first is told; the second goes on."""
-    first = Ownership.begin(tmp_path)
+    first = Ownership.take(tmp_path)
     first.check()
-    second = Ownership.begin(tmp_path)
+    second = Ownership.take(tmp_path)
     second.check()
     assert json.loads((tmp_path / "epoch.json").read_bytes())["epoch"] == 2
     with pytest.raises(FencedError, match=r"Another run has taken over .*epoch is 2, this run's 1"):
@@ -97,10 +97,10 @@ def test_a_run_owns_a_checkpoint_until_another_begins(tmp_path: Path) -> None:
 
 def test_a_lost_epoch_does_not_bring_an_old_run_back(tmp_path: Path) -> None:
     """Numbers begin anew when the file was deleted, but a run knows its own."""
-    first = Ownership.begin(tmp_path)
+    first = Ownership.take(tmp_path)
     (tmp_path / "epoch.json").unlink()
     assert isinstance(first.lost(), FencedError)
-    Ownership.begin(tmp_path).check()
+    Ownership.take(tmp_path).check()
     with pytest.raises(FencedError):
         first.check()
 
@@ -110,4 +110,4 @@ def test_a_damaged_epoch_is_told_with_the_remedy(tmp_path: Path, content: bytes)
     """The file can be made anew, by somebody who knows that nothing runs."""
     (tmp_path / "epoch.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"epoch\.json cannot be read .* then delete the file"):
-        Ownership.begin(tmp_path)
+        Ownership.take(tmp_path)

@@ -20,7 +20,7 @@ def test_a_run_elsewhere_is_fenced_first(tmp_path: Path, monkeypatch: pytest.Mon
     """Where locks do not reach, it would commit to a checkpoint that was changed behind it."""
     checkpoint = Checkpoint.open(str(tmp_path / "checkpoint"))
     checkpoint.begin(Lineage("lineage", "job", 8, 2, ("readings",)))
-    elsewhere = Ownership.begin(checkpoint.folder)
+    elsewhere = Ownership.take(checkpoint.folder)
     seen: list[FencedError | None] = []
 
     @contextlib.contextmanager

@@ -46,7 +46,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     opened.begin(LINEAGE)
     opened.save(STATE_FILE, declared_state(rooms()))
     for _ in range(3):
-        Ownership.begin(tmp_path)
+        Ownership.take(tmp_path)
     for name, text in (("offsets", 'v1\n{}\n-\n{"position":1}'), ("commits", "v1\n{}")):
         (tmp_path / name).mkdir()
         for number in range(2):

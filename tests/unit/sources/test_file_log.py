@@ -8,6 +8,7 @@ import os
 import pickle
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -402,10 +403,10 @@ def test_a_file_that_cannot_be_looked_at_is_not_passed_over(
 
     stat = os.stat
 
-    def refuse(path: str) -> os.stat_result:
-        if path.endswith("/a"):
+    def refuse(path: str, **how: Any) -> os.stat_result:
+        if str(path).endswith("/a"):
             raise OSError(errno.ESTALE, "Stale file handle")
-        return stat(path)
+        return stat(path, **how)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", refuse)

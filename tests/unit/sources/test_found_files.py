@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.bindings.types import FilesBinding
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, FencedError
 from penstock.records.schemas import record_type
 from penstock.sources import file_source, found_files
 from penstock.sources.file_source import FileLog, Keeping
@@ -282,3 +282,59 @@ def place_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestLists = Lists.TestCase
+
+
+class LaterRun:
+    """What a run asks before it goes on: whether a later one has begun."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+
+    def fence(self) -> None:
+        if self.has_begun:
+            raise FencedError("Another run has taken over the checkpoint.")
+
+
+def test_a_run_that_lost_its_checkpoint_leaves_the_list_of_the_next_alone(
+    tmp_path: Path, folder: Path
+) -> None:
+    """It has stood still, and goes on to add files, and to compact; no position of its own covers these files."""
+    path, later = tmp_path / "list", LaterRun()
+    write(folder, "a", "b")
+    first = FileLog(binding(folder), path, Keeping(retained=1), later.fence)
+    assert first.latest(0, limited=False) == 2
+
+    later.has_begun = True
+    second = FileLog(binding(folder), path, Keeping(retained=1))
+    write(folder, "c")
+    assert second.latest(2, limited=False) == 3
+    write(folder, "0", "d", "e")
+    with pytest.raises(FencedError):
+        first.latest(2, limited=False)
+    assert second.latest(3, limited=False) == files_found(path) == 6
+    again = FileLog(binding(folder), path)
+    assert [names(again, 0, 2), names(again, 2, 3), names(again, 3, 6)] == [
+        ["a", "b"],
+        ["c"],
+        ["0", "d", "e"],
+    ]
+    with pytest.raises(FencedError):
+        first.forget(2)
+        first.forget(2)
+    assert files_found(path) == 6
+
+
+def test_a_run_takes_over_what_the_run_before_added_last(tmp_path: Path, folder: Path) -> None:
+    """A list that it has read by then ends before: what a position may cover is in the copy."""
+    path, later = tmp_path / "list", LaterRun()
+    first = FileLog(binding(folder), path, fence=later.fence)
+    second = FileLog(binding(folder), path)
+    write(folder, "a")
+    assert first.latest(0, limited=False) == 1
+    assert second.lag(0) == {"files": 1, "bytes": 10}
+    write(folder, "b")
+    assert first.latest(1, limited=False) == 2
+    later.has_begun = True
+    write(folder, "c")
+    assert second.latest(2, limited=False) == 3
+    assert names(second, 0, 3) == ["a", "b", "c"]
