@@ -120,7 +120,8 @@ def compile_job(
 ) -> CompiledJob:
     """Bind every stream and sink of the job. With `gets_seed` the checkpoint will have a seed when the job starts.
 
-    `fence` raises an error when a later run owns the checkpoint; what sources write there asks it. Raises BindingError for the first one that cannot be bound.
+    `fence` raises an error when a later run owns the checkpoint; what sources write there asks it. Raises BindingError
+    for the first one that cannot be bound.
     """
     check_travels(job)
     bindings = parse_bindings(job, settings.bindings, checkpoint)

@@ -320,7 +320,6 @@ def test_a_run_that_lost_its_checkpoint_leaves_the_list_of_the_next_alone(
     ]
     with pytest.raises(FencedError):
         first.forget(2)
-        first.forget(2)
     assert files_found(path) == 6
 
 
