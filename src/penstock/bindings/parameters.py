@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from penstock.bindings.secrets import check_reference
 from penstock.bindings.types import BYTES_PER_BATCH, RECORD_KEY, RECORDS_PER_BATCH, UNACKNOWLEDGED, Role
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "JAVA_SETTINGS",
     "OWN_SETTINGS",
     "PARAMETERS",
+    "POSTGRES_SCHEMES",
     "RABBIT_SCHEMES",
     "SOURCE_ROLES",
     "Parameter",
@@ -28,21 +30,25 @@ ALL_ROLES: Final[tuple[Role, ...]] = ("data", "control", "sink")
 FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
 _READ_SCHEMES: Final = (*FILE_SCHEMES, "text")
 RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
+POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 
 
 @dataclass(frozen=True)
 class Parameter:
     """A query parameter of a URI: where it is allowed, its possible values, and what it does.
 
-    `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names,
-    each with another name behind a colon if that differs), or the allowed words. `default` describes what applies when
-    it is left out.
+    `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names),
+    "fields with names" (each with another name behind a colon if that differs), "path", "secret" (a value, `env:NAME`
+    or `file:PATH`), or the allowed words. `default` describes what applies when it is left out.
     """
 
     name: str
     schemes: tuple[str, ...]
     roles: tuple[Role, ...]
-    values: tuple[str, ...] | Literal["integer", "field", "field or key", "fields"]
+    values: (
+        tuple[str, ...]
+        | Literal["integer", "field", "field or key", "fields", "fields with names", "path", "secret"]
+    )
     default: str
     meaning: str
 
@@ -53,7 +59,7 @@ class Parameter:
             return f"{self.name}={'|'.join(self.values)}"
         return f"{self.name}={_FORMS[self.values]}"
 
-    def parse(self, text: str) -> int | str | tuple[tuple[str, str], ...]:
+    def parse(self, text: str) -> int | str | tuple[str, ...] | tuple[tuple[str, str], ...]:
         """Return the value of the parameter. Raises ValueError, which says what is wrong with it."""
         if self.values == "integer":
             if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
@@ -65,8 +71,15 @@ class Parameter:
             if not text.isidentifier():
                 raise ValueError(f"{self.name}={text!r} must name one field")
             return text
-        if self.values == "fields":
+        if self.values == "fields with names":
             return _names(self.name, text)
+        if self.values == "fields":
+            return _fields(self.name, text)
+        if self.values == "secret":
+            check_reference(self.name, text)
+            return text
+        if self.values == "path":
+            return text
         if text not in self.values:
             raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
         return text
@@ -76,8 +89,19 @@ _FORMS: Final = {
     "integer": "N",
     "field": "FIELD",
     "field or key": f"FIELD|{RECORD_KEY}",
-    "fields": "FIELD[:NAME],...",
+    "fields": "FIELD,...",
+    "fields with names": "FIELD[:NAME],...",
+    "path": "PATH",
+    "secret": "env:NAME|file:PATH|VALUE",
 }
+
+
+def _fields(parameter: str, text: str) -> tuple[str, ...]:
+    """Return fields. Raises ValueError when one of them is no name or there twice."""
+    found = tuple(text.split(","))
+    if not all(map(str.isidentifier, found)) or len(set(found)) < len(found):
+        raise ValueError(f"{parameter}={text!r} must name fields, each once")
+    return found
 
 
 def _names(parameter: str, text: str) -> tuple[tuple[str, str], ...]:
@@ -170,7 +194,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "headers",
         ("kafka",),
         ("sink",),
-        "fields",
+        "fields with names",
         "none",
         "The fields that are headers of a message as well, each with the header's name if that differs.",
     ),
@@ -222,6 +246,57 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("true", "false"),
         "false",
         "Declare the queue (durable, a quorum queue) or the stream when it does not exist.",
+    ),
+    Parameter(
+        "upsert_by",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        "fields",
+        "none: each record is a row",
+        "The fields that identify a row, which a later record replaces. The table needs a unique index on them.",
+    ),
+    Parameter(
+        "create_table",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        ("true", "false"),
+        "false",
+        "Create the table when it does not exist, with a column for each field.",
+    ),
+    Parameter(
+        "password",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        "secret",
+        "that of the URI, or of libpq (PGPASSWORD, ~/.pgpass)",
+        "The password of the user, best as a reference.",
+    ),
+    Parameter(
+        "sslmode",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        ("disable", "prefer", "require", "verify-ca", "verify-full"),
+        "prefer",
+        "Whether the connection uses TLS, and whether the server's certificate is verified.",
+    ),
+    Parameter(
+        "sslrootcert",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        "path",
+        "that of libpq",
+        "The certificates, in PEM, that the server's certificate is verified by; `system` for those of the system.",
+    ),
+    Parameter(
+        "sslcert",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        "path",
+        "that of libpq",
+        "The certificate of the client, in PEM.",
+    ),
+    Parameter(
+        "sslkey", POSTGRES_SCHEMES, ("sink",), "path", "that of libpq", "The key of the client's certificate."
     ),
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""

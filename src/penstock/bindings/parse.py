@@ -17,6 +17,7 @@ from penstock.bindings.parameters import (
     JAVA_SETTINGS,
     OWN_SETTINGS,
     PARAMETERS,
+    POSTGRES_SCHEMES,
     RABBIT_SCHEMES,
     SOURCE_ROLES,
     Parameter,
@@ -34,6 +35,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
+    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
     RabbitVirtualHost,
@@ -50,6 +52,8 @@ _ROLES: Final[dict[Role, str]] = {"data": "data stream", "control": "control str
 
 _OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
 _MAX_UNACKNOWLEDGED: Final = 65_535
+_MAX_NAME_BYTES: Final = 63
+_TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
 
 
 def split_definition(definition: str) -> tuple[str, str]:
@@ -365,6 +369,47 @@ def _parse_rabbit_stream(uri: _Uri) -> RabbitStreamBinding:
     )
 
 
+def _parse_postgres(uri: _Uri) -> PostgresBinding:
+    if uri.rest.count("@") > 1:
+        raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
+    authority, _, path = _authority(uri.rest)
+    login, at, server = authority.rpartition("@")
+    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
+    if not at or not user:
+        raise ValueError("it needs USER@ before the host")
+    host, port = _server(server)
+    names = path.split("/")
+    if len(names) != 2 or not all(names):
+        raise ValueError("it needs /DATABASE/TABLE after the port")
+    database, place = names
+    schema, dot, table = place.rpartition(".")
+    found = [urllib.parse.unquote(name) for name in (database, schema if dot else "public", table)]
+    if not all(name and len(name.encode()) <= _MAX_NAME_BYTES and "\0" not in name for name in found):
+        raise ValueError(f"names of databases, schemas and tables have 1 to {_MAX_NAME_BYTES} bytes")
+    known = uri.known()
+    if password and "password" in known:
+        raise ValueError("the password is given twice; leave out the one before the host")
+    if not known.get("sslrootcert", "/").startswith("/") and known["sslrootcert"] != "system":
+        raise ValueError(f"sslrootcert={known['sslrootcert']!r} must be an absolute path, or system")
+    for name in _TLS_FILES[1:]:
+        if not known.get(name, "/").startswith("/"):
+            raise ValueError(f"{name}={known[name]!r} must be an absolute path")
+    client = {"user": user, **({"password": password} if password else {})}
+    client |= {name: known[name] for name in ("password", "sslmode", *_TLS_FILES) if name in known}
+    return PostgresBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        host=host.strip("[]"),
+        port=port,
+        database=found[0],
+        schema=found[1],
+        table=found[2],
+        client=client,
+        upsert_by=known.get("upsert_by", ()),
+        create_table=known.get("create_table") == "true",
+    )
+
+
 def _parse_console(uri: _Uri) -> ConsoleBinding:
     if uri.rest.strip("/"):
         raise ValueError(f"console: takes nothing after it, but there is {uri.rest!r}")
@@ -423,6 +468,10 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM", SOURCE_ROLES, _parse_rabbit_stream
     ),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
+    **{
+        name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), _parse_postgres)
+        for name in POSTGRES_SCHEMES
+    },
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }

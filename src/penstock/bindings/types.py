@@ -23,6 +23,7 @@ __all__ = [
     "KafkaBinding",
     "MessageFormat",
     "Missing",
+    "PostgresBinding",
     "QueueBinding",
     "RabbitStreamBinding",
     "RabbitVirtualHost",
@@ -183,6 +184,31 @@ class RabbitStreamBinding:
 
 
 @dataclass(frozen=True)
+class PostgresBinding:
+    """A table of a PostgreSQL database. `uri` has its password masked.
+
+    `client` has settings of libpq, such as `sslmode`; the password may be a reference. `upsert_by` are the fields that
+    identify a row which a later record replaces; without them each record becomes a row.
+    """
+
+    stream: str
+    uri: str
+    host: str
+    port: int
+    database: str
+    schema: str
+    table: str
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    upsert_by: tuple[str, ...] = ()
+    create_table: bool = False
+
+    @property
+    def place(self) -> str:
+        """What the binding names, in a sentence."""
+        return f"the table {self.schema}.{self.table} of the database {self.database!r} on {self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
 class ConsoleBinding:
     """Standard output of the process that runs the job."""
 
@@ -213,6 +239,7 @@ Binding: TypeAlias = (
     | SocketBinding
     | QueueBinding
     | RabbitStreamBinding
+    | PostgresBinding
     | ConsoleBinding
     | RateBinding
     | DiscardBinding

@@ -15,12 +15,15 @@ from penstock.bindings.types import (
     Binding,
     FilesBinding,
     KafkaBinding,
+    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
     SocketBinding,
 )
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.databases.postgres_connections import as_external, open_connection
+from penstock.databases.postgres_table import check_place
 from penstock.doctor.findings import Finding, failed, fine, refused
 from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
@@ -97,6 +100,10 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
+    if isinstance(binding, PostgresBinding):
+        with open_connection(binding, "penstock doctor") as connection, as_external(binding):
+            check_place(connection, binding)
+        return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import check_queue
@@ -143,4 +150,6 @@ def _not_created(binding: Binding) -> Binding:
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding):
         return dataclasses.replace(binding, create=False)
+    if isinstance(binding, PostgresBinding):
+        return dataclasses.replace(binding, create_table=False)
     return binding

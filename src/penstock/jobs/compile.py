@@ -23,6 +23,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
+    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
     RateBinding,
@@ -383,7 +384,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, ConsoleBinding | DiscardBinding)
+        assert not isinstance(binding, PostgresBinding | ConsoleBinding | DiscardBinding)
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, bounded=place.settings.bounded)
         log = JournalLog(folder)

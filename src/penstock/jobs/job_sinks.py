@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from penstock.bindings.types import Binding, ConsoleBinding, DiscardBinding, FilesBinding, KafkaBinding
+from penstock.bindings.types import (
+    Binding,
+    ConsoleBinding,
+    DiscardBinding,
+    FilesBinding,
+    KafkaBinding,
+    PostgresBinding,
+)
+from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
 from penstock.operators.window_step import WindowStep
@@ -45,7 +53,7 @@ def open_sinks(
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
-        made = open_sink(binding, sink.record_type, sink.protobuf, upserts=sink.upsert_key is not None)
+        made = open_sink(binding, sink.record_type, sink.protobuf, upsert_key=sink.upsert_key)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
     sinks[DEAD_LETTERS] = (
         open_sink(bindings[DEAD_LETTERS], DEAD_LETTER_TYPE, None),
@@ -95,14 +103,18 @@ def _why_unknown(job: JobDescription, node: ProcessNode) -> str | None:
 
 
 def open_sink(
-    binding: Binding, record_type: RecordType, protobuf: ProtobufSource | None, *, upserts: bool = False
+    binding: Binding,
+    record_type: RecordType,
+    protobuf: ProtobufSource | None,
+    *,
+    upsert_key: Sequence[str] | None = None,
 ) -> Sink:
-    """Return the sink of a binding for records of a type, which are changes if it takes `upserts`."""
+    """Return the sink of a binding for records of a type, which are upserts if there is an `upsert_key`."""
     if isinstance(binding, FilesBinding):
         return FilesSink(binding)
     if isinstance(binding, KafkaBinding):
         check_parts(binding, record_type)
-        if upserts:
+        if upsert_key is not None:
             if binding.key_field is not None:
                 raise BindingError(
                     f"Sink {binding.stream!r} takes upserts, whose messages have the key of their row; remove key="
@@ -113,5 +125,7 @@ def open_sink(
         return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
     if isinstance(binding, DiscardBinding):
         return DiscardSink()
+    if isinstance(binding, PostgresBinding):
+        return PostgresSink(binding, record_type, upsert_key)
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)

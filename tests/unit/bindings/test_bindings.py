@@ -18,6 +18,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
+    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
     RabbitVirtualHost,
@@ -218,6 +219,20 @@ WRONG: list[tuple[str, Role, str]] = [
     ("rabbitmq-stream://u:@h:1/v/s?prefetch=1", "data", "unknown parameter 'prefetch'"),
     ("rabbitmq-stream://u:@h:1/v/s?start=newest", "data", "one of latest, earliest"),
     ("amqp://u:@h:1/v/q", "sink", "only for data streams and control streams"),
+    ("postgresql://h:1/d/t", "sink", "needs USER@ before the host"),
+    ("postgresql://u@h/d/t", "sink", "'h' is not of the form HOST:PORT"),
+    ("postgresql://u@h:1/d", "sink", "needs /DATABASE/TABLE"),
+    ("postgresql://u@h:1/d/t/x", "sink", "needs /DATABASE/TABLE"),
+    ("postgresql://u@h:1/d/s.", "sink", "1 to 63 bytes"),
+    ("postgresql://u:p@q@h:1/d/t", "sink", "write @ as %40"),
+    ("postgresql://u@h:1/d/t?upsert_by=a,a", "sink", "must name fields, each once"),
+    ("postgresql://u@h:1/d/t?upsert_by=a b", "sink", "must name fields, each once"),
+    ("postgresql://u@h:1/d/t?sslmode=on", "sink", "one of disable, prefer"),
+    ("postgresql://u@h:1/d/t?sslrootcert=ca.pem", "sink", "absolute path, or system"),
+    ("postgresql://u@h:1/d/t?sslkey=key.pem", "sink", "absolute path"),
+    ("postgresql://u@h:1/d/t?password=env:1", "sink", "must name an environment variable"),
+    ("postgresql://u:p@h:1/d/t?password=env:P", "sink", "given twice"),
+    ("postgresql://u@h:1/d/t", "data", "only for sinks"),
     ("console:", "control", "only for sinks"),
     ("console:x", "sink", "nothing after it"),
     ("discard:x", "sink", "nothing after it"),
@@ -228,6 +243,27 @@ WRONG: list[tuple[str, Role, str]] = [
     ("rate:1?x=1", "data", "unknown parameter 'x'"),
     ("rate:1", "control", "only for data streams"),
 ]
+
+
+def test_postgresql_names_a_table() -> None:
+    """Of the schema public, unless the URI names another; nothing that is shown has the password."""
+    binding = parse_binding(
+        "r", "postgresql://me:s%40crt@db:5432/shop/a.b%2Fc?upsert_by=id,day&sslmode=require", "sink"
+    )
+    assert isinstance(binding, PostgresBinding)
+    assert (binding.host, binding.port, binding.database, binding.schema, binding.table) == (
+        "db",
+        5432,
+        "shop",
+        "a",
+        "b/c",
+    )
+    assert binding.client == {"user": "me", "password": "s@crt", "sslmode": "require"}
+    assert binding.upsert_by == ("id", "day")
+    assert "crt" not in repr(binding)
+    plain = parse_binding("r", "postgres://me@[::1]:5432/shop/orders", "sink")
+    assert isinstance(plain, PostgresBinding)
+    assert (plain.host, plain.schema, plain.table, plain.upsert_by) == ("::1", "public", "orders", ())
 
 
 @pytest.mark.parametrize(("uri", "role", "expected"), WRONG)

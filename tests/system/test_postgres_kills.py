@@ -1,0 +1,155 @@
+"""Jobs that write to PostgreSQL: each output is a row once, whichever process or server is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, kill, run_arguments
+from postgres_server import PASSWORD, PostgresServer
+from pyspark.sql import SparkSession
+from reliability import noting
+
+from penstock.jobs.settings import RunSettings
+
+JOB = Path(__file__).parents[1] / "integration" / "recorded_job.py"
+SENSORS = 20
+VICTIMS = ("driver", "JVM", "worker", "server")
+
+
+class Feed:
+    """Readings in files, and the table of what the job makes of them: a count for each reading of a sensor."""
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        self._folder = folder / "readings"
+        self._folder.mkdir()
+        self._server = server
+        self._password = folder / "password"
+        self._password.write_text(f"{PASSWORD}\n")
+        self._stop = threading.Event()
+        self.files = 0
+        self.uri = f"postgresql://tester@127.0.0.1:{server.port}/postgres/seen_{time.time_ns()}"
+
+    def settings(self, folder: Path, **settings: object) -> RunSettings:
+        bindings = {
+            "readings": f"jsonl:{self._folder}",
+            "seen": f"{self.uri}?password=file:{self._password}&create_table=true",
+        }
+        return RunSettings(
+            bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **settings
+        )  # type: ignore[arg-type]
+
+    def write(self) -> None:
+        lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
+        new = self._folder / f".{self.files:05}.tmp"
+        new.write_text("".join(line + "\n" for line in lines))
+        new.rename(self._folder / f"{self.files:05}.jsonl")
+        self.files += 1
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        """Write a file every 0.2 s meanwhile."""
+
+        def feed() -> None:
+            while not self._stop.wait(0.2):
+                self.write()
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def rows(self) -> list[tuple[int, int]]:
+        """The rows of the table; none before the job has created it, or while the server is away."""
+        table = self.uri.rpartition("/")[2]
+        try:
+            with psycopg.connect(self._server.url("postgres")) as connection:
+                return connection.execute(f"SELECT sensor, count FROM {table}").fetchall()
+        except (psycopg.errors.UndefinedTable, psycopg.OperationalError):
+            return []
+
+    def assert_exactly_once(self) -> None:
+        expected = Counter((sensor, count) for sensor in range(SENSORS) for count in range(1, self.files + 1))
+        assert Counter(self.rows()) == expected
+
+
+def test_a_job_writes_each_output_once_in_both_modes(
+    tmp_path: Path, spark: SparkSession, postgres: PostgresServer
+) -> None:
+    """It goes on from the checkpoint, in real time after micro-batches; no secret is in the checkpoint."""
+    feed = Feed(tmp_path, postgres)
+    feed.write()
+    with JobInSession(spark, JOB, feed.settings(tmp_path, bounded=True)) as job:
+        job.wait()
+    feed.assert_exactly_once()
+    feed.write()
+    with JobInSession(spark, JOB, feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=1000)) as job:
+        job.wait()
+    feed.assert_exactly_once()
+    checkpoint = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert not [path for path in checkpoint if PASSWORD.encode() in path.read_bytes()]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int) -> None:
+    """Twenty in each mode, under load."""
+    seed = 8 if interval_ms else 7
+    chance = random.Random(seed)
+    with PostgresServer() as server:
+        feed = Feed(tmp_path, server)
+        feed.write()
+        settings = feed.settings(tmp_path, checkpoint_interval_ms=interval_ms)
+        arguments = run_arguments(JOB, settings)
+        with noting("database sinks", "-k kills_of_a_job_and_its_database", str(seed)) as injected:
+            with feed.feeding():
+                for number in range(20):
+                    victim = VICTIMS[number % len(VICTIMS)]
+                    with JobProcess(arguments, tmp_path) as job:
+                        await_progress(feed, job)
+                        time.sleep(chance.uniform(0, 2))
+                        mode = "real time" if interval_ms else "micro-batches"
+                        injected.add(f"{victim} of a job that writes to PostgreSQL in {mode}")
+                        strike(victim, job, server)
+                        time.sleep(chance.uniform(0, 2))
+            with JobProcess(arguments, tmp_path) as job:
+                await_true(
+                    lambda: not job.running or len(feed.rows()) >= feed.files * SENSORS,
+                    lambda: f"{len(feed.rows())} of {feed.files * SENSORS}: {job.err}",
+                )
+                job.signal(signal.SIGTERM)
+                assert job.wait().code == 0
+            feed.assert_exactly_once()
+
+
+def await_progress(feed: Feed, job: JobProcess) -> None:
+    """Wait until a run has written more."""
+    before = len(feed.rows())
+    await_true(lambda: not job.running or len(feed.rows()) > before, lambda: job.err)
+    assert job.running, job.err
+
+
+def strike(victim: str, job: JobProcess, server: PostgresServer) -> None:
+    """Kill a process with all at once, or take the server away for a moment."""
+    if victim == "server":
+        server.kill()
+        time.sleep(0.5)
+        server.start()
+        return
+    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
+    assert found, victim
+    kill(found[0], signal.SIGKILL)
