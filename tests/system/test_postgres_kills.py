@@ -2,75 +2,48 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, kill, run_arguments
 from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
 from reliability import noting
+from rooms import read_folder
 
 from penstock.jobs.settings import RunSettings
 
-JOB = Path(__file__).parents[1] / "integration" / "recorded_job.py"
-SENSORS = 20
 VICTIMS = ("driver", "JVM", "worker", "server")
 
 
-class Feed:
-    """Readings in files, and the table of what the job makes of them: a count for each reading of a sensor."""
+class Feed(FileFeed):
+    """Readings in files, and the table of what the job makes of them."""
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
-        self._folder = folder / "readings"
-        self._folder.mkdir()
+        super().__init__(folder)
         self._server = server
         self._password = folder / "password"
         self._password.write_text(f"{PASSWORD}\n")
-        self._stop = threading.Event()
-        self.files = 0
         self.uri = f"postgresql://tester@127.0.0.1:{server.port}/postgres/seen_{time.time_ns()}"
 
     def settings(self, folder: Path, **settings: object) -> RunSettings:
         bindings = {
-            "readings": f"jsonl:{self._folder}",
+            "readings": self.binding,
             "seen": f"{self.uri}?password=file:{self._password}&create_table=true",
         }
         return RunSettings(
             bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **settings
         )  # type: ignore[arg-type]
-
-    def write(self) -> None:
-        lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
-        new = self._folder / f".{self.files:05}.tmp"
-        new.write_text("".join(line + "\n" for line in lines))
-        new.rename(self._folder / f"{self.files:05}.jsonl")
-        self.files += 1
-
-    @contextmanager
-    def feeding(self) -> Iterator[None]:
-        """Write a file every 0.2 s meanwhile."""
-
-        def feed() -> None:
-            while not self._stop.wait(0.2):
-                self.write()
-
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
 
     def rows(self) -> list[tuple[int, int]]:
         """The rows of the table; none before the job has created it, or while the server is away."""
@@ -81,24 +54,44 @@ class Feed:
         except (psycopg.errors.UndefinedTable, psycopg.OperationalError):
             return []
 
+    def execute(self, statements: str) -> None:
+        """Run statements, in which {table} is the table."""
+        with psycopg.connect(self._server.url("postgres")) as connection:
+            text: Any = statements.format(table=self.uri.rpartition("/")[2])
+            connection.execute(text)
+
     def assert_exactly_once(self) -> None:
-        expected = Counter((sensor, count) for sensor in range(SENSORS) for count in range(1, self.files + 1))
-        assert Counter(self.rows()) == expected
+        assert Counter(self.rows()) == self.expected
 
 
 def test_a_job_writes_each_output_once_in_both_modes(
     tmp_path: Path, spark: SparkSession, postgres: PostgresServer
 ) -> None:
-    """It goes on from the checkpoint, in real time after micro-batches; no secret is in the checkpoint."""
+    """It goes on from the checkpoint, in real time after micro-batches; no secret is in the checkpoint.
+
+    What the table refuses is a dead letter with the place of its record.
+    """
     feed = Feed(tmp_path, postgres)
     feed.write()
-    with JobInSession(spark, JOB, feed.settings(tmp_path, bounded=True)) as job:
+    with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
         job.wait()
     feed.assert_exactly_once()
     feed.write()
-    with JobInSession(spark, JOB, feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=1000)) as job:
+    with JobInSession(
+        spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=1000)
+    ) as job:
         job.wait()
     feed.assert_exactly_once()
+
+    feed.execute("DELETE FROM {table}; ALTER TABLE {table} ADD CHECK (sensor <> 7)")
+    feed.write()
+    with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
+        job.wait()
+    assert sorted(feed.rows()) == [(sensor, 3) for sensor in range(SENSORS) if sensor != 7]
+    (letter,) = read_folder(tmp_path / "checkpoint" / "dead-letters")
+    assert letter["step"] == "sink/seen"
+    assert "violates check constraint" in letter["reason"]
+    assert json.loads(base64.b64decode(letter["raw"])) == {"sensor": 7, "count": 3}
     checkpoint = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     assert not [path for path in checkpoint if PASSWORD.encode() in path.read_bytes()]
 
@@ -114,7 +107,7 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int) -> No
         feed = Feed(tmp_path, server)
         feed.write()
         settings = feed.settings(tmp_path, checkpoint_interval_ms=interval_ms)
-        arguments = run_arguments(JOB, settings)
+        arguments = run_arguments(COUNTING_JOB, settings)
         with noting("database sinks", "-k kills_of_a_job_and_its_database", str(seed)) as injected:
             with feed.feeding():
                 for number in range(20):

@@ -18,7 +18,9 @@ __all__ = [
     "PARAMETERS",
     "POSTGRES_SCHEMES",
     "RABBIT_SCHEMES",
+    "REQUEST_PREFIXES",
     "SOURCE_ROLES",
+    "WEB_SCHEMES",
     "Parameter",
     "is_client_setting",
     "parameters_of",
@@ -30,6 +32,9 @@ ALL_ROLES: Final[tuple[Role, ...]] = ("data", "control", "sink")
 FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
 _READ_SCHEMES: Final = (*FILE_SCHEMES, "text")
 RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
+WEB_SCHEMES: Final = ("http", "https")
+REQUEST_PREFIXES: Final = ("header.", "query.")
+"""The beginnings of parameters that name a part of a request, whose values may be references to secrets."""
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 
 
@@ -205,6 +210,46 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("true", "false"),
         "false",
         "Whether a header, penstock-origin, tells messages apart, so that a reader can leave out repetitions.",
+    ),
+    Parameter(
+        "origin",
+        WEB_SCHEMES,
+        ("sink",),
+        ("true", "false"),
+        "true where a record can be known again after a crash",
+        "Whether a header, Idempotency-Key, tells requests apart, so that the server can leave out repetitions.",
+    ),
+    Parameter(
+        "records_per_request",
+        WEB_SCHEMES,
+        ("sink",),
+        "integer",
+        "1: the body is a record",
+        "The maximum number of records in a request. With more than one the body is always an array of records.",
+    ),
+    Parameter(
+        "requests_at_once",
+        WEB_SCHEMES,
+        ("sink",),
+        "integer",
+        "1",
+        "How many requests of a task may be on their way. With more than one the order is not kept.",
+    ),
+    Parameter(
+        "timeout_s",
+        WEB_SCHEMES,
+        ("sink",),
+        "integer",
+        "10",
+        "For how many seconds an answer is awaited.",
+    ),
+    Parameter(
+        "retry_s",
+        WEB_SCHEMES,
+        ("sink",),
+        "integer",
+        "60",
+        "For how many seconds a request is repeated while the server is away or overloaded; then the run ends.",
     ),
     Parameter(
         "partitioner",

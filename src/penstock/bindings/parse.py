@@ -5,26 +5,23 @@ from __future__ import annotations
 import difflib
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.bindings.parameters import (
     ALL_ROLES,
-    CLIENT_SETTING,
     FILE_SCHEMES,
-    JAVA_SETTINGS,
-    OWN_SETTINGS,
-    PARAMETERS,
     POSTGRES_SCHEMES,
     RABBIT_SCHEMES,
+    REQUEST_PREFIXES,
     SOURCE_ROLES,
-    Parameter,
-    is_client_setting,
+    WEB_SCHEMES,
     parameters_of,
 )
-from penstock.bindings.secrets import check_reference, redacted
+from penstock.bindings.postgres_uri import parse_postgres
+from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     PATTERN_MARK,
@@ -35,7 +32,6 @@ from penstock.bindings.types import (
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
-    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
     RabbitVirtualHost,
@@ -44,16 +40,14 @@ from penstock.bindings.types import (
     SocketBinding,
     Start,
 )
+from penstock.bindings.uri_parts import ROLE_NAMES, UriParts, parse_server, split_authority
+from penstock.bindings.webhook_uri import parse_webhook
 from penstock.errors import BindingError
 
 __all__ = ["allowed_forms", "missing_binding", "parse_binding", "schemes", "split_definition"]
 
-_ROLES: Final[dict[Role, str]] = {"data": "data stream", "control": "control stream", "sink": "sink"}
-
 _OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
 _MAX_UNACKNOWLEDGED: Final = 65_535
-_MAX_NAME_BYTES: Final = 63
-_TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
 
 
 def split_definition(definition: str) -> tuple[str, str]:
@@ -90,71 +84,23 @@ def parse_binding(stream: str, uri: str, role: Role) -> Binding:
 def missing_binding(stream: str, role: Role) -> BindingError:
     """Return the error for a stream without a binding."""
     return BindingError(
-        f"{_ROLES[role].capitalize()} {stream!r} has no binding. Add -D {stream}=URI. {allowed_forms(role)}"
+        f"{ROLE_NAMES[role].capitalize()} {stream!r} has no binding. Add -D {stream}=URI. {allowed_forms(role)}"
     )
 
 
 def allowed_forms(role: Role) -> str:
     """List every form of URI that a role allows, one per line."""
     forms = [s.form + _query_form(name, role) for name, s in _SCHEMES.items() if role in s.roles]
-    return "\n  ".join([f"Allowed for a {_ROLES[role]}:", *forms])
+    return "\n  ".join([f"Allowed for a {ROLE_NAMES[role]}:", *forms])
 
 
 def _query_form(scheme: str, role: Role) -> str:
     names = [p.form for p in parameters_of(scheme, role)]
     if scheme == "kafka":
         names.append("CLIENT.SETTING=VALUE")
+    if scheme in WEB_SCHEMES:
+        names += [f"{prefix}NAME=VALUE" for prefix in REQUEST_PREFIXES]
     return f"[?{'&'.join(names)}]" if names else ""
-
-
-@dataclass(frozen=True)
-class _Uri:
-    """The parts of a URI. All parsers below raise ValueError, which `parse_binding` turns into a BindingError."""
-
-    stream: str
-    uri: str
-    role: Role
-    scheme: str
-    rest: str
-    query: Sequence[tuple[str, str]]
-
-    def known(self) -> dict[str, Any]:
-        """Return the values of penstock's own parameters; refuse others unless they are client settings."""
-        parameters = {p.name: p for p in parameters_of(self.scheme, self.role)}
-        found: dict[str, Any] = {}
-        for name, value in self.query:
-            if name in parameters:
-                found[name] = parameters[name].parse(value)
-            elif self.scheme != "kafka" or not is_client_setting(name):
-                raise ValueError(self._unknown(name, parameters))
-        return found
-
-    def client(self) -> dict[str, str]:
-        """Return the client settings among the parameters, without the prefix `kafka.`."""
-        settings: dict[str, str] = {}
-        for name, value in self.query:
-            if not is_client_setting(name):
-                continue
-            bare = name.removeprefix("kafka.")
-            if bare in OWN_SETTINGS:
-                raise ValueError(f"{bare} is set by penstock; {OWN_SETTINGS[bare]}")
-            for java, instead in JAVA_SETTINGS.items():
-                if bare.startswith(java):
-                    raise ValueError(f"{bare} is a setting of Kafka's Java client; {instead}")
-            check_reference(bare, value)
-            if bare in settings:
-                raise ValueError(f"the client setting {bare} is given twice")
-            settings[bare] = value
-        return settings
-
-    def _unknown(self, name: str, parameters: Mapping[str, Parameter]) -> str:
-        if any(p.name == name and self.scheme in p.schemes for p in PARAMETERS):
-            return f"{name} has no meaning for a {_ROLES[self.role]}"
-        near = difflib.get_close_matches(name, parameters, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        if self.scheme == "kafka":
-            return f"unknown parameter {name!r}{hint}; use one of those below, or {CLIENT_SETTING}"
-        return f"unknown parameter {name!r}{hint}"
 
 
 def _parse(stream: str, uri: str, role: Role) -> Binding:
@@ -168,12 +114,12 @@ def _parse(stream: str, uri: str, role: Role) -> Binding:
         raise ValueError(f"the scheme {scheme!r} is unknown{hint}")
     known = _SCHEMES[scheme]
     if role not in known.roles:
-        only = " and ".join(f"{_ROLES[r]}s" for r in known.roles)
-        raise ValueError(f"{scheme}: is only for {only}, and this is a {_ROLES[role]}")
+        only = " and ".join(f"{ROLE_NAMES[r]}s" for r in known.roles)
+        raise ValueError(f"{scheme}: is only for {only}, and this is a {ROLE_NAMES[role]}")
     place, _, query = rest.partition("?")
     if scheme in RABBIT_SCHEMES:
         _check_login(place, query)
-    return known.parse(_Uri(stream, uri, role, scheme, place, _query(query)))
+    return known.parse(UriParts(stream, uri, role, scheme, place, _query(query)))
 
 
 def _query(text: str) -> list[tuple[str, str]]:
@@ -189,7 +135,7 @@ def _query(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _parse_files(uri: _Uri) -> FilesBinding:
+def _parse_files(uri: UriParts) -> FilesBinding:
     path = urllib.parse.unquote(uri.rest)
     if path.startswith("//"):
         if not path.startswith("///"):
@@ -244,9 +190,9 @@ def _absolute(path: str) -> str:
         ) from None
 
 
-def _parse_kafka(uri: _Uri) -> KafkaBinding:
-    authority, slash, topic = _authority(uri.rest)
-    servers = [_server(server) for server in authority.split(",")]
+def _parse_kafka(uri: UriParts) -> KafkaBinding:
+    authority, slash, topic = split_authority(uri.rest)
+    servers = [parse_server(server) for server in authority.split(",")]
     topic = urllib.parse.unquote(topic)
     if not slash or not topic:
         raise ValueError("the topic is missing")
@@ -302,11 +248,11 @@ def _check_pattern(role: Role, topic: str, *, creates: bool) -> None:
         raise ValueError("create_topic=true needs the name of a topic, and a pattern names none")
 
 
-def _parse_socket(uri: _Uri) -> SocketBinding:
-    authority, _, path = _authority(uri.rest)
+def _parse_socket(uri: UriParts) -> SocketBinding:
+    authority, _, path = split_authority(uri.rest)
     if path:
         raise ValueError(f"a socket has no path, but this one has {path!r}")
-    host, port = _server(authority)
+    host, port = parse_server(authority)
     uri.known()
     return SocketBinding(uri.stream, uri.uri, host.strip("[]"), port)
 
@@ -320,12 +266,12 @@ def _check_login(place: str, query: str) -> None:
         raise ValueError("it needs USER:PASS@ before the host")
 
 
-def _virtual_host(uri: _Uri) -> tuple[RabbitVirtualHost, str]:
+def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
     """Return the virtual host, and the name of the queue or stream in it."""
-    authority, _, path = _authority(uri.rest)
+    authority, _, path = split_authority(uri.rest)
     login, _, server = authority.partition("@")
     user, _, password = login.partition(":")
-    host, port = _server(server)
+    host, port = parse_server(server)
     names = path.split("/")
     kind = "STREAM" if uri.scheme == "rabbitmq-stream" else "QUEUE"
     if len(names) != 2 or not all(names):
@@ -338,7 +284,7 @@ def _virtual_host(uri: _Uri) -> tuple[RabbitVirtualHost, str]:
     return RabbitVirtualHost(host.strip("[]"), port, user, password, vhost, secure), name
 
 
-def _parse_queue(uri: _Uri) -> QueueBinding:
+def _parse_queue(uri: UriParts) -> QueueBinding:
     virtual_host, queue = _virtual_host(uri)
     known = uri.known()
     prefetch = known.get("prefetch", UNACKNOWLEDGED)
@@ -355,7 +301,7 @@ def _parse_queue(uri: _Uri) -> QueueBinding:
     )
 
 
-def _parse_rabbit_stream(uri: _Uri) -> RabbitStreamBinding:
+def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
     virtual_host, name = _virtual_host(uri)
     known = uri.known()
     return RabbitStreamBinding(
@@ -369,92 +315,32 @@ def _parse_rabbit_stream(uri: _Uri) -> RabbitStreamBinding:
     )
 
 
-def _parse_postgres(uri: _Uri) -> PostgresBinding:
-    if uri.rest.count("@") > 1:
-        raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
-    authority, _, path = _authority(uri.rest)
-    login, at, server = authority.rpartition("@")
-    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
-    if not at or not user:
-        raise ValueError("it needs USER@ before the host")
-    host, port = _server(server)
-    names = path.split("/")
-    if len(names) != 2 or not all(names):
-        raise ValueError("it needs /DATABASE/TABLE after the port")
-    database, place = names
-    schema, dot, table = place.rpartition(".")
-    found = [urllib.parse.unquote(name) for name in (database, schema if dot else "public", table)]
-    if not all(name and len(name.encode()) <= _MAX_NAME_BYTES and "\0" not in name for name in found):
-        raise ValueError(f"names of databases, schemas and tables have 1 to {_MAX_NAME_BYTES} bytes")
-    known = uri.known()
-    if password and "password" in known:
-        raise ValueError("the password is given twice; leave out the one before the host")
-    if not known.get("sslrootcert", "/").startswith("/") and known["sslrootcert"] != "system":
-        raise ValueError(f"sslrootcert={known['sslrootcert']!r} must be an absolute path, or system")
-    for name in _TLS_FILES[1:]:
-        if not known.get(name, "/").startswith("/"):
-            raise ValueError(f"{name}={known[name]!r} must be an absolute path")
-    client = {"user": user, **({"password": password} if password else {})}
-    client |= {name: known[name] for name in ("password", "sslmode", *_TLS_FILES) if name in known}
-    return PostgresBinding(
-        stream=uri.stream,
-        uri=redacted(uri.uri),
-        host=host.strip("[]"),
-        port=port,
-        database=found[0],
-        schema=found[1],
-        table=found[2],
-        client=client,
-        upsert_by=known.get("upsert_by", ()),
-        create_table=known.get("create_table") == "true",
-    )
-
-
-def _parse_console(uri: _Uri) -> ConsoleBinding:
+def _parse_console(uri: UriParts) -> ConsoleBinding:
     if uri.rest.strip("/"):
         raise ValueError(f"console: takes nothing after it, but there is {uri.rest!r}")
     uri.known()
     return ConsoleBinding(uri.stream, uri.uri)
 
 
-def _parse_rate(uri: _Uri) -> RateBinding:
+def _parse_rate(uri: UriParts) -> RateBinding:
     uri.known()
     if not re.fullmatch(r"[0-9]{1,9}", uri.rest) or int(uri.rest) == 0:
         raise ValueError(f"{uri.rest!r} is not a whole number of records per second")
     return RateBinding(uri.stream, uri.uri, int(uri.rest))
 
 
-def _parse_discard(uri: _Uri) -> DiscardBinding:
+def _parse_discard(uri: UriParts) -> DiscardBinding:
     if uri.rest:
         raise ValueError(f"discard: takes nothing after it, but there is {uri.rest!r}")
     uri.known()
     return DiscardBinding(uri.stream, uri.uri)
 
 
-def _authority(rest: str) -> tuple[str, str, str]:
-    if not rest.startswith("//"):
-        raise ValueError("it needs // before the host")
-    authority, slash, path = rest[2:].partition("/")
-    if not authority:
-        raise ValueError("the host is missing")
-    return authority, slash, path
-
-
-def _server(text: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})", text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not of the form HOST:PORT")
-    port = int(match.group(2))
-    if not 1 <= port <= 65535:
-        raise ValueError(f"the port {port} is not between 1 and 65535")
-    return match.group(1), port
-
-
 @dataclass(frozen=True)
 class _Scheme:
     form: str
     roles: tuple[Role, ...]
-    parse: Callable[[_Uri], Binding]
+    parse: Callable[[UriParts], Binding]
 
 
 _SCHEMES: Final[dict[str, _Scheme]] = {
@@ -469,9 +355,10 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     ),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
-        name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), _parse_postgres)
+        name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)
         for name in POSTGRES_SCHEMES
     },
+    **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }

@@ -29,7 +29,7 @@ _LOGIN: Final = re.compile(
 )
 _URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _SECRET: Final = re.compile(
-    r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem)[^=&]*=)(?!env:|file:)[^&]*"
+    r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem|header\.|query\.)[^=&]*=)(?!env:|file:)[^&]*"
 )
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -43,6 +43,8 @@ def redacted(uri: str) -> str:
     'kafka://h:9092/t?sasl.password=env:KAFKA_PASSWORD'
     >>> redacted("amqp://guest:abc@h:5672/%2F/readings")
     'amqp://guest:***@h:5672/%2F/readings'
+    >>> redacted("https://h/hook?header.Authorization=abc")
+    'https://h/hook?header.Authorization=***'
     """
     # Mask up to the last @, and under any scheme, so that a mistyped URI shows no password either.
     return _SECRET.sub(r"\1***", _LOGIN.sub(r"\1***@", uri))

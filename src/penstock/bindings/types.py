@@ -31,6 +31,7 @@ __all__ = [
     "Role",
     "SocketBinding",
     "Start",
+    "WebhookBinding",
 ]
 
 
@@ -209,6 +210,26 @@ class PostgresBinding:
 
 
 @dataclass(frozen=True)
+class WebhookBinding:
+    """A server that takes records by POST. `uri` has secrets masked; `url` has neither a query nor a login.
+
+    `headers` and `query` are parts of each request, whose values may be references. `origin` is None where it depends
+    on whether a record can be known again after a crash.
+    """
+
+    stream: str
+    uri: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    records_per_request: int = 1
+    requests_at_once: int = 1
+    timeout_s: int = 10
+    retry_s: int = 60
+    origin: bool | None = None
+
+
+@dataclass(frozen=True)
 class ConsoleBinding:
     """Standard output of the process that runs the job."""
 
@@ -240,6 +261,7 @@ Binding: TypeAlias = (
     | QueueBinding
     | RabbitStreamBinding
     | PostgresBinding
+    | WebhookBinding
     | ConsoleBinding
     | RateBinding
     | DiscardBinding

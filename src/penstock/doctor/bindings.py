@@ -19,6 +19,7 @@ from penstock.bindings.types import (
     QueueBinding,
     RabbitStreamBinding,
     SocketBinding,
+    WebhookBinding,
 )
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
@@ -33,6 +34,7 @@ from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
 from penstock.streams.job_description import JobDescription
+from penstock.webhooks.webhook_requests import check_server
 
 __all__ = ["check_binding", "examine_bindings", "loaded_job"]
 
@@ -104,6 +106,8 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, WebhookBinding):
+        return f"{check_server(binding)} takes connections; nothing was sent"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import check_queue

@@ -28,6 +28,7 @@ from penstock.bindings.types import (
     RabbitStreamBinding,
     RateBinding,
     SocketBinding,
+    WebhookBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_graph import DescribedGraph, described_graph
@@ -37,7 +38,7 @@ from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.control.commands import CommandFormat
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
-from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin
+from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
 from penstock.jobs.known_topics import known_topics
 from penstock.jobs.settings import RunSettings
 from penstock.models.library import MODELS
@@ -81,6 +82,8 @@ from penstock.streams.job_description import JobDescription
 
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
+# The bindings of sinks that may reject a record.
+_REJECTING: Final = (KafkaBinding, PostgresBinding, WebhookBinding)
 _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
 
@@ -191,9 +194,7 @@ def _plan(
         graph=job.graph,
         key_groups=job.key_groups,
         raw_streams=frozenset(n.name for n in job.graph.sources() if _has_raw(bindings[n.name])),
-        keyed_sinks=frozenset(
-            n.name for n in job.graph.sinks() if isinstance(bindings[n.name], KafkaBinding)
-        ),
+        keyed_sinks=frozenset(n.name for n in job.graph.sinks() if isinstance(bindings[n.name], _REJECTING)),
         strict=settings.strict,
         parallelism=lineage.parallelism,
         state_memory_bytes=(settings.state_memory_mb if shares is None else shares.state_mb) << 20,
@@ -212,8 +213,13 @@ def _plan(
 
 def _origin_sinks(job: JobDescription, bindings: Mapping[str, Binding]) -> frozenset[str]:
     """Return the sinks whose messages tell the origin of their records."""
-    found = ((node.name, bindings[node.name]) for node in job.graph.sinks())
-    return frozenset(name for name, binding in found if isinstance(binding, KafkaBinding) and binding.origin)
+    found = ((node, bindings[node.name]) for node in job.graph.sinks())
+    return frozenset(
+        node.name
+        for node, binding in found
+        if isinstance(binding, KafkaBinding | WebhookBinding)
+        and tells_origin(job, node, binding, in_real_time=True)
+    )
 
 
 def _sources(
@@ -384,7 +390,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, PostgresBinding | ConsoleBinding | DiscardBinding)
+        assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, bounded=place.settings.bounded)
         log = JournalLog(folder)

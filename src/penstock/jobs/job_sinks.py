@@ -15,6 +15,7 @@ from penstock.bindings.types import (
     FilesBinding,
     KafkaBinding,
     PostgresBinding,
+    WebhookBinding,
 )
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
@@ -36,8 +37,9 @@ from penstock.streams.job_description import JobDescription
 from penstock.tables.changes import row_type
 from penstock.tables.table_step import TableStep
 from penstock.tables.upserts import UpsertEncoder
+from penstock.webhooks.webhook_sink import WebhookSink
 
-__all__ = ["check_origin", "open_sink", "open_sinks", "refuse_origin"]
+__all__ = ["check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
 
 # A task in real time does not flush what it has sent until its interval ends.
 _AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
@@ -53,6 +55,10 @@ def open_sinks(
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
+        if isinstance(binding, WebhookBinding):
+            binding = dataclasses.replace(
+                binding, origin=tells_origin(job, sink, binding, in_real_time=in_real_time)
+            )
         made = open_sink(binding, sink.record_type, sink.protobuf, upsert_key=sink.upsert_key)
         sinks[sink.name] = (made, sink.record_type, plan.sink_schema(sink))
     sinks[DEAD_LETTERS] = (
@@ -65,24 +71,47 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding) and binding.origin:
+    if isinstance(binding, KafkaBinding | WebhookBinding) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
         )
 
 
-def check_origin(job: JobDescription, sink: SinkNode, binding: KafkaBinding) -> None:
+def tells_origin(
+    job: JobDescription, sink: SinkNode, binding: KafkaBinding | WebhookBinding, *, in_real_time: bool
+) -> bool:
+    """Return whether what a sink writes has an origin.
+
+    A webhook whose binding leaves that open has one where a record can be known again after a crash.
+    """
+    if binding.origin is not None:
+        if in_real_time:
+            check_origin(job, sink, binding)
+        return binding.origin
+    return not in_real_time or _why_no_origin(job, sink) is None
+
+
+def check_origin(job: JobDescription, sink: SinkNode, binding: KafkaBinding | WebhookBinding) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
-    if not binding.origin:
+    reason = _why_no_origin(job, sink) if binding.origin else None
+    if reason is None:
         return
-    for node in job.graph.origins(sink.upstream):
-        reason = _why_unknown(job, node) if isinstance(node, ProcessNode) else None
-        if reason is not None:
-            raise BindingError(
-                f"Sink {sink.name!r}: in real time origin=true names an output for the record that caused it, but "
-                f"{reason}. Use delivery=exactly-once without origin, or run the job in micro-batches."
-            )
+    instead = (
+        "Use delivery=exactly-once without origin"
+        if isinstance(binding, KafkaBinding)
+        else "Leave origin out"
+    )
+    raise BindingError(
+        f"Sink {sink.name!r}: in real time origin=true names an output for the record that caused it, but "
+        f"{reason}. {instead}, or run the job in micro-batches."
+    )
+
+
+def _why_no_origin(job: JobDescription, sink: SinkNode) -> str | None:
+    """Return why in real time not all that reaches a sink can be known again; None if it can."""
+    nodes = [node for node in job.graph.origins(sink.upstream) if isinstance(node, ProcessNode)]
+    return next(filter(None, (_why_unknown(job, node) for node in nodes)), None)
 
 
 def _why_unknown(job: JobDescription, node: ProcessNode) -> str | None:
@@ -127,5 +156,12 @@ def open_sink(
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
+    if isinstance(binding, WebhookBinding):
+        if upsert_key is not None:
+            raise BindingError(
+                f"Sink {binding.stream!r} takes upserts, and a request has no key that a deletion could name. Use "
+                'sink_to(..., changes="records").'
+            )
+        return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)

@@ -91,14 +91,14 @@ class JobPlan:
     """A job's graph with everything that the workers need to run it. It is pickled to the workers.
 
     `raw_streams` are the streams whose source has bytes for each record; these stay with the record for dead letters.
-    `keyed_sinks` are the sinks that take the key of each record. `parallelism` is the number of tasks of a keyed level,
-    `state_memory_bytes` the limit of the state that a worker keeps in memory, and `waiting_bytes`, in real time, the
-    limit of the records that a slot has not processed. `seed` is the folder with the initial state. `partitions` has
-    the partitions of each Kafka stream at the start of the job. `origin_sinks` are the sinks that take, in real time,
-    the names by which records are known again. `replayed` is the micro-batch, in Spark's numbering,
-    that was planned before and is repeated, with the partitions known at that time. With `in_real_time` the records of
-    a slot travel together, under its first key group. `model_folder` has the models that the job has fetched;
-    with `watches_models` a call of one that hangs ends its worker.
+    `keyed_sinks` are the sinks that take the key and the offset of each record. `parallelism` is the number of
+    tasks of a keyed level, `state_memory_bytes` the limit of the state that a worker keeps in memory, and
+    `waiting_bytes`, in real time, the limit of the records that a slot has not processed. `seed` is the folder with
+    the initial state. `partitions` has the partitions of each Kafka stream at the start of the job. `origin_sinks`
+    are the sinks that take, in real time, the names by which records are known again. `replayed` is the micro-
+    batch, in Spark's numbering, that was planned before and is repeated, with the partitions known at that time.
+    With `in_real_time` the records of a slot travel together, under its first key group. `model_folder` has the
+    models that the job has fetched; with `watches_models` a call of one that hangs ends its worker.
     """
 
     graph: Graph

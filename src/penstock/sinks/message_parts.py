@@ -17,7 +17,16 @@ from penstock.records.types import RecordType
 from penstock.sinks.base import RecordOrigin, TaskContext
 from penstock.sinks.message_partitions import murmur2
 
-__all__ = ["ORIGIN_HEADER", "Headers", "Messages", "check_parts", "hashes_of", "headers_of", "keys_of"]
+__all__ = [
+    "ORIGIN_HEADER",
+    "Headers",
+    "Messages",
+    "check_parts",
+    "hashes_of",
+    "headers_of",
+    "keys_of",
+    "origins_of",
+]
 
 Headers: TypeAlias = Mapping[str, pa.Array]
 """The headers of messages, as a binary column for each name; a message whose value is null has no such header."""
@@ -97,7 +106,7 @@ def headers_of(
     """Return the headers of messages: the fields that the URI names, and their origin if it says so."""
     found = {header: _as_bytes(batch.column(name)) for name, header in binding.header_fields}
     if binding.origin and origin is not None:
-        found[ORIGIN_HEADER] = _origins(context, origin)
+        found[ORIGIN_HEADER] = origins_of(context, origin)
     return found
 
 
@@ -106,7 +115,7 @@ def _as_bytes(column: pa.Array) -> pa.Array:
     return column if pa.types.is_binary(column.type) else column.cast(pa.string()).cast(pa.binary())
 
 
-def _origins(context: TaskContext, origin: RecordOrigin) -> pa.Array:
+def origins_of(context: TaskContext, origin: RecordOrigin) -> pa.Array:
     """Return `LINEAGE/PLACE/BATCH/OFFSET/NUMBER` for each record, or `LINEAGE/PLACE/OFFSET/NUMBER/NUMBER`.
 
     In one place the three numbers of a later record are larger.

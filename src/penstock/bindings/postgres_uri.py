@@ -1,0 +1,57 @@
+"""URIs of PostgreSQL: a table of a database, and how to connect to it."""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import Final
+
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import PostgresBinding
+from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
+
+__all__ = ["parse_postgres"]
+
+_MAX_NAME_BYTES: Final = 63
+_TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
+
+
+def parse_postgres(uri: UriParts) -> PostgresBinding:
+    """Return the table that a URI names. Raises ValueError, which says what is wrong."""
+    if uri.rest.count("@") > 1:
+        raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
+    authority, _, path = split_authority(uri.rest)
+    login, at, server = authority.rpartition("@")
+    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
+    if not at or not user:
+        raise ValueError("it needs USER@ before the host")
+    host, port = parse_server(server)
+    names = path.split("/")
+    if len(names) != 2 or not all(names):
+        raise ValueError("it needs /DATABASE/TABLE after the port")
+    database, place = names
+    schema, dot, table = place.rpartition(".")
+    found = [urllib.parse.unquote(name) for name in (database, schema if dot else "public", table)]
+    if not all(name and len(name.encode()) <= _MAX_NAME_BYTES and "\0" not in name for name in found):
+        raise ValueError(f"names of databases, schemas and tables have 1 to {_MAX_NAME_BYTES} bytes")
+    known = uri.known()
+    if password and "password" in known:
+        raise ValueError("the password is given twice; leave out the one before the host")
+    if not known.get("sslrootcert", "/").startswith("/") and known["sslrootcert"] != "system":
+        raise ValueError(f"sslrootcert={known['sslrootcert']!r} must be an absolute path, or system")
+    for name in _TLS_FILES[1:]:
+        if not known.get(name, "/").startswith("/"):
+            raise ValueError(f"{name}={known[name]!r} must be an absolute path")
+    client = {"user": user, **({"password": password} if password else {})}
+    client |= {name: known[name] for name in ("password", "sslmode", *_TLS_FILES) if name in known}
+    return PostgresBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        host=host.strip("[]"),
+        port=port,
+        database=found[0],
+        schema=found[1],
+        table=found[2],
+        client=client,
+        upsert_by=known.get("upsert_by", ()),
+        create_table=known.get("create_table") == "true",
+    )

@@ -1,0 +1,108 @@
+"""URI parts: what the parsers of all kinds of URIs share."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.bindings.parameters import (
+    CLIENT_SETTING,
+    JAVA_SETTINGS,
+    OWN_SETTINGS,
+    PARAMETERS,
+    REQUEST_PREFIXES,
+    WEB_SCHEMES,
+    Parameter,
+    is_client_setting,
+    parameters_of,
+)
+from penstock.bindings.secrets import check_reference
+from penstock.bindings.types import Role
+
+__all__ = ["ROLE_NAMES", "UriParts", "parse_server", "split_authority"]
+
+ROLE_NAMES: Final[dict[Role, str]] = {"data": "data stream", "control": "control stream", "sink": "sink"}
+"""What a role is called in a sentence."""
+
+
+@dataclass(frozen=True)
+class UriParts:
+    """The parts of a URI. What parses them raises ValueError, which `parse_binding` turns into a BindingError."""
+
+    stream: str
+    uri: str
+    role: Role
+    scheme: str
+    rest: str
+    query: Sequence[tuple[str, str]]
+
+    def known(self) -> dict[str, Any]:
+        """Return the values of penstock's own parameters; refuse others unless they are client settings."""
+        parameters = {p.name: p for p in parameters_of(self.scheme, self.role)}
+        found: dict[str, Any] = {}
+        for name, value in self.query:
+            if name in parameters:
+                found[name] = parameters[name].parse(value)
+            elif self._is_of_request(name):
+                check_reference(name, value)
+            elif self.scheme != "kafka" or not is_client_setting(name):
+                raise ValueError(self._unknown(name, parameters))
+        return found
+
+    def _is_of_request(self, name: str) -> bool:
+        return self.scheme in WEB_SCHEMES and name.startswith(REQUEST_PREFIXES)
+
+    def request_parts(self, prefix: str) -> dict[str, str]:
+        """Return the parameters with a prefix, such as headers of a request, without it."""
+        return {name.removeprefix(prefix): value for name, value in self.query if name.startswith(prefix)}
+
+    def client(self) -> dict[str, str]:
+        """Return the client settings among the parameters, without the prefix `kafka.`."""
+        settings: dict[str, str] = {}
+        for name, value in self.query:
+            if not is_client_setting(name):
+                continue
+            bare = name.removeprefix("kafka.")
+            if bare in OWN_SETTINGS:
+                raise ValueError(f"{bare} is set by penstock; {OWN_SETTINGS[bare]}")
+            for java, instead in JAVA_SETTINGS.items():
+                if bare.startswith(java):
+                    raise ValueError(f"{bare} is a setting of Kafka's Java client; {instead}")
+            check_reference(bare, value)
+            if bare in settings:
+                raise ValueError(f"the client setting {bare} is given twice")
+            settings[bare] = value
+        return settings
+
+    def _unknown(self, name: str, parameters: Mapping[str, Parameter]) -> str:
+        if any(p.name == name and self.scheme in p.schemes for p in PARAMETERS):
+            return f"{name} has no meaning for a {ROLE_NAMES[self.role]}"
+        near = difflib.get_close_matches(name, parameters, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        if self.scheme == "kafka":
+            return f"unknown parameter {name!r}{hint}; use one of those below, or {CLIENT_SETTING}"
+        return f"unknown parameter {name!r}{hint}"
+
+
+def split_authority(rest: str) -> tuple[str, str, str]:
+    """Return what stands between // and the path, the slash, and the path."""
+    if not rest.startswith("//"):
+        raise ValueError("it needs // before the host")
+    authority, slash, path = rest[2:].partition("/")
+    if not authority:
+        raise ValueError("the host is missing")
+    return authority, slash, path
+
+
+def parse_server(text: str) -> tuple[str, int]:
+    """Return the host and the port of `HOST:PORT`."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not of the form HOST:PORT")
+    port = int(match.group(2))
+    if not 1 <= port <= 65535:
+        raise ValueError(f"the port {port} is not between 1 and 65535")
+    return match.group(1), port

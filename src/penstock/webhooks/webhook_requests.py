@@ -1,0 +1,153 @@
+"""Requests of a webhook: sent, repeated as the server asks, and judged by its answer."""
+
+from __future__ import annotations
+
+import datetime as dt
+import email.utils
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.types import WebhookBinding
+from penstock.errors import ExternalSystemError
+
+__all__ = ["Answer", "Sender", "check_server", "kept_sender", "wait_s"]
+
+# Answers that say that the same request may succeed later.
+_AGAIN: Final = (408, 425, 429)
+# Answers that are about the place or the login, and not about the record.
+_PLACE: Final = (401, 403, 404, 405, 407, 410)
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 5.0
+_SHOWN: Final = 200
+
+_senders: Final[dict[tuple[Any, ...], Sender]] = {}
+_lock: Final = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a request: whether the server has taken it, and if not, why."""
+
+    taken: bool
+    reason: str = ""
+
+
+class Sender:
+    """What sends requests to the server of a binding, on connections that it keeps. Any thread may send."""
+
+    def __init__(
+        self,
+        binding: WebhookBinding,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._binding: Final = binding
+        self._clock: Final = clock
+        self._sleep: Final = sleep
+        stream = binding.stream
+        self._client: Final = httpx.Client(
+            headers={
+                **resolved_settings(stream, binding.headers),
+                "Content-Type": "application/json",
+            },
+            params=resolved_settings(stream, binding.query),
+            timeout=binding.timeout_s,
+            limits=httpx.Limits(max_connections=binding.requests_at_once),
+        )
+
+    def send(self, body: bytes, request_id: str | None) -> Answer:
+        """Send a body until the server has judged it.
+
+        Raises ExternalSystemError when it has not done so for `retry_s`, or when place or login are wrong.
+        """
+        headers = {} if request_id is None else {"Idempotency-Key": request_id}
+        begun_s, pause_s = self._clock(), _FIRST_WAIT_S
+        while True:
+            asked_s = None
+            try:
+                response = self._client.post(self._binding.url, content=body, headers=headers)
+            except httpx.TransportError as e:
+                why = f"{type(e).__name__}: {e}".rstrip(": ")
+            else:
+                why = _describe(response)
+                if response.is_success:
+                    return Answer(taken=True)
+                if 300 <= response.status_code < 400 or response.status_code in _PLACE:
+                    raise self._error(f"{why}. Correct the URI or the login, and start the job again")
+                if response.is_client_error and response.status_code not in _AGAIN:
+                    return Answer(False, f"{self._binding.url} refuses the record ({why}).")
+                asked_s = wait_s(response.headers.get("Retry-After"), response.headers.get("Date"))
+            pause_s = min(pause_s * 2, _LONGEST_WAIT_S)
+            wait = pause_s if asked_s is None else asked_s
+            if self._clock() - begun_s + wait > self._binding.retry_s:
+                raise self._error(f"{why}, for {self._binding.retry_s} s. The records are sent again")
+            self._sleep(wait)
+
+    def _error(self, why: str) -> ExternalSystemError:
+        return ExternalSystemError(
+            f"Sink {self._binding.stream!r}: {self._binding.url} takes no records: {why}."
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def check_server(binding: WebhookBinding) -> str:
+    """Connect to the server of a binding, and send nothing; return its host and port.
+
+    Raises ExternalSystemError when it does not answer, and BindingError when a secret is missing.
+    """
+    resolved_settings(binding.stream, {**binding.headers, **binding.query})
+    url = httpx.URL(binding.url)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        socket.create_connection((url.host, port), binding.timeout_s).close()
+    except OSError as e:
+        raise ExternalSystemError(
+            f"Sink {binding.stream!r}: {url.host}:{port} does not answer ({e.strerror or e})."
+        ) from e
+    return f"{url.host}:{port}"
+
+
+def kept_sender(binding: WebhookBinding) -> Sender:
+    """Return this process's sender of a binding."""
+    with _lock:
+        key = os.getpid(), binding.uri, *sorted(binding.headers.items()), *sorted(binding.query.items())
+        if key not in _senders:
+            _senders[key] = Sender(binding)
+        return _senders[key]
+
+
+def wait_s(retry_after: str | None, date: str | None) -> float | None:
+    """Return for how many seconds a server asks to wait: a number, or a time beside that of its answer.
+
+    >>> wait_s("3", None)
+    3.0
+    >>> wait_s("Wed, 21 Oct 2026 07:28:05 GMT", "Wed, 21 Oct 2026 07:28:00 GMT")
+    5.0
+    """
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    try:
+        until = email.utils.parsedate_to_datetime(retry_after)
+        # By the server's own clock, which may differ from ours.
+        now = dt.datetime.now(dt.UTC) if date is None else email.utils.parsedate_to_datetime(date)
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _describe(response: httpx.Response) -> str:
+    text = " ".join(response.text[:_SHOWN].split())
+    return f"{response.status_code} {response.reason_phrase}{': ' + text if text else ''}"

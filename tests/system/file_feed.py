@@ -1,0 +1,57 @@
+"""A feed of readings in files, for a job that counts the readings of each sensor."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["COUNTING_JOB", "SENSORS", "FileFeed"]
+
+COUNTING_JOB = Path(__file__).parents[1] / "integration" / "recorded_job.py"
+SENSORS = 20
+
+
+class FileFeed:
+    """Each file has one reading of each sensor."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "readings"
+        self._folder.mkdir()
+        self.files = 0
+
+    @property
+    def binding(self) -> str:
+        return f"jsonl:{self._folder}"
+
+    @property
+    def expected(self) -> Counter[tuple[int, int]]:
+        """What the job gives: each sensor with each of its counts, once."""
+        return Counter((sensor, count) for sensor in range(SENSORS) for count in range(1, self.files + 1))
+
+    def write(self) -> None:
+        lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
+        new = self._folder / f".{self.files:05}.tmp"
+        new.write_text("".join(line + "\n" for line in lines))
+        new.rename(self._folder / f"{self.files:05}.jsonl")
+        self.files += 1
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        """Write a file every 0.2 s meanwhile."""
+        stop = threading.Event()
+
+        def feed() -> None:
+            while not stop.wait(0.2):
+                self.write()
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
