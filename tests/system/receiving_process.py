@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import QueueBinding, RabbitStreamBinding
+from penstock.bindings.types import MqttBinding, QueueBinding, RabbitStreamBinding
+from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
 from penstock.sources.journal import JournalWriter
 from penstock.sources.rabbitmq_queue import QueueReceiver
 from penstock.sources.rabbitmq_stream import StreamReceiver
@@ -23,6 +24,8 @@ def receiver(folder: Path, uri: str, *, bounded: bool = False) -> Receiver:  # t
     binding = parse_binding("settings", uri, "control")
     if isinstance(binding, QueueBinding):
         return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, MqttBinding):
+        return MqttReceiver(binding, session_of(binding, folder.name), JournalWriter(folder), bounded=bounded)
     assert isinstance(binding, RabbitStreamBinding)
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
 

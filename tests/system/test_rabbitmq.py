@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from journaled_records import journaled
 from rabbitmq_messages import publish
 from rabbitmq_node import RabbitNode
 from receiving_process import receiver
@@ -23,7 +24,6 @@ from penstock.commands.command_sender import send_command
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
-from penstock.sources.journal import JournalLog
 from penstock.sources.rabbitmq_queue import check_queue
 from penstock.sources.rabbitmq_stream import check_stream
 
@@ -51,14 +51,6 @@ def uri_of(node: RabbitNode, name: str, more: str = "") -> str:
     return node.queue_uri(name, more) if name.endswith("queue") else node.stream_uri(name, more)
 
 
-def records(folder: Path) -> list[bytes]:
-    """What is in the journal, as a job would read it."""
-    log = JournalLog(folder)
-    splits = log.splits(0, log.latest(0, limited=False), 1)
-    chunks = [chunk for split in splits for chunk in log.read([split], None)]  # type: ignore[arg-type]
-    return [record for chunk in chunks for record in chunk.raw.to_pylist()]  # type: ignore[union-attr]
-
-
 def numbers(*bounds: int) -> list[bytes]:
     """Messages that are no lines: each has a zero byte and a line end."""
     return [b"%d\0\n" % number for number in range(*bounds)]
@@ -82,7 +74,7 @@ def test_all_messages_come_in_order_and_a_bounded_run_ends(
             publish(node, name, numbers(low, high))
         with receiver(tmp_path, uri_of(node, name, "?format=bytes"), bounded=True) as receiving:
             receiving.wait_for_end(threading.Event())
-        assert records(tmp_path) == numbers(high)
+        assert journaled(tmp_path) == numbers(high)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,13 +83,13 @@ def test_a_killed_receiver_costs_nothing(node: RabbitNode, kind: str, tmp_path: 
     name = f"receiver-{kind}"
     for low in (0, 1_000):
         publish(node, name, numbers(low, low + 1_000))
-        before = len(records(tmp_path))
+        before = len(journaled(tmp_path))
         with receiving_process(tmp_path, uri_of(node, name), "waits") as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"connected\n"
-            journaled = int(process.stdout.readline())
+            count = int(process.stdout.readline())
             process.kill()
-        assert len(records(tmp_path)) == before + journaled
+        assert len(journaled(tmp_path)) == before + count
     publish(node, name, numbers(2_000, 2_010))
     check_each_comes_once(node, name, tmp_path, 2_010)
 
@@ -116,11 +108,11 @@ def receiving_process(folder: Path, uri: str, mode: str) -> Iterator[subprocess.
 def check_each_comes_once(node: RabbitNode, name: str, folder: Path, count: int) -> None:
     """A receiver that nobody kills completes the journal; what comes from a stream is in order, too."""
     with receiver(folder, uri_of(node, name)) as receiving:
-        wait_until(lambda: len(records(folder)) >= count)
+        wait_until(lambda: len(journaled(folder)) >= count)
         # What comes twice would come now.
         time.sleep(1)
         assert receiving.error is None
-    found = records(folder)
+    found = journaled(folder)
     assert sorted(found) == sorted(numbers(count))
     if name.endswith("stream"):
         assert found == numbers(count)
@@ -153,7 +145,7 @@ class Receiving:
 
     def await_more(self, than: int) -> None:
         """Wait until the journal has more messages."""
-        wait_until(lambda: len(records(self.folder)) > than)
+        wait_until(lambda: len(journaled(self.folder)) > than)
         assert self._process is not None
         assert self._process.poll() is None, "the receiver ended by itself"
 
@@ -218,7 +210,7 @@ def test_a_stream_may_begin_at_its_end(node: RabbitNode, tmp_path: Path) -> None
     publish(node, "late-stream", numbers(5, 8))
     with receiver(tmp_path, uri, bounded=True) as receiving:
         receiving.wait_for_end(threading.Event())
-    assert records(tmp_path) == numbers(5, 8)
+    assert journaled(tmp_path) == numbers(5, 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -260,6 +252,6 @@ def test_commands_can_be_sent(node: RabbitNode, kind: str, tmp_path: Path) -> No
         send_command(command, binding(uri))
     with receiver(tmp_path, uri, bounded=True) as receiving:
         receiving.wait_for_end(threading.Event())
-    assert [decode_command(record) for record in records(tmp_path)] == sent
+    assert [decode_command(record) for record in journaled(tmp_path)] == sent
     with pytest.raises(BindingError, match="does not exist"):
         send_command(sent[0], binding(uri_of(node, f"nowhere-{kind}")))

@@ -14,6 +14,7 @@ __all__ = [
     "CLIENT_SETTING",
     "FILE_SCHEMES",
     "JAVA_SETTINGS",
+    "MQTT_SCHEMES",
     "OWN_SETTINGS",
     "PARAMETERS",
     "POSTGRES_SCHEMES",
@@ -32,6 +33,7 @@ ALL_ROLES: Final[tuple[Role, ...]] = ("data", "control", "sink")
 FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
 _READ_SCHEMES: Final = (*FILE_SCHEMES, "text")
 RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
+MQTT_SCHEMES: Final = ("mqtt", "mqtts")
 WEB_SCHEMES: Final = ("http", "https")
 REQUEST_PREFIXES: Final = ("header.", "query.")
 """The beginnings of parameters that name a part of a request, whose values may be references to secrets."""
@@ -43,8 +45,8 @@ class Parameter:
     """A query parameter of a URI: where it is allowed, its possible values, and what it does.
 
     `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names),
-    "fields with names" (each with another name behind a colon if that differs), "path", "secret" (a value, `env:NAME`
-    or `file:PATH`), or the allowed words. `default` describes what applies when it is left out.
+    "fields with names" (each with another name behind a colon if that differs), "path", "text", "secret" (a value,
+    `env:NAME` or `file:PATH`), or the allowed words. `default` describes what applies when it is left out.
     """
 
     name: str
@@ -52,7 +54,7 @@ class Parameter:
     roles: tuple[Role, ...]
     values: (
         tuple[str, ...]
-        | Literal["integer", "field", "field or key", "fields", "fields with names", "path", "secret"]
+        | Literal["integer", "field", "field or key", "fields", "fields with names", "path", "secret", "text"]
     )
     default: str
     meaning: str
@@ -83,7 +85,7 @@ class Parameter:
         if self.values == "secret":
             check_reference(self.name, text)
             return text
-        if self.values == "path":
+        if self.values in ("path", "text"):
             return text
         if text not in self.values:
             raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
@@ -97,6 +99,7 @@ _FORMS: Final = {
     "fields": "FIELD,...",
     "fields with names": "FIELD[:NAME],...",
     "path": "PATH",
+    "text": "TEXT",
     "secret": "env:NAME|file:PATH|VALUE",
 }
 
@@ -149,7 +152,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "format",
-        ("kafka", *RABBIT_SCHEMES),
+        ("kafka", *RABBIT_SCHEMES, *MQTT_SCHEMES),
         ALL_ROLES,
         ("json", "protobuf", "bytes"),
         "json",
@@ -278,7 +281,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "prefetch",
-        ("amqp", "amqps"),
+        ("amqp", "amqps", *MQTT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(UNACKNOWLEDGED),
@@ -291,6 +294,42 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("true", "false"),
         "false",
         "Declare the queue (durable, a quorum queue) or the stream when it does not exist.",
+    ),
+    Parameter(
+        "protocol",
+        MQTT_SCHEMES,
+        SOURCE_ROLES,
+        ("5", "3.1.1"),
+        "5",
+        "The version of MQTT that the broker speaks. With 3.1.1 retained messages come again with each connection.",
+    ),
+    Parameter(
+        "client_id",
+        MQTT_SCHEMES,
+        SOURCE_ROLES,
+        "text",
+        "one for the checkpoint, the stream and the filter",
+        "The name by which the broker knows the session, where its rules ask for a certain one.",
+    ),
+    Parameter(
+        "password",
+        MQTT_SCHEMES,
+        SOURCE_ROLES,
+        "secret",
+        "that of the URI",
+        "The password of the user, best as a reference.",
+    ),
+    Parameter(
+        "cafile",
+        ("mqtts",),
+        SOURCE_ROLES,
+        "path",
+        "those of the system",
+        "The certificates to trust, in PEM.",
+    ),
+    Parameter("certfile", ("mqtts",), SOURCE_ROLES, "path", "none", "The certificate of the client, in PEM."),
+    Parameter(
+        "keyfile", ("mqtts",), SOURCE_ROLES, "path", "none", "The key of the client's certificate, in PEM."
     ),
     Parameter(
         "upsert_by",

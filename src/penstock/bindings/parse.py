@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.parameters import (
     ALL_ROLES,
     FILE_SCHEMES,
+    MQTT_SCHEMES,
     POSTGRES_SCHEMES,
     RABBIT_SCHEMES,
     REQUEST_PREFIXES,
@@ -353,6 +355,10 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     "rabbitmq-stream": _Scheme(
         "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM", SOURCE_ROLES, _parse_rabbit_stream
     ),
+    **{
+        name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", SOURCE_ROLES, parse_mqtt)
+        for name in MQTT_SCHEMES
+    },
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)

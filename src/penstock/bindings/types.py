@@ -23,6 +23,7 @@ __all__ = [
     "KafkaBinding",
     "MessageFormat",
     "Missing",
+    "MqttBinding",
     "PostgresBinding",
     "QueueBinding",
     "RabbitStreamBinding",
@@ -185,6 +186,36 @@ class RabbitStreamBinding:
 
 
 @dataclass(frozen=True)
+class MqttBinding:
+    """The topics of an MQTT broker that match a filter. `uri` has its password masked.
+
+    `login` has the password, which may be a reference. Without a `client_id` the job chooses one for its checkpoint.
+    `prefetch` is how many messages may be unacknowledged; the certificates are files in PEM.
+    """
+
+    stream: str
+    uri: str
+    host: str
+    port: int
+    topic: str
+    user: str | None = None
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secure: bool = False
+    format: MessageFormat = "json"
+    protocol: Literal["5", "3.1.1"] = "5"
+    client_id: str | None = None
+    prefetch: int = UNACKNOWLEDGED
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    @property
+    def is_one_topic(self) -> bool:
+        """Whether the filter is the name of a topic, without wildcards."""
+        return "+" not in self.topic and "#" not in self.topic
+
+
+@dataclass(frozen=True)
 class PostgresBinding:
     """A table of a PostgreSQL database. `uri` has its password masked.
 
@@ -260,6 +291,7 @@ Binding: TypeAlias = (
     | SocketBinding
     | QueueBinding
     | RabbitStreamBinding
+    | MqttBinding
     | PostgresBinding
     | WebhookBinding
     | ConsoleBinding

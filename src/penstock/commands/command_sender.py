@@ -13,7 +13,14 @@ import msgspec
 from penstock.base.durable import sync_folder
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.secrets import redacted
-from penstock.bindings.types import Binding, FilesBinding, KafkaBinding, QueueBinding, RabbitStreamBinding
+from penstock.bindings.types import (
+    Binding,
+    FilesBinding,
+    KafkaBinding,
+    MqttBinding,
+    QueueBinding,
+    RabbitStreamBinding,
+)
 from penstock.checkpoints.unread_files import list_unread_files
 from penstock.commands.command_catalog import CommandCatalog
 from penstock.control.command_decoder import decode_command
@@ -43,17 +50,22 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
         raise BindingError(
             f"The checkpoint does not keep the secrets of {place!r}. Give the whole URI with -D {COMMANDS}=URI."
         )
+    if isinstance(binding, MqttBinding) and not binding.is_one_topic:
+        raise BindingError(
+            f"The commands of the job come from all topics that match {binding.topic!r}. Name one of them with "
+            f"--to mqtt://{binding.host}:{binding.port}/TOPIC."
+        )
     if isinstance(binding, KafkaBinding) and binding.pattern is not None:
         raise BindingError(
             f"The job reads commands from {binding.place} on {binding.servers}, and a command is sent to one topic. "
             f"Name it with -D {COMMANDS}=kafka://{binding.servers}/TOPIC."
         )
-    if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding):
+    if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding):
         _form(binding)
         return binding
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
-        f"send the command, or bind {COMMANDS} to a folder, Kafka or RabbitMQ."
+        f"send the command, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
     )
 
 
@@ -72,6 +84,10 @@ def send_command(command: Command, binding: Binding) -> None:
         from penstock.sources.rabbitmq_queue import publish_to_queue
 
         publish_to_queue(binding, _encode(command, binding), command.id)
+    elif isinstance(binding, MqttBinding):
+        from penstock.mqtt.mqtt_connection import publish_to_topic
+
+        publish_to_topic(binding, _encode(command, binding))
     else:
         from penstock.sources.rabbitmq_stream import publish_to_stream
 
@@ -115,7 +131,9 @@ def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
     return None
 
 
-def _form(binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding) -> CommandFormat:
+def _form(
+    binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding,
+) -> CommandFormat:
     """Return the format for commands there. Raises BindingError unless it is JSON or protobuf."""
     if binding.format in ("json", "jsonl"):
         return "json"
@@ -128,7 +146,7 @@ def _form(binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBind
 
 
 def _encode(
-    command: Command, binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding
+    command: Command, binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding
 ) -> bytes:
     if _form(binding) == "json":
         return msgspec.json.encode(command)

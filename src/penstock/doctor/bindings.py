@@ -15,6 +15,7 @@ from penstock.bindings.types import (
     Binding,
     FilesBinding,
     KafkaBinding,
+    MqttBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -114,6 +115,11 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
 
         check_queue(binding)
         return f"{binding.virtual_host} has the queue {binding.queue}"
+    if isinstance(binding, MqttBinding):
+        from penstock.mqtt.mqtt_connection import check_topic_filter
+
+        check_topic_filter(binding)
+        return f"{binding.host}:{binding.port} lets the job subscribe to {binding.topic}"
     if isinstance(binding, RabbitStreamBinding):
         from penstock.sources.rabbitmq_stream import check_stream
 

@@ -23,6 +23,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
+    MqttBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -145,7 +146,7 @@ def compile_job(
     }
     plan = _plan(job, settings, checkpoint, bindings, partitions, gets_seed=gets_seed)
     sinks = open_sinks(job, plan, bindings, in_real_time=bool(settings.checkpoint_interval_ms))
-    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, settings, topics, fence))
+    sources, receivers = _sources(job, bindings, _Place(plan, checkpoint, lineage, settings, topics, fence))
     for name in (RECEIPTS, DEAD_LETTERS):
         if name in bindings:
             refuse_origin(bindings[name])
@@ -341,10 +342,11 @@ def _has_raw(binding: Binding) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """What the sources of a job share: its plan, its checkpoint, its settings, its topics, and its fence."""
+    """What the sources of a job share: plan, checkpoint and lineage, settings, topics, and fence."""
 
     plan: JobPlan
     checkpoint: Checkpoint
+    lineage: Lineage
     settings: RunSettings
     topics: TopicIdentity
     fence: Callable[[], None]
@@ -392,7 +394,7 @@ def _source(node: SourceNode, binding: Binding, place: _Place) -> tuple[BoundSou
     else:
         assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
         folder = where / f"{node.name}.journal"
-        receiver = _receiver(binding, folder, bounded=place.settings.bounded)
+        receiver = _receiver(binding, folder, place)
         log = JournalLog(folder)
         name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
@@ -419,8 +421,9 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
 
 
 def _receiver(
-    binding: SocketBinding | QueueBinding | RabbitStreamBinding, folder: Path, *, bounded: bool
+    binding: SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding, folder: Path, place: _Place
 ) -> Receiver[Any]:
+    bounded = place.settings.bounded
     if isinstance(binding, SocketBinding):
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
     # Each client takes a tenth of a second to load, which other jobs need not wait for.
@@ -429,6 +432,14 @@ def _receiver(
 
         check_queue(binding)
         return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, MqttBinding):
+        from penstock.mqtt.mqtt_connection import check_topic_filter
+        from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
+
+        check_topic_filter(binding)
+        return MqttReceiver(
+            binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
+        )
     from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)

@@ -18,6 +18,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
+    MqttBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -233,6 +234,19 @@ WRONG: list[tuple[str, Role, str]] = [
     ("postgresql://u@h:1/d/t?password=env:1", "sink", "must name an environment variable"),
     ("postgresql://u:p@h:1/d/t?password=env:P", "sink", "given twice"),
     ("postgresql://u@h:1/d/t", "data", "only for sinks"),
+    ("mqtt://h/t", "data", "'h' is not of the form HOST:PORT"),
+    ("mqtt://h:1", "data", "needs a topic after the port"),
+    ("mqtt://h:1/a/#/b", "data", "not a topic filter"),
+    ("mqtt://h:1/a/b+", "data", "not a topic filter"),
+    ("mqtt://@h:1/t", "data", "user before @ is missing"),
+    ("mqtt://u:p@q@h:1/t", "data", "write @ as %40"),
+    ("mqtt://h:1/t?password=env:P", "data", "needs USER@"),
+    ("mqtt://u:p@h:1/t?password=env:P", "data", "given twice"),
+    ("mqtt://h:1/t?cafile=/ca.pem", "data", "unknown parameter .cafile"),
+    ("mqtts://h:1/t?cafile=ca.pem", "data", "must be an absolute path"),
+    ("mqtt://h:1/t?prefetch=65536", "data", "at most 65535"),
+    ("mqtt://h:1/t?protocol=4", "data", "one of 5, 3.1.1"),
+    ("mqtt://h:1/t", "sink", "only for data streams and control streams"),
     ("https:host/hook", "sink", "needs //"),
     ("https://u:p@host/hook", "sink", "a login goes into a header"),
     ("https://ho st/hook", "sink", "not of the form HOST:PORT"),
@@ -255,6 +269,19 @@ WRONG: list[tuple[str, Role, str]] = [
     ("rate:1?x=1", "data", "unknown parameter 'x'"),
     ("rate:1", "control", "only for data streams"),
 ]
+
+
+def test_mqtt_names_the_topics_of_a_broker() -> None:
+    """Whose slashes are those of the path; nothing that is shown has the password."""
+    binding = parse_binding(
+        "r", "mqtts://me:s%40crt@[::1]:8883/hall/+/a%3Fb/#?client_id=x y&cafile=/ca", "control"
+    )
+    assert isinstance(binding, MqttBinding)
+    assert (binding.host, binding.port, binding.topic, binding.user) == ("::1", 8883, "hall/+/a?b/#", "me")
+    assert (binding.secure, binding.client_id, binding.cafile, binding.protocol) == (True, "x y", "/ca", "5")
+    assert binding.login == {"password": "s@crt"}
+    assert "crt" not in repr(binding)
+    assert not binding.is_one_topic
 
 
 def test_postgresql_names_a_table() -> None:

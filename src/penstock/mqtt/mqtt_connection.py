@@ -1,0 +1,205 @@
+"""A connection to an MQTT broker, in one thread: everything happens in `wait`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Self
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.types import MqttBinding
+from penstock.errors import ExternalSystemError, PenstockError
+
+__all__ = ["Arrived", "MqttConnection", "check_topic_filter", "publish_to_topic"]
+
+_ANSWER_S: Final = 10.0
+_KEEPALIVE_S: Final = 30
+_STEP_S: Final = 0.1
+_FAILED: Final = 128
+# A session, with what waits in it, outlives a stopped job for so long.
+_SESSION_S: Final = 7 * 24 * 3600
+_QOS: Final = 1
+
+
+class Arrived(NamedTuple):
+    """A message, with what acknowledges it."""
+
+    number: int
+    qos: int
+    body: bytes
+
+
+class MqttConnection:
+    """A connection to a broker; a context manager. Messages stay with the broker until they are acknowledged.
+
+    With a `session` the broker keeps what comes for the subscription while nobody is connected. Creating one raises
+    ExternalSystemError; everything else raises ConnectionError when the connection is lost.
+    """
+
+    def __init__(self, binding: MqttBinding, session: str | None) -> None:
+        self._binding: Final = binding
+        self._arrived: Final[list[Arrived]] = []
+        self._answer: Any = None
+        self._ended = ""
+        is_5 = binding.protocol == "5"
+        keeps = session is not None
+        self._client: Final = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            session or f"penstock-{uuid.uuid4().hex[:12]}",
+            clean_session=None if is_5 else not keeps,
+            protocol=paho.MQTTv5 if is_5 else paho.MQTTv311,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        self._prepare()
+        try:
+            self._connect(is_5=is_5, keeps=keeps)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        binding, client = self._binding, self._client
+
+        def on_message(client: Any, userdata: Any, message: paho.MQTTMessage) -> None:  # noqa: ARG001
+            self._arrived.append(Arrived(message.mid, message.qos, bytes(message.payload)))
+
+        def on_disconnect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001
+            self._ended = str(reason)
+
+        def on_connect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001
+            self._answer = reason
+
+        def on_subscribe(client: Any, userdata: Any, number: int, reasons: Any, properties: Any) -> None:  # noqa: ARG001
+            self._answer = reasons[0]
+
+        def on_publish(client: Any, userdata: Any, number: int, reason: Any, properties: Any) -> None:  # noqa: ARG001
+            self._answer = reason
+
+        client.on_message, client.on_disconnect = on_message, on_disconnect
+        client.on_connect, client.on_subscribe, client.on_publish = on_connect, on_subscribe, on_publish
+        if binding.user is not None:
+            password = resolved_setting(binding.stream, binding.login, "password")
+            client.username_pw_set(binding.user, password)
+        if binding.secure:
+            client.tls_set(binding.cafile, binding.certfile, binding.keyfile)
+
+    def _connect(self, *, is_5: bool, keeps: bool) -> None:
+        binding = self._binding
+        properties = None
+        if is_5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = _SESSION_S if keeps else 0
+            properties.ReceiveMaximum = binding.prefetch
+        try:
+            self._client.connect(
+                binding.host,
+                binding.port,
+                _KEEPALIVE_S,
+                clean_start=not keeps if is_5 else paho.MQTT_CLEAN_START_FIRST_ONLY,
+                properties=properties,
+            )
+            reason = self._ask(lambda: None, "connection")
+        except (OSError, ValueError) as e:
+            raise ExternalSystemError(
+                f"Stream {binding.stream!r}: no MQTT broker answers at {binding.host}:{binding.port} ({e}). Start it, "
+                "or correct the address in the URI."
+            ) from e
+        if reason.value >= _FAILED:
+            raise ExternalSystemError(
+                f"Stream {binding.stream!r}: the MQTT broker {binding.host}:{binding.port} refuses the connection "
+                f"({reason}). Correct user and password in the URI, or the protocol."
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def subscribe(self) -> None:
+        """Subscribe to the filter; a session that has it goes on. Raises ExternalSystemError when it is refused."""
+        binding = self._binding
+        how: dict[str, Any] = {"qos": _QOS}
+        if binding.protocol == "5":
+            # Retained messages come with a new subscription, and not again with each connection.
+            how = {"options": SubscribeOptions(_QOS, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)}
+        reason = self._ask(lambda: self._client.subscribe(binding.topic, **how), "subscription")
+        if reason.value >= _FAILED:
+            raise self._refused("the subscription", reason)
+
+    def publish(self, body: bytes) -> None:
+        """Publish one message; return when the broker has confirmed it."""
+        reason = self._ask(lambda: self._client.publish(self._binding.topic, body, _QOS), "confirmation")
+        if reason.value >= _FAILED:
+            raise self._refused("the message", reason)
+
+    def wait(self, timeout_s: float) -> list[Arrived]:
+        """Wait for messages, and return those that have arrived."""
+        code = self._client.loop(timeout_s)
+        if code != paho.MQTT_ERR_SUCCESS:
+            raise ConnectionError(self._ended or paho.error_string(code))
+        arrived = list(self._arrived)
+        self._arrived.clear()
+        return arrived
+
+    def acknowledge(self, arrived: list[Arrived]) -> None:
+        """Let the broker forget messages."""
+        for one in arrived:
+            if one.qos:
+                self._client.ack(one.number, one.qos)
+
+    def close(self) -> None:
+        """End the connection. The broker keeps the session."""
+        self._client.disconnect()
+        # Sends what waits to be sent, the acknowledgements before all.
+        self._client.loop(0)
+
+    def _ask(self, ask: Callable[[], object], what: str) -> Any:
+        """Ask the broker, and return its answer. Messages that arrive meanwhile are kept."""
+        self._answer = None
+        ask()
+        deadline_s = time.monotonic() + _ANSWER_S
+        while self._answer is None:
+            code = self._client.loop(_STEP_S)
+            if code != paho.MQTT_ERR_SUCCESS and self._answer is None:
+                raise ConnectionError(self._ended or paho.error_string(code))
+            if time.monotonic() > deadline_s:
+                raise ConnectionError(f"there is no answer to the {what} for {_ANSWER_S:g} s")
+        return self._answer
+
+    def _refused(self, what: str, reason: object) -> ExternalSystemError:
+        binding = self._binding
+        return ExternalSystemError(
+            f"Stream {binding.stream!r}: the MQTT broker {binding.host}:{binding.port} refuses {what} of "
+            f"{binding.topic!r} ({reason}). Give the user the right, or correct the topic in the URI."
+        )
+
+
+def check_topic_filter(binding: MqttBinding) -> None:
+    """Check that the broker answers and lets the user subscribe, without a trace. Raises ExternalSystemError."""
+    _once(binding, MqttConnection.subscribe)
+
+
+def publish_to_topic(binding: MqttBinding, body: bytes) -> None:
+    """Publish one message, and wait until the broker has it. Raises ExternalSystemError when that fails."""
+    _once(binding, lambda connection: connection.publish(body))
+
+
+def _once(binding: MqttBinding, do: Callable[[MqttConnection], None]) -> None:
+    try:
+        with MqttConnection(binding, None) as connection:
+            do(connection)
+    except PenstockError:
+        raise
+    except OSError as e:
+        raise ExternalSystemError(
+            f"Stream {binding.stream!r}: the MQTT broker {binding.host}:{binding.port} has ended the connection ({e})."
+        ) from e

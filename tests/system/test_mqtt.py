@@ -1,0 +1,182 @@
+"""MQTT: messages of a real broker reach the journal, through restarts of the broker and kills of the receiver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from file_feed import COUNTING_JOB, SENSORS
+from job_in_session import JobInSession
+from journaled_records import journaled
+from mosquitto_broker import MosquittoBroker
+from pyspark.sql import SparkSession
+from receiving_process import receiver
+from rooms import read_folder
+
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import MqttBinding
+from penstock.commands.command_sender import send_command
+from penstock.control.command_decoder import decode_command
+from penstock.control.commands import Command
+from penstock.doctor.bindings import check_binding
+from penstock.errors import ExternalSystemError
+from penstock.jobs.settings import RunSettings
+from penstock.mqtt.mqtt_connection import check_topic_filter
+
+WAIT_S = 60.0
+RECEIVING = Path(__file__).with_name("receiving_process.py")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker]:
+    with MosquittoBroker(tmp_path_factory.mktemp("mosquitto")) as started:
+        yield started
+
+
+def bind(uri: str) -> MqttBinding:
+    found = parse_binding("readings", uri, "data")
+    assert isinstance(found, MqttBinding)
+    return found
+
+
+def numbers(*bounds: int) -> list[bytes]:
+    return [b"%d\0\n" % number for number in range(*bounds)]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def receive(folder: Path, uri: str) -> None:
+    """Receive what waits."""
+    with receiver(folder, uri, bounded=True) as receiving:
+        receiving.wait_for_end(threading.Event())
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_messages_come_in_order_also_those_sent_meanwhile(
+    broker: MosquittoBroker, protocol: str, tmp_path: Path
+) -> None:
+    """The broker keeps them for the session from the first connection on."""
+    topic = f"order-{protocol}"
+    uri = broker.uri(topic, f"?protocol={protocol}")
+    receive(tmp_path, uri)
+    broker.publish(topic, numbers(3_000))
+    receive(tmp_path, uri)
+    assert journaled(tmp_path) == numbers(3_000)
+    with receiver(tmp_path, uri):
+        broker.publish(topic, numbers(3_000, 3_100))
+        wait_until(lambda: len(journaled(tmp_path)) == 3_100)
+    receive(tmp_path, uri)
+    assert journaled(tmp_path) == numbers(3_100)
+
+
+def test_a_filter_takes_the_topics_that_match_and_retained_messages_once(
+    broker: MosquittoBroker, tmp_path: Path
+) -> None:
+    """A new connection does not bring them again."""
+    broker.publish("hall/1/celsius", [b"kept"], retain=True)
+    uri = broker.uri("hall/+/celsius")
+    receive(tmp_path, uri)
+    broker.publish("hall/2/celsius", [b"a"])
+    broker.publish("hall/2/volts", [b"b"])
+    receive(tmp_path, uri)
+    assert journaled(tmp_path) == [b"kept", b"a"]
+
+
+def test_a_killed_receiver_loses_nothing(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """Kill -9 between the journal write and the acknowledgement: only what was not acknowledged comes again."""
+    uri = broker.uri("killed", "?prefetch=100")
+    receive(tmp_path, uri)
+    broker.publish("killed", numbers(1_000))
+    with receiving_process(tmp_path, uri) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"connected\n"
+        count = int(process.stdout.readline())
+    assert journaled(tmp_path) == numbers(count)
+    receive(tmp_path, uri)
+    assert journaled(tmp_path) == [*numbers(count), *numbers(1_000)]
+
+
+@contextmanager
+def receiving_process(folder: Path, uri: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A receiver that waits for ever between a journal write and the acknowledgement, until the block kills it."""
+    command = [sys.executable, str(RECEIVING), str(folder), uri, "waits"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_broker_that_restarts_is_found_again(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """Nothing is lost; what was under way may come twice."""
+    uri = broker.uri("restarted")
+    with receiver(tmp_path, uri) as receiving:
+        for low in range(0, 2_000, 500):
+            broker.publish("restarted", numbers(low, low + 500))
+            broker.stop()
+            broker.start()
+        wait_until(lambda: set(journaled(tmp_path)) == set(numbers(2_000)))
+        assert receiving.error is None
+
+
+def test_a_connection_over_tls_verifies_the_broker(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """By the certificates of the URI, since the system does not know this authority."""
+    uri = broker.uri("secret", f"?cafile={broker.authority.certificate}", scheme="mqtts")
+    receive(tmp_path, uri)
+    broker.publish("secret", [b"x"])
+    receive(tmp_path, uri)
+    assert journaled(tmp_path) == [b"x"]
+    with pytest.raises(ExternalSystemError, match=r"no MQTT broker answers .*certificate"):
+        check_topic_filter(bind(broker.uri("secret", scheme="mqtts")))
+
+
+def test_what_is_wrong_is_told(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """By a job at its start, and by doctor, without the password."""
+    with pytest.raises(ExternalSystemError, match=r"refuses the connection \(Not authorized\)") as error:
+        check_topic_filter(bind(broker.uri("a", password="wr0ng")))
+    assert "wr0ng" not in str(error.value)
+    with pytest.raises(ExternalSystemError, match=r"no MQTT broker answers at 127\.0\.0\.1:1 "):
+        check_topic_filter(bind("mqtt://127.0.0.1:1/a"))
+    assert check_binding("readings", bind(broker.uri("a/#")), is_source=True).status == "ok"
+
+
+def test_a_command_is_sent_to_a_topic(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """The broker has it when the sender returns."""
+    uri = broker.uri("commands")
+    receive(tmp_path, uri)
+    command = Command(id="id", kind="pause")
+    send_command(command, parse_binding("commands", uri, "control"))
+    receive(tmp_path, uri)
+    (record,) = journaled(tmp_path)
+    assert decode_command(record, max_bytes=1_000).id == "id"
+
+
+def test_a_job_reads_readings_of_sensors(
+    broker: MosquittoBroker, tmp_path: Path, spark: SparkSession
+) -> None:
+    """From the first start of its checkpoint on, also those that came while it was stopped."""
+    bindings = {"readings": broker.uri("plant/+/readings"), "seen": f"jsonl:{tmp_path / 'seen'}"}
+    run = RunSettings(bindings=bindings, checkpoint=str(tmp_path / "checkpoint"), parallelism=2, bounded=True)
+    for number in range(2):
+        with JobInSession(spark, COUNTING_JOB, run) as job:
+            job.wait()
+        for sensor in range(SENSORS):
+            body = json.dumps({"sensor": sensor, "number": number}).encode()
+            broker.publish(f"plant/{sensor % 3}/readings", [body])
+    with JobInSession(spark, COUNTING_JOB, run) as job:
+        job.wait()
+    counts = Counter((row["sensor"], row["count"]) for row in read_folder(tmp_path / "seen"))
+    assert counts == Counter((sensor, count) for sensor in range(SENSORS) for count in (1, 2))
