@@ -242,7 +242,7 @@ WRONG: list[tuple[str, Role, str]] = [
     ("mqtt://u:p@q@h:1/t", "data", "write @ as %40"),
     ("mqtt://h:1/t?password=env:P", "data", "needs USER@"),
     ("mqtt://u:p@h:1/t?password=env:P", "data", "given twice"),
-    ("mqtt://h:1/t?cafile=/ca.pem", "data", "unknown parameter .cafile"),
+    ("mqtt://h:1/t?cafile=/ca.pem", "data", "unknown parameter 'cafile'"),
     ("mqtts://h:1/t?cafile=ca.pem", "data", "must be an absolute path"),
     ("mqtt://h:1/t?prefetch=65536", "data", "at most 65535"),
     ("mqtt://h:1/t?protocol=4", "data", "one of 5, 3.1.1"),
