@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
@@ -19,17 +20,20 @@ from journaled_records import journaled
 from mosquitto_broker import MosquittoBroker
 from pyspark.sql import SparkSession
 from receiving_process import receiver
-from rooms import read_folder
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import MqttBinding
+from penstock.bindings.types import MqttBinding, Role
 from penstock.commands.command_sender import send_command
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command
 from penstock.doctor.bindings import check_binding
-from penstock.errors import ExternalSystemError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.jobs.settings import RunSettings
 from penstock.mqtt.mqtt_connection import check_topic_filter
+from penstock.mqtt.mqtt_sink import MqttSink
+from penstock.records.schemas import record_type
+from penstock.records.wire_formats import format_of
+from penstock.sinks.base import RecordOrigin, RejectingTask, TaskContext
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
@@ -41,8 +45,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker
         yield started
 
 
-def bind(uri: str) -> MqttBinding:
-    found = parse_binding("readings", uri, "data")
+def bind(uri: str, role: Role = "data") -> MqttBinding:
+    found = parse_binding("readings", uri, role)
     assert isinstance(found, MqttBinding)
     return found
 
@@ -164,11 +168,57 @@ def test_a_command_is_sent_to_a_topic(broker: MosquittoBroker, tmp_path: Path) -
     assert decode_command(record, max_bytes=1_000).id == "id"
 
 
+def test_a_sink_publishes_each_record_to_its_topic(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """In order; what does not fit into a topic is rejected, and origins tell messages apart."""
+    kind = record_type("room STRING, n BIGINT")
+    receive(tmp_path, broker.uri("out/+/alerts"))
+    sink = MqttSink(
+        bind(broker.uri("out/{room}/alerts", "?origin=true"), "sink"), format_of("json", kind), kind
+    )
+    sink.prepare("line", "")
+    rows = [{"room": "a" if n % 2 else "b", "n": n} for n in range(500)]
+    rows[7]["room"], rows[8]["room"] = "a/b", None
+    task = sink.task(TaskContext(0, 0, 0, "line"), kind)
+    assert isinstance(task, RejectingTask)
+    task.come_from(RecordOrigin("", "step", "0", pa.array(range(500), pa.int64()), is_source=False))
+    task.write(pa.RecordBatch.from_pylist(rows, kind.schema), None)
+    assert [one.row for one in task.rejections()] == [7, 8]
+    task.finish()
+    receive(tmp_path, broker.uri("out/+/alerts"))
+    assert [json.loads(record) for record in journaled(tmp_path)] == [
+        row for row in rows if row["n"] not in (7, 8)
+    ]
+    with pytest.raises(BindingError, match=r"has \{hall\}, which must be a field"):
+        MqttSink(bind(broker.uri("out/{hall}"), "sink"), format_of("json", kind), kind)
+
+
+def test_a_sink_waits_for_a_broker_that_restarts(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """What was not confirmed is published again."""
+    kind = record_type("n BIGINT")
+    receive(tmp_path, broker.uri("patient"))
+    sink = MqttSink(bind(broker.uri("patient"), "sink"), format_of("json", kind), kind)
+    for block in range(4):
+        task = sink.task(TaskContext(block, 0, 0, "line"), kind)
+        rows = [{"n": n} for n in range(block * 100, block * 100 + 100)]
+        back: threading.Timer | None = None
+        if block % 2:
+            broker.stop()
+            back = threading.Timer(0.5, broker.start)
+            back.start()
+        task.write(pa.RecordBatch.from_pylist(rows, kind.schema), None)
+        task.finish()
+        if back is not None:
+            back.join()
+    receive(tmp_path, broker.uri("patient"))
+    assert {json.loads(record)["n"] for record in journaled(tmp_path)} == set(range(400))
+
+
 def test_a_job_reads_readings_of_sensors(
     broker: MosquittoBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """From the first start of its checkpoint on, also those that came while it was stopped."""
-    bindings = {"readings": broker.uri("plant/+/readings"), "seen": f"jsonl:{tmp_path / 'seen'}"}
+    """From the first start of its checkpoint on, also those that came while it was stopped, and publishes counts."""
+    receive(tmp_path / "counts", broker.uri("counts/+"))
+    bindings = {"readings": broker.uri("plant/+/readings"), "seen": broker.uri("counts/{sensor}")}
     run = RunSettings(bindings=bindings, checkpoint=str(tmp_path / "checkpoint"), parallelism=2, bounded=True)
     for number in range(2):
         with JobInSession(spark, COUNTING_JOB, run) as job:
@@ -178,5 +228,7 @@ def test_a_job_reads_readings_of_sensors(
             broker.publish(f"plant/{sensor % 3}/readings", [body])
     with JobInSession(spark, COUNTING_JOB, run) as job:
         job.wait()
-    counts = Counter((row["sensor"], row["count"]) for row in read_folder(tmp_path / "seen"))
+    receive(tmp_path / "counts", broker.uri("counts/+"))
+    rows = map(json.loads, journaled(tmp_path / "counts"))
+    counts = Counter((row["sensor"], row["count"]) for row in rows)
     assert counts == Counter((sensor, count) for sensor in range(SENSORS) for count in (1, 2))

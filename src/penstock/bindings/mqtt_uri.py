@@ -28,6 +28,10 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
     host, port = parse_server(server)
     topic = urllib.parse.unquote(path)
     _check_filter(topic)
+    if uri.role == "sink" and ("+" in topic or "#" in topic):
+        raise ValueError(
+            f"{topic!r} has wildcards, and a sink writes to one topic; write {{field}} for a level"
+        )
     known = uri.known()
     if password and "password" in known:
         raise ValueError("the password is given twice; leave out the one before the host")
@@ -52,6 +56,8 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
         secure=secure,
         format=known.get("format", "json"),
         protocol=known.get("protocol", "5"),
+        origin={None: None, "true": True, "false": False}[known.get("origin")],
+        retain=known.get("retain") == "true",
         client_id=known.get("client_id"),
         prefetch=prefetch,
         **{name: known[name] for name in _FILES if name in known},

@@ -223,6 +223,22 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Whether a header, Idempotency-Key, tells requests apart, so that the server can leave out repetitions.",
     ),
     Parameter(
+        "origin",
+        MQTT_SCHEMES,
+        ("sink",),
+        ("true", "false"),
+        "true where a record can be known again after a crash",
+        "Whether a user property (MQTT 5), penstock-origin, tells messages apart.",
+    ),
+    Parameter(
+        "retain",
+        MQTT_SCHEMES,
+        ("sink",),
+        ("true", "false"),
+        "false",
+        "Whether the broker keeps the last message of each topic for those who subscribe later.",
+    ),
+    Parameter(
         "records_per_request",
         WEB_SCHEMES,
         ("sink",),
@@ -298,7 +314,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "protocol",
         MQTT_SCHEMES,
-        SOURCE_ROLES,
+        ALL_ROLES,
         ("5", "3.1.1"),
         "5",
         "The version of MQTT that the broker speaks. With 3.1.1 retained messages come again with each connection.",
@@ -314,7 +330,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "password",
         MQTT_SCHEMES,
-        SOURCE_ROLES,
+        ALL_ROLES,
         "secret",
         "that of the URI",
         "The password of the user, best as a reference.",
@@ -327,9 +343,9 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "those of the system",
         "The certificates to trust, in PEM.",
     ),
-    Parameter("certfile", ("mqtts",), SOURCE_ROLES, "path", "none", "The certificate of the client, in PEM."),
+    Parameter("certfile", ("mqtts",), ALL_ROLES, "path", "none", "The certificate of the client, in PEM."),
     Parameter(
-        "keyfile", ("mqtts",), SOURCE_ROLES, "path", "none", "The key of the client's certificate, in PEM."
+        "keyfile", ("mqtts",), ALL_ROLES, "path", "none", "The key of the client's certificate, in PEM."
     ),
     Parameter(
         "upsert_by",

@@ -356,7 +356,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM", SOURCE_ROLES, _parse_rabbit_stream
     ),
     **{
-        name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", SOURCE_ROLES, parse_mqtt)
+        name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", ALL_ROLES, parse_mqtt)
         for name in MQTT_SCHEMES
     },
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),

@@ -187,10 +187,11 @@ class RabbitStreamBinding:
 
 @dataclass(frozen=True)
 class MqttBinding:
-    """The topics of an MQTT broker that match a filter. `uri` has its password masked.
+    """The topics of an MQTT broker that match a filter, or for a sink, a topic with `{field}` in some levels.
 
-    `login` has the password, which may be a reference. Without a `client_id` the job chooses one for its checkpoint.
-    `prefetch` is how many messages may be unacknowledged; the certificates are files in PEM.
+    `uri` has its password masked; `login` has it, or a reference to it. Without a `client_id` the job chooses one for
+    its checkpoint. `prefetch` is how many messages may be unacknowledged. `origin` is None where it depends on whether
+    a record can be known again after a crash. The certificates are files in PEM.
     """
 
     stream: str
@@ -205,6 +206,8 @@ class MqttBinding:
     protocol: Literal["5", "3.1.1"] = "5"
     client_id: str | None = None
     prefetch: int = UNACKNOWLEDGED
+    origin: bool | None = None
+    retain: bool = False
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None

@@ -116,8 +116,11 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         check_queue(binding)
         return f"{binding.virtual_host} has the queue {binding.queue}"
     if isinstance(binding, MqttBinding):
-        from penstock.mqtt.mqtt_connection import check_topic_filter
+        from penstock.mqtt.mqtt_connection import check_connection, check_topic_filter
 
+        if not is_source:
+            check_connection(binding)
+            return f"{binding.host}:{binding.port} lets the job connect"
         check_topic_filter(binding)
         return f"{binding.host}:{binding.port} lets the job subscribe to {binding.topic}"
     if isinstance(binding, RabbitStreamBinding):

@@ -84,7 +84,7 @@ from penstock.streams.job_description import JobDescription
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
 # The bindings of sinks that may reject a record.
-_REJECTING: Final = (KafkaBinding, PostgresBinding, WebhookBinding)
+_REJECTING: Final = (KafkaBinding, MqttBinding, PostgresBinding, WebhookBinding)
 _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
 
@@ -218,7 +218,7 @@ def _origin_sinks(job: JobDescription, bindings: Mapping[str, Binding]) -> froze
     return frozenset(
         node.name
         for node, binding in found
-        if isinstance(binding, KafkaBinding | WebhookBinding)
+        if isinstance(binding, KafkaBinding | MqttBinding | WebhookBinding)
         and tells_origin(job, node, binding, in_real_time=True)
     )
 

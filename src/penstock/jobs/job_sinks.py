@@ -14,6 +14,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
+    MqttBinding,
     PostgresBinding,
     WebhookBinding,
 )
@@ -55,7 +56,7 @@ def open_sinks(
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
-        if isinstance(binding, WebhookBinding):
+        if isinstance(binding, MqttBinding | WebhookBinding):
             binding = dataclasses.replace(
                 binding, origin=tells_origin(job, sink, binding, in_real_time=in_real_time)
             )
@@ -71,7 +72,7 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding | WebhookBinding) and binding.origin:
+    if isinstance(binding, KafkaBinding | MqttBinding | WebhookBinding) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
@@ -79,7 +80,11 @@ def refuse_origin(binding: Binding) -> None:
 
 
 def tells_origin(
-    job: JobDescription, sink: SinkNode, binding: KafkaBinding | WebhookBinding, *, in_real_time: bool
+    job: JobDescription,
+    sink: SinkNode,
+    binding: KafkaBinding | MqttBinding | WebhookBinding,
+    *,
+    in_real_time: bool,
 ) -> bool:
     """Return whether what a sink writes has an origin.
 
@@ -92,7 +97,9 @@ def tells_origin(
     return not in_real_time or _why_no_origin(job, sink) is None
 
 
-def check_origin(job: JobDescription, sink: SinkNode, binding: KafkaBinding | WebhookBinding) -> None:
+def check_origin(
+    job: JobDescription, sink: SinkNode, binding: KafkaBinding | MqttBinding | WebhookBinding
+) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
     if reason is None:
@@ -156,12 +163,17 @@ def open_sink(
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
+    if isinstance(binding, MqttBinding | WebhookBinding) and upsert_key is not None:
+        raise BindingError(
+            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT have a key that a "
+            'deletion could name. Use sink_to(..., changes="records").'
+        )
+    if isinstance(binding, MqttBinding):
+        # The client takes a tenth of a second to load.
+        from penstock.mqtt.mqtt_sink import MqttSink
+
+        return MqttSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
     if isinstance(binding, WebhookBinding):
-        if upsert_key is not None:
-            raise BindingError(
-                f"Sink {binding.stream!r} takes upserts, and a request has no key that a deletion could name. Use "
-                'sink_to(..., changes="records").'
-            )
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)

@@ -1,6 +1,6 @@
 """MQTT: messages of sensors, acknowledged when they are in the journal.
 
 In: messages of a topic filter, by a session that the broker keeps.
-Out: records in the journal of a stream; commands as messages.
-Imports: bindings, errors, sources.
+Out: records in the journal of a stream; records and commands as messages.
+Imports: bindings, errors, records, sinks, sources.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 import paho.mqtt.client as paho
@@ -17,7 +17,14 @@ from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import MqttBinding
 from penstock.errors import ExternalSystemError, PenstockError
 
-__all__ = ["Arrived", "MqttConnection", "check_topic_filter", "publish_to_topic"]
+__all__ = [
+    "Arrived",
+    "MqttConnection",
+    "Outgoing",
+    "check_connection",
+    "check_topic_filter",
+    "publish_to_topic",
+]
 
 _ANSWER_S: Final = 10.0
 _KEEPALIVE_S: Final = 30
@@ -26,6 +33,7 @@ _FAILED: Final = 128
 # A session, with what waits in it, outlives a stopped job for so long.
 _SESSION_S: Final = 7 * 24 * 3600
 _QOS: Final = 1
+ORIGIN_PROPERTY: Final = "penstock-origin"
 
 
 class Arrived(NamedTuple):
@@ -34,6 +42,14 @@ class Arrived(NamedTuple):
     number: int
     qos: int
     body: bytes
+
+
+class Outgoing(NamedTuple):
+    """A message to publish; `origin` tells it apart from others."""
+
+    topic: str
+    body: bytes
+    origin: str | None = None
 
 
 class MqttConnection:
@@ -47,6 +63,7 @@ class MqttConnection:
         self._binding: Final = binding
         self._arrived: Final[list[Arrived]] = []
         self._answer: Any = None
+        self._confirmed: Final[dict[int, Any]] = {}
         self._ended = ""
         is_5 = binding.protocol == "5"
         keeps = session is not None
@@ -81,7 +98,7 @@ class MqttConnection:
             self._answer = reasons[0]
 
         def on_publish(client: Any, userdata: Any, number: int, reason: Any, properties: Any) -> None:  # noqa: ARG001
-            self._answer = reason
+            self._confirmed[number] = reason
 
         client.on_message, client.on_disconnect = on_message, on_disconnect
         client.on_connect, client.on_subscribe, client.on_publish = on_connect, on_subscribe, on_publish
@@ -133,13 +150,37 @@ class MqttConnection:
             how = {"options": SubscribeOptions(_QOS, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB)}
         reason = self._ask(lambda: self._client.subscribe(binding.topic, **how), "subscription")
         if reason.value >= _FAILED:
-            raise self._refused("the subscription", reason)
+            raise ExternalSystemError(
+                f"Stream {binding.stream!r}: the MQTT broker {binding.host}:{binding.port} refuses the subscription of "
+                f"{binding.topic!r} ({reason}). Give the user the right, or correct the topic in the URI."
+            )
 
-    def publish(self, body: bytes) -> None:
-        """Publish one message; return when the broker has confirmed it."""
-        reason = self._ask(lambda: self._client.publish(self._binding.topic, body, _QOS), "confirmation")
-        if reason.value >= _FAILED:
-            raise self._refused("the message", reason)
+    def publish(self, messages: Mapping[int, Outgoing], retain: bool = False) -> Iterator[tuple[int, str]]:
+        """Publish numbered messages in their order, and yield each number when the broker has judged its message.
+
+        With it comes the reason if the broker has refused the message, else an empty text.
+        """
+        self._answer = None
+        numbers = {self._send(message, retain): number for number, message in messages.items()}
+        deadline_s = time.monotonic() + _ANSWER_S
+        while numbers:
+            for sent in [sent for sent in numbers if sent in self._confirmed]:
+                reason = self._confirmed.pop(sent)
+                yield (
+                    numbers.pop(sent),
+                    f"The broker refuses it: {reason}." if reason.value >= _FAILED else "",
+                )
+                deadline_s = time.monotonic() + _ANSWER_S
+            if numbers:
+                self._step(deadline_s, "messages")
+
+    def _send(self, message: Outgoing, retain: bool) -> int:
+        properties = None
+        if message.origin is not None and self._binding.protocol == "5":
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            properties.UserProperty = (ORIGIN_PROPERTY, message.origin)
+        sent = self._client.publish(message.topic, message.body, _QOS, retain, properties)
+        return int(sent.mid)
 
     def wait(self, timeout_s: float) -> list[Arrived]:
         """Wait for messages, and return those that have arrived."""
@@ -168,19 +209,16 @@ class MqttConnection:
         ask()
         deadline_s = time.monotonic() + _ANSWER_S
         while self._answer is None:
-            code = self._client.loop(_STEP_S)
-            if code != paho.MQTT_ERR_SUCCESS and self._answer is None:
-                raise ConnectionError(self._ended or paho.error_string(code))
-            if time.monotonic() > deadline_s:
-                raise ConnectionError(f"there is no answer to the {what} for {_ANSWER_S:g} s")
+            self._step(deadline_s, what)
         return self._answer
 
-    def _refused(self, what: str, reason: object) -> ExternalSystemError:
-        binding = self._binding
-        return ExternalSystemError(
-            f"Stream {binding.stream!r}: the MQTT broker {binding.host}:{binding.port} refuses {what} of "
-            f"{binding.topic!r} ({reason}). Give the user the right, or correct the topic in the URI."
-        )
+    def _step(self, deadline_s: float, what: str) -> None:
+        """Send and take what is there. Raises ConnectionError when the connection is lost, or an answer is late."""
+        code = self._client.loop(_STEP_S)
+        if code != paho.MQTT_ERR_SUCCESS and self._answer is None:
+            raise ConnectionError(self._ended or paho.error_string(code))
+        if time.monotonic() > deadline_s:
+            raise ConnectionError(f"there is no answer to the {what} for {_ANSWER_S:g} s")
 
 
 def check_topic_filter(binding: MqttBinding) -> None:
@@ -190,7 +228,20 @@ def check_topic_filter(binding: MqttBinding) -> None:
 
 def publish_to_topic(binding: MqttBinding, body: bytes) -> None:
     """Publish one message, and wait until the broker has it. Raises ExternalSystemError when that fails."""
-    _once(binding, lambda connection: connection.publish(body))
+
+    def publish(connection: MqttConnection) -> None:
+        for _, reason in connection.publish({0: Outgoing(binding.topic, body)}):
+            if reason:
+                raise ExternalSystemError(
+                    f"Stream {binding.stream!r}: {binding.topic!r} takes no message. {reason}"
+                )
+
+    _once(binding, publish)
+
+
+def check_connection(binding: MqttBinding) -> None:
+    """Check that the broker lets the user connect. Raises ExternalSystemError."""
+    _once(binding, lambda _: None)
 
 
 def _once(binding: MqttBinding, do: Callable[[MqttConnection], None]) -> None:
