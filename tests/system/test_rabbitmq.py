@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from journaled_records import journaled
 from rabbitmq_messages import publish
-from rabbitmq_node import RabbitNode
+from rabbitmq_node import ESCAPED_PASSWORD, PASSWORD, RabbitNode
 from receiving_process import receiver
 from reliability import Injected, noting
 
@@ -241,6 +241,21 @@ def test_a_stream_is_no_queue(node: RabbitNode) -> None:
     """A stream's messages are not taken away by acknowledging them, so reading it like a queue is refused."""
     with pytest.raises(BindingError, match=r"is a stream\. Bind it with rabbitmq-stream://"):
         check_queue(binding(node.queue_uri("order-stream")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_password_comes_from_a_file(node: RabbitNode, kind: str, tmp_path: Path) -> None:
+    """Nothing that is shown or stored has it."""
+    secret = tmp_path / "password"
+    secret.write_text(f"{PASSWORD}\n")
+    name = f"password-{kind}"
+    uri = uri_of(node, name, f"?create=true&password=file:{secret}").replace(f":{ESCAPED_PASSWORD}@", "@")
+    found = binding(uri)
+    (check_queue if kind == "queue" else check_stream)(found)  # type: ignore[operator]
+    assert PASSWORD not in repr(found)
+    secret.unlink()
+    with pytest.raises(BindingError, match="that file cannot be read"):
+        (check_queue if kind == "queue" else check_stream)(found)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("kind", KINDS)

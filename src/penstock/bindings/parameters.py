@@ -329,7 +329,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "password",
-        MQTT_SCHEMES,
+        (*RABBIT_SCHEMES, *MQTT_SCHEMES),
         ALL_ROLES,
         "secret",
         "that of the URI",

@@ -264,15 +264,15 @@ def _check_login(place: str, query: str) -> None:
     authority = place.removeprefix("//").partition("/")[0]
     if authority.count("@") > 1 or "@" in place.removeprefix("//")[len(authority) :] or "@" in query:
         raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
-    if "@" not in authority or ":" not in authority.partition("@")[0]:
-        raise ValueError("it needs USER:PASS@ before the host")
+    if "@" not in authority:
+        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
 
 
 def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
     """Return the virtual host, and the name of the queue or stream in it."""
     authority, _, path = split_authority(uri.rest)
     login, _, server = authority.partition("@")
-    user, _, password = login.partition(":")
+    user, colon, password = login.partition(":")
     host, port = parse_server(server)
     names = path.split("/")
     kind = "STREAM" if uri.scheme == "rabbitmq-stream" else "QUEUE"
@@ -283,6 +283,10 @@ def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
         raise ValueError("names of virtual hosts, queues and streams have at most 255 bytes")
     secure = uri.scheme == "amqps"
     user, password = urllib.parse.unquote(user), urllib.parse.unquote(password)
+    reference = uri.known().get("password")
+    if (reference is None) == (not colon):
+        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
+    password = password if reference is None else reference
     return RabbitVirtualHost(host.strip("[]"), port, user, password, vhost, secure), name
 
 
@@ -350,10 +354,10 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     "text": _Scheme("text:DIR", SOURCE_ROLES, _parse_files),
     "kafka": _Scheme("kafka://HOST:PORT[,HOST:PORT]/TOPIC", ALL_ROLES, _parse_kafka),
     "socket": _Scheme("socket://HOST:PORT", SOURCE_ROLES, _parse_socket),
-    "amqp": _Scheme("amqp://USER:PASS@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
-    "amqps": _Scheme("amqps://USER:PASS@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
+    "amqp": _Scheme("amqp://USER[:PASS]@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
+    "amqps": _Scheme("amqps://USER[:PASS]@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
     "rabbitmq-stream": _Scheme(
-        "rabbitmq-stream://USER:PASS@HOST:PORT/VHOST/STREAM", SOURCE_ROLES, _parse_rabbit_stream
+        "rabbitmq-stream://USER[:PASS]@HOST:PORT/VHOST/STREAM", SOURCE_ROLES, _parse_rabbit_stream
     ),
     **{
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", ALL_ROLES, parse_mqtt)

@@ -146,7 +146,10 @@ class SocketBinding:
 
 @dataclass(frozen=True)
 class RabbitVirtualHost:
-    """A virtual host of a RabbitMQ broker, and the login. With `secure` the connection uses TLS."""
+    """A virtual host of a RabbitMQ broker, and the login. With `secure` the connection uses TLS.
+
+    The password may be a reference.
+    """
 
     host: str
     port: int

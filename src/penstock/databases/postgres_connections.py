@@ -60,6 +60,8 @@ def open_connection(binding: PostgresBinding, name: str) -> Any:
     # Times without a zone are those of the records, in UTC, whatever the server's zone is.
     connection.execute("SET TIME ZONE 'UTC'")
     connection.execute("SET DATESTYLE TO ISO")
+    # In real time a transaction stays open for an interval, in which nothing may come.
+    connection.execute("SET idle_in_transaction_session_timeout TO 0")
     connection.commit()
     # A process that was forked from this one has none of these connections.
     _own_sessions.add(connection.info.backend_pid)

@@ -6,6 +6,7 @@ import logging
 import os
 from typing import Final
 
+from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import QueueBinding, RabbitStreamBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
@@ -14,6 +15,11 @@ __all__ = ["Problems"]
 for _name in ("pika", "rstream"):
     # The clients also log what they raise; without a handler that would all go to standard error.
     logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+def password_of(binding: QueueBinding | RabbitStreamBinding) -> str:
+    """Return the password of a binding, as this process has it. Raises BindingError when a reference leads nowhere."""
+    return str(resolved_setting(binding.stream, {"password": binding.virtual_host.password}, "password"))
 
 
 class Problems:

@@ -24,7 +24,7 @@ from pika.exceptions import (
 
 from penstock.bindings.types import QueueBinding
 from penstock.sources.journal import JournalWriter
-from penstock.sources.rabbitmq import Problems
+from penstock.sources.rabbitmq import Problems, password_of
 from penstock.sources.receiver import IDLE_S, Group, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
 
@@ -243,7 +243,7 @@ class _QueueConnection:
             host=host.host,
             port=host.port,
             virtual_host=host.name,
-            credentials=pika.PlainCredentials(host.user, host.password),
+            credentials=pika.PlainCredentials(host.user, password_of(self._binding)),
             ssl_options=context,
             socket_timeout=_CONNECT_S,
             stack_timeout=_ANSWER_S,

@@ -29,7 +29,7 @@ from penstock.bindings.types import RabbitStreamBinding
 from penstock.errors import BindingError, JobFailedError
 from penstock.sources.amqp_body import message_body
 from penstock.sources.journal import JournalWriter
-from penstock.sources.rabbitmq import Problems
+from penstock.sources.rabbitmq import Problems, password_of
 from penstock.sources.receiver import Group, Receiver
 
 __all__ = ["StreamReceiver", "check_stream", "publish_to_stream"]
@@ -231,7 +231,7 @@ class _StreamConnection:
         )
         self._clients.append(client)
         await client.start()
-        await client.authenticate(host.name, host.user, host.password)
+        await client.authenticate(host.name, host.user, password_of(self._binding))
         client.add_handler(schema.Deliver, self._take, name=str(_READING))
         client.add_handler(schema.MetadataUpdate, self._on_moved, name="moved")
         await client.run_queue_listener_task(_READING, self._take)

@@ -210,6 +210,8 @@ WRONG: list[tuple[str, Role, str]] = [
     ("rabbitmq-stream://u:@h:1/s", "data", "/VHOST/STREAM"),
     ("amqp://h:1/v/q", "data", "needs USER:PASS@"),
     ("amqp://u@h:1/v/q", "data", "needs USER:PASS@"),
+    ("amqp://u:p@h:1/v/q?password=env:P", "data", "needs USER:PASS@"),
+    ("amqp://u@h:1/v/q?password=env:1", "data", "must name an environment variable"),
     ("amqp:u:@h:1/v/q", "data", "needs //"),
     ("amqp://u:@h/v/q", "data", "'h' is not of the form HOST:PORT"),
     ("amqp://u:@h:1/v/q?prefetch=0", "data", "at least 1"),
