@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from model_parts import CARDS, ScoreRecords, bring_in, last, order, pay, scoring_job, weights
 from property_examples import examples
+from reliability import Injected, noting
 
 import penstock as ps
 from penstock.testing import JobHarness
@@ -19,6 +21,7 @@ from penstock.testing import JobHarness
 NAMES = ["a", "b", "c", "d"]
 FACTORS = {name: float(number) for number, name in enumerate(NAMES, 2)}
 MASK = (1 << 64) - 1
+SEED, SCHEDULES = 16, 500
 
 
 def position(card: str) -> float:
@@ -221,12 +224,15 @@ class Watched:
         ]
 
 
-@examples(18)
-@given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans(), st.booleans())
-def test_each_record_is_scored_by_the_version_that_the_schedule_says(
-    schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool, strict: bool
+def follow(
+    schedule: list[tuple[list[tuple[Any, ...]], str, int]],
+    tasks: int,
+    injected: Injected,
+    *,
+    by_record: bool,
+    strict: bool,
 ) -> None:
-    """By exactly one, and a repetition gives the same bytes, which `crash` compares."""
+    """Let a job and the plain model go through a schedule; fail where they differ."""
     function: ps.ProcessFunction | None = ScoreRecords() if by_record else None
     job = scoring_job(function, key_groups=4)
     run, plain, watched = JobHarness(job, parallelism=tasks), Plain(), Watched()
@@ -237,6 +243,7 @@ def test_each_record_is_scored_by_the_version_that_the_schedule_says(
             ([("load", "c"), ("canary", "c", 0.5), ("policy", True)], "", 1),
             ([("shadow", "b")], "", 1),
         ]
+    injected.add("schedules")
     for commands, disturbance, number in first + schedule:
         watched.begin(plain)
         sent = [watched.act(plain, functools.partial(send, run, plain, command)) for command in commands]
@@ -249,6 +256,8 @@ def test_each_record_is_scored_by_the_version_that_the_schedule_says(
                 assert status == ("APPLIED" if applied else "REJECTED"), (words, last(run, command).reason)
         for record in run.outcomes[-1].output("scores"):
             assert record.score == (FACTORS[record.version] if record.version else -1.0)
+        if disturbance:
+            injected.add(disturbance)
         if disturbance == "crash":
             run.crash()
         elif disturbance == "restart":
@@ -259,3 +268,29 @@ def test_each_record_is_scored_by_the_version_that_the_schedule_says(
             run = JobHarness(job, parallelism=number, from_savepoint=run.savepoint())
             # Its policy has seen nothing yet.
             watched = Watched()
+
+
+SCHEDULE = given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans(), st.booleans())
+
+
+@examples(18)
+@SCHEDULE
+def test_each_record_is_scored_by_the_version_that_the_schedule_says(
+    schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool, strict: bool
+) -> None:
+    """By exactly one, and a repetition gives the same bytes, which `crash` compares."""
+    follow(schedule, tasks, Injected(), by_record=by_record, strict=strict)
+
+
+@pytest.mark.chaos
+def test_random_schedules_of_models() -> None:
+    """The same for many schedules that follow from a seed, with their number for RELIABILITY.md."""
+
+    @seed(SEED)
+    @settings(max_examples=SCHEDULES, deadline=None, database=None, phases=[Phase.generate])
+    @SCHEDULE
+    def check(schedule: Any, tasks: int, by_record: bool, strict: bool) -> None:
+        follow(schedule, tasks, injected, by_record=by_record, strict=strict)
+
+    with noting("schedules of models", "-k random_schedules_of_models", str(SEED)) as injected:
+        check()
