@@ -21,7 +21,7 @@ from penstock.testing import JobHarness
 NAMES = ["a", "b", "c", "d"]
 FACTORS = {name: float(number) for number, name in enumerate(NAMES, 2)}
 MASK = (1 << 64) - 1
-SEED, SCHEDULES = 16, 500
+SEED, SCHEDULES = 16, 200
 
 
 def position(card: str) -> float:
@@ -44,6 +44,8 @@ class Plain:
     retired: set[str] = field(default_factory=set)
     pins: dict[str, str] = field(default_factory=dict)
     strict: bool = False
+    named: set[str] = field(default_factory=set)
+    elsewhere: set[str] = field(default_factory=set)
 
     @property
     def now(self) -> str | None:
@@ -72,10 +74,15 @@ class Plain:
         return "SHADOW" if name in self.shadows else ""
 
     def load(self, name: str) -> bool:
-        if name in self.loaded:
+        if name in self.loaded or name in self.elsewhere:
             return False
         self.loaded[name] = None
+        self.named.add(name)
         return True
+
+    def move(self) -> None:
+        """Start elsewhere from a savepoint. What a name refers to goes with it, so no other place may take it."""
+        self.elsewhere |= self.named
 
     def shadow(self, name: str) -> bool:
         if name not in self.loaded or self.now in (None, name) or name in self.shadows:
@@ -156,6 +163,12 @@ COMMAND = st.one_of(
     st.tuples(st.sampled_from(["retire", "remove"]), VERSION),
     st.tuples(st.just("policy"), st.booleans()),
 )
+DISTURBANCES = {
+    "crash": "a crash, after which the micro-batch repeats to the byte",
+    "restart": "a restart",
+    "rescale": "a rescale",
+    "savepoint": "a start from a savepoint",
+}
 DISTURBANCE = st.sampled_from(["", "", "crash", "crash", "restart", "rescale", "savepoint"])
 BATCH = st.tuples(st.lists(COMMAND, max_size=4), DISTURBANCE, st.integers(1, 4))
 
@@ -243,7 +256,7 @@ def follow(
             ([("load", "c"), ("canary", "c", 0.5), ("policy", True)], "", 1),
             ([("shadow", "b")], "", 1),
         ]
-    injected.add("schedules")
+    injected.add("a schedule")
     for commands, disturbance, number in first + schedule:
         watched.begin(plain)
         sent = [watched.act(plain, functools.partial(send, run, plain, command)) for command in commands]
@@ -257,7 +270,7 @@ def follow(
         for record in run.outcomes[-1].output("scores"):
             assert record.score == (FACTORS[record.version] if record.version else -1.0)
         if disturbance:
-            injected.add(disturbance)
+            injected.add(DISTURBANCES[disturbance])
         if disturbance == "crash":
             run.crash()
         elif disturbance == "restart":
@@ -268,6 +281,7 @@ def follow(
             run = JobHarness(job, parallelism=number, from_savepoint=run.savepoint())
             # Its policy has seen nothing yet.
             watched = Watched()
+            plain.move()
 
 
 SCHEDULE = given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans(), st.booleans())
