@@ -224,6 +224,8 @@ def change(
 ) -> None:
     """Change the status of a version of a model: a step in its life.
 
+    With --wait, validate waits until the job has examined the version, and then for the receipt.
+
     Exit codes as for penstock control send.
     """
     needs: dict[Change, tuple[str, Any]] = {
