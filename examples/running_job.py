@@ -136,6 +136,15 @@ class RunningJob:
         file.write_text("".join(json.dumps(command) + "\n" for command in commands))
         self.hand_in("commands", file)
 
+    def versions(self) -> list[Record]:
+        """Return the versions of the job's models."""
+        told = subprocess.run(
+            [*PENSTOCK, "models", "list", str(self.checkpoint), "-o", "json"],
+            capture_output=True,
+            check=True,
+        )
+        return [version for model in json.loads(told.stdout) for version in model["versions"]]
+
     def receipts(self) -> list[Record]:
         """Return the final receipts of the commands so far, except those of `settle`."""
         found = read(self.checkpoint / "receipts")

@@ -58,6 +58,8 @@ def play(job: RunningJob, models: Path, number: int, console: Console) -> list[R
     for command in commands:
         job.send(command)
         job.settle()
+        if command["kind"] == "load-model":
+            await_examination(job, command["payload"]["version"])
     scores = job.play(job.folder / "feed" / str(number), ("payments",), "scores")
     versions = Counter(score["version"] or "none" for score in scores)
     by = ", ".join(f"{count} by {version}" for version, count in sorted(versions.items()))
@@ -82,6 +84,15 @@ def plan(models: Path) -> list[tuple[Any, ...]]:
         ),
         ("the policy has rolled back version 3",),
     ]
+
+
+def await_examination(job: RunningJob, version: str) -> None:
+    """Wait until the job has fetched and examined a version beside its work."""
+    ends = time.monotonic() + PATIENCE_S
+    while not any(found["version"] == version and found["is_examined"] for found in job.versions()):
+        job.check()
+        if time.monotonic() > ends:
+            raise RuntimeError(f"The job has not examined version {version}.")
 
 
 def await_policy(job: RunningJob) -> None:

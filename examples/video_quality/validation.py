@@ -14,16 +14,15 @@ def validate(before: str, after: str, results: Path) -> int:
     """
     try:
         import nbformat
-        from jupyter_client.manager import AsyncKernelManager
         from nbclient import NotebookClient
     except ImportError as e:
         raise SystemExit("The notebook needs: pip install nbclient ipykernel pandas") from e
     results.mkdir(parents=True, exist_ok=True)
     os.environ.update(BEFORE=before, AFTER=after, PICTURE=str((results / "moved.svg").resolve()))
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]  # it has no types
+    client = NotebookClient(notebook, kernel_name="python3", timeout=PATIENCE_S)
     # Its sockets are files, which nobody else may read.
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
-    client = NotebookClient(notebook, km=kernel, timeout=PATIENCE_S)
+    client.create_kernel_manager().transport = "ipc"
     try:
         client.execute()
     finally:

@@ -111,6 +111,19 @@ class Cards:
         self.command("load", version=version, uri=str(path), sha256=sha256, format="safetensors")
         self.run.await_true(lambda: f"Version '{version}' of the model 'fraud'" in self.run.err)
 
+    def load_late(self, version: str, factor: float) -> None:
+        """Load a version whose file is not there yet."""
+        content = save({"factor": np.array([factor])})
+        path = self.folder / f"{version}.safetensors"
+        sha256 = hashlib.sha256(content).hexdigest()
+        self.command("load", version=version, uri=str(path), sha256=sha256, format="safetensors")
+        about = f"Version '{version}' of the model 'fraud' of step 'score'"
+        self.run.await_true(lambda: f"{about} could not be fetched" in self.run.err)
+        path.write_bytes(content)
+        refused = self.command("validate", version=version)
+        assert (refused["status"], "The job now tries it again" in refused["reason"]) == ("REJECTED", True)
+        self.run.await_true(lambda: f"{about} was fetched and examined" in self.run.err)
+
 
 @pytest.mark.parametrize(
     "mode",
@@ -133,7 +146,7 @@ def test_a_version_comes_into_a_running_job_and_goes_with_its_savepoint(
         assert cards.command("promote", version="1")["status"] == "APPLIED"
         cards.pay()
         assert cards.versions() == ["1"] * 10
-        cards.load("2", 3.0)
+        cards.load_late("2", 3.0)
         cards.command("validate", version="2")
         refused = cards.command("promote", version="3")
         assert "no version '3'" in refused["reason"]

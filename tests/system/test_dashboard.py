@@ -117,9 +117,16 @@ def bring_models(place: Turnstiles) -> None:
         path = place.root / "models" / f"{version}.arrow"
         path.write_bytes(content.getvalue().to_pybytes())
         load = {"uri": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "format": "arrow"}
-        for kind, more in (("load", load), ("validate", {})):
-            send(place, f"{kind}-model", {"model": "risk", "version": version, **more})
+        send(place, "load-model", {"model": "risk", "version": version, **load})
+        await_true(lambda name=version: is_examined(place, name), place.served.log)
+        send(place, "validate-model", {"model": "risk", "version": version})
     send(place, "promote-model", {"model": "risk", "version": "1"})
+
+
+def is_examined(place: Turnstiles, version: str) -> bool:
+    """Return whether the job has examined a version."""
+    (model,) = place.served.client.get(f"/v1/jobs/{place.job_id}/models").json()
+    return any(one["version"] == version and one["is_examined"] for one in model["versions"])
 
 
 def send(place: Turnstiles, kind: str, payload: dict[str, Any]) -> None:

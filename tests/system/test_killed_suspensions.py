@@ -27,6 +27,7 @@ from rooms import read_folder
 from safetensors.numpy import save
 
 from penstock.commands.job_receipts import read_receipts
+from penstock.models.library import MODELS, is_examined_content
 
 JOB = Path(__file__).with_name("hanging_model_job.py")
 CARDS = 12
@@ -115,6 +116,7 @@ class Payments:
         path.write_bytes(content)
         sha256 = hashlib.sha256(content).hexdigest()
         self.command("load", version, uri=str(path), sha256=sha256, format="safetensors")
+        self.await_true(lambda: is_examined_content(self.checkpoint / MODELS, sha256))
         self.command("validate", version)
         self.command("promote", version)
 

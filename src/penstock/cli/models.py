@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -199,7 +199,7 @@ def load(
             _send(target, "load-model", model, payload, sending)
         except typer.Exit as e:
             if e.exit_code == 0:
-                _await_examination(target, model, version, sending, ends_s)
+                _await_loaded(target, model, version, sending, ends_s)
             raise
 
 
@@ -224,6 +224,8 @@ def change(
 ) -> None:
     """Change the status of a version of a model: a step in its life.
 
+    With --wait, validate waits until the job has examined the version, and then for the receipt.
+
     Exit codes as for penstock control send.
     """
     needs: dict[Change, tuple[str, Any]] = {
@@ -239,8 +241,13 @@ def change(
             payload[name] = msgspec.json.decode(value) if one is Change.pin and _is_json(value) else value
     if version is None and what not in (Change.roll_back, Change.pin):
         raise JobDefinitionError(f"{what.value} needs a VERSION.")
+    sending = _Sending(**options)
     with servers.job(job) as target:
-        _send(target, f"{what.value}-model", model, payload, _Sending(**options))
+        ends_s = time.monotonic() + sending.timeout
+        if what is Change.validate and sending.wait and _listed(target, model, version, sending) is not None:
+            _await_examination(target, model, version, sending, ends_s)
+            sending = replace(sending, timeout=max(1.0, ends_s - time.monotonic()))
+        _send(target, f"{what.value}-model", model, payload, sending)
 
 
 @models_app.command()
@@ -288,20 +295,37 @@ def _send(target: JobTarget, kind: str, model: str, payload: dict[str, Any], sen
     send_and_wait(target, new_draft(kind, found, whole), sending.patience, sending.output)
 
 
-def _await_examination(target: JobTarget, model: str, version: str, sending: _Sending, ends_s: float) -> None:
-    """Wait until a version was examined, until a time; say so if it was not."""
-    step = _step_of(target, model, sending.step)
-    while time.monotonic() < ends_s:
-        found = next(one for one in target.list_models() if (one["step"], one["model"]) == (step, model))
-        known = {one["version"]: one for one in found["versions"]}
-        if version in known and known[version]["is_examined"]:
-            return
+def _await_loaded(target: JobTarget, model: str, version: str, sending: _Sending, ends_s: float) -> None:
+    """Wait until a version that was loaded is examined, until a time; say so if it was not, or cannot be."""
+    found = _await_examination(target, model, version, sending, ends_s)
+    if found is None:
+        said = "The job has not examined version {} yet; see its log. validate-model needs that first."
+        stderr.print(said.format(escaped(version)), soft_wrap=True)
+    elif found["failure"] is not None:
+        said = "Version {} could not be fetched: {}. validate-model tries it again."
+        stderr.print(said.format(escaped(version), escaped(found["failure"])), soft_wrap=True)
+
+
+def _await_examination(
+    target: JobTarget, model: str, version: str | None, sending: _Sending, ends_s: float
+) -> dict[str, Any] | None:
+    """Wait until a version is examined or could not be fetched, and return it; None if that takes too long."""
+    while True:
+        found = _listed(target, model, version, sending)
+        if found is not None and (found["is_examined"] or found["failure"] is not None):
+            return found
+        if time.monotonic() > ends_s:
+            return None
         time.sleep(_LOOK_EVERY_S)
-    stderr.print(
-        f"The job has not examined version {escaped(version)} yet, or cannot fetch it; see its log. validate-model "
-        "tries it again.",
-        soft_wrap=True,
+
+
+def _listed(target: JobTarget, model: str, version: str | None, sending: _Sending) -> dict[str, Any] | None:
+    """Return a version as the list shows it, None if it is not in the list."""
+    step = _step_of(target, model, sending.step)
+    versions = next(
+        one["versions"] for one in target.list_models() if (one["step"], one["model"]) == (step, model)
     )
+    return next((dict(one) for one in versions if one["version"] == version), None)
 
 
 def _step_of(target: JobTarget, model: str, step: str | None) -> str:

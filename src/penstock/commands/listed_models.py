@@ -12,7 +12,7 @@ import msgspec
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import stored_counts
 from penstock.commands.command_catalog import read_command_catalog
-from penstock.models.library import MODELS, is_examined_content
+from penstock.models.library import MODELS, is_examined_content, read_failure
 from penstock.models.model_policy import VersionFigures, figures_of, policy_setting
 from penstock.models.score_windows import ScoreWindow, window_figures
 from penstock.models.tallies import VersionTally
@@ -35,7 +35,9 @@ class ListedVersion:
     content_bytes: int | None
     """The size of its content in the checkpoint; null before it was fetched."""
     is_examined: bool
-    """Whether its content was examined beside the job, so that no micro-batch waits for that."""
+    """Whether its content was examined, which must be before it is validated."""
+    failure: str | None
+    """Why its content could not be fetched when that was tried last; null otherwise."""
     uri: str
     """Where it was loaded from."""
     metadata: Any
@@ -108,6 +110,7 @@ def list_models(checkpoint: Path) -> list[ListedModel]:
                 counts.scores.get(name, {}).get(model, {}),
                 counts.windows.get(name, {}).get(model, ScoreWindow()),
                 checkpoint / MODELS,
+                (name, model),
             ),
         )
         for name, step in catalog.steps.items()
@@ -120,6 +123,7 @@ def _versions(
     scores: Mapping[str, VersionTally],
     window: ScoreWindow,
     library: Path,
+    owner: tuple[str, str],
 ) -> tuple[ListedVersion, ...]:
     serving = next((name for name, found in versions.items() if found["status"] == SERVING), None)
     recent = window_figures(window, versions, scores)
@@ -136,6 +140,7 @@ def _versions(
                 sha256=found["sha256"],
                 content_bytes=_size(library / found["sha256"]),
                 is_examined=is_examined_content(library, found["sha256"]),
+                failure=read_failure(library, *owner, name),
                 uri=found["uri"],
                 metadata=found["metadata"],
                 changed_by=found["changed_by"],

@@ -64,8 +64,8 @@ class AcceptedStep:
     """The commands that one step accepts.
 
     `models` are those that it declares, by the name that commands use. If `timed`, its records have an event time, so a
-    command may be effective at an event time. A step without a key has the key type null, and no states that a command
-    can set.
+    command may be effective at an event time; with `has_watermarks` event time also moves. A step without a key has the
+    key type null, and no states that a command can set.
     """
 
     step: str
@@ -75,6 +75,7 @@ class AcceptedStep:
     settings: Mapping[str, Setting[Any]]
     timed: bool
     has_cache: bool
+    has_watermarks: bool
     models: Mapping[str, Model] = field(default_factory=dict)
 
     @functools.cached_property
@@ -283,10 +284,10 @@ class Accepting:
                     "at a time"
                 )
             value = declared.value_of(raw)
-            if isinstance(value, ModelPolicy) and value.time == "event" and not step.timed:
+            if isinstance(value, ModelPolicy) and value.time == "event" and not step.has_watermarks:
                 raise CommandError(
-                    f"the records of the step {step.step!r} have no event time, so the policy {name!r} cannot look "
-                    "at it"
+                    f"the step {step.step!r} has no watermarks, so the policy {name!r} would never decide by event "
+                    'time; set "time": "processing", or declare watermarks on its data stream (watermarks=)'
                 )
         if not values:
             raise CommandError("the payload names nothing to set")

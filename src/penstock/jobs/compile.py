@@ -459,7 +459,13 @@ def _command_source(
     max_bytes = settings.max_command_bytes
     fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
     reader = CommandReader(
-        place.plan, known[form], max_bytes, fetched, max_model_bytes=settings.max_model_mb << 20
+        place.plan,
+        known[form],
+        max_bytes,
+        fetched,
+        max_model_bytes=settings.max_model_mb << 20,
+        # Nobody could send a command to a bounded run once more.
+        models_beside=not settings.bounded,
     )
     return BoundSource(COMMAND_NODE, source.log, reader)
 

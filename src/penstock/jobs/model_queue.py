@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,13 +14,15 @@ from penstock.models.retention import removable_contents
 
 __all__ = ["ModelQueue"]
 
+_RETRY_S: Final = 10.0
+
 
 class ModelQueue:
     """The queue of a job's models, in its library: one after the other, in a thread beside the job.
 
-    So a command that validates a version finds what there is to know. One that comes before waits in the task that
-    reads it, which then does the same. `models` has the declared models of each step by name; `on_note` gets a sentence
-    about each version. `retained_batches` is how many micro-batches the checkpoint can go back.
+    So a command that validates a version finds what there is to know, and no micro-batch waits for it. `models` has the
+    declared models of each step by name; `on_note` gets a sentence about each version. `retained_batches` is how many
+    micro-batches the checkpoint can go back.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class ModelQueue:
         self._models: Final = {step: found for step, found in models.items() if found}
         self._on_note: Final = on_note
         self._retained_batches: Final = retained_batches
-        self._seen: Final[set[str]] = set()
+        self._next_at_s = 0.0
         self._running: threading.Thread | None = None
         self._notes: Final[list[str]] = []
 
@@ -47,15 +50,18 @@ class ModelQueue:
             self._running = None
         while self._notes:
             self._on_note(self._notes.pop(0))
-        for name, reference in self._library.references(self._seen):
-            self._seen.add(name)
+        if time.monotonic() < self._next_at_s:
+            return False
+        for reference in self._library.asked():
             declared = self._models.get(reference.step, {}).get(reference.order.model)
-            if declared is not None and not self._library.is_examined(reference, declared.spec):
-                self._running = threading.Thread(
-                    target=self._examine, args=(reference, declared), name="models", daemon=True
-                )
-                self._running.start()
-                return True
+            if declared is None or self._library.findings(reference, declared.spec) is not None:
+                self._library.answer(reference)
+                continue
+            self._running = threading.Thread(
+                target=self._examine, args=(reference, declared), name="models", daemon=True
+            )
+            self._running.start()
+            return True
         return False
 
     def remove_unused(
@@ -88,15 +94,23 @@ class ModelQueue:
         order = reference.order
         what = f"Version {order.version!r} of the model {order.model!r} of step {reference.step!r}"
         try:
+            self._notes.append(f"{what} {self._answer(reference, declared)}.")
+        except OSError as e:
+            # The disk of the checkpoint may be full; the version still waits.
+            self._next_at_s = time.monotonic() + _RETRY_S
+            self._notes.append(
+                f"{what} could not be kept in the checkpoint ({e.strerror or e}); this is tried again in "
+                f"{_RETRY_S:g} s."
+            )
+
+    def _answer(self, reference: Reference, declared: Model) -> str:
+        """Examine a version, keep what was found, and return it as words."""
+        try:
             found = self._library.examine(reference, declared.spec)
         except PenstockError as e:
-            self._notes.append(
-                f"{what} could not be fetched: {e}. The command validate-model tries it again."
-            )
-            return
+            self._library.answer(reference, str(e))
+            return f"could not be fetched: {e}. The command validate-model tries it again"
+        self._library.answer(reference)
         if found.refusal:
-            self._notes.append(f"{what} cannot be validated: {found.refusal}.")
-        else:
-            self._notes.append(
-                f"{what} was fetched and examined: {found.ms:.1f} ms for {found.records:,} records."
-            )
+            return f"cannot be validated: {found.refusal}"
+        return f"was fetched and examined: {found.ms:.1f} ms for {found.records:,} records"

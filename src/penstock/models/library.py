@@ -3,20 +3,22 @@
     models/SHA256                                    the content
     models/versions/STEP/MODEL/VERSION.json          what a version refers to
     models/findings/SHA256-DECLARATION.json          what its examination has found
+    models/asked/STEP/MODEL/VERSION.json             a version that the driver is to fetch and examine
+    models/failures/STEP/MODEL/VERSION.json          why it could not be fetched when that was tried last
     models/answers/STEP/GROUP/...                    what groups took in time, see `kept_answers`
     models/suspended/STEP/MODEL/...                  versions that hung, see `suspensions`
 
-Nothing in it changes once it is there, so the driver and all workers may write it at the same time, and a replay finds
-what the first attempt found. Only the driver removes contents, and only those of versions that no retained micro-batch
-knows. What a version refers to and what was found on it stay, so a name never means other content.
+Nothing in it changes once it is there, except what is asked and what has failed. So the driver and all workers may
+write it at the same time, and a replay finds what the first attempt found. Only the driver removes contents, and only
+those of versions that no retained micro-batch knows. What a version refers to and what was found on it stay, so a name
+never means other content.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +34,14 @@ from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import ModelSpec
 from penstock.objects.allowed import AllowedPlaces
 
-__all__ = ["DEFAULT_MAX_MODEL_BYTES", "MODELS", "ModelLibrary", "Reference", "is_examined_content"]
+__all__ = [
+    "DEFAULT_MAX_MODEL_BYTES",
+    "MODELS",
+    "ModelLibrary",
+    "Reference",
+    "is_examined_content",
+    "read_failure",
+]
 
 MODELS: Final = "models"
 """The name of the library's folder in a checkpoint."""
@@ -42,6 +51,8 @@ DEFAULT_MAX_MODEL_BYTES: Final = 512 << 20
 
 _VERSIONS: Final = "versions"
 _FINDINGS: Final = "findings"
+_ASKED: Final = "asked"
+_FAILURES: Final = "failures"
 _SHA256: Final = re.compile("[0-9a-f]{64}$")
 
 
@@ -56,33 +67,40 @@ class Reference(msgspec.Struct, frozen=True):
 class ModelLibrary:
     """The library in a folder. Models come from allowed places, up to a size.
 
-    With `isolated` they are examined in processes of their own.
+    With `isolated` they are examined in processes of their own. With `beside` only the driver fetches and examines
+    them, and whoever asks for one that is not examined yet gets an answer at once.
     """
 
     folder: str
     allowed: AllowedPlaces
     max_bytes: int = DEFAULT_MAX_MODEL_BYTES
     isolated: bool = True
+    beside: bool = False
 
     def check(self, step: str, order: Any, spec: ModelSpec) -> None:
         """Do what an order needs of the library, before slots see it. Raises as `note` and `fetch` do.
 
-        A version is noted when it is loaded, and fetched and examined when it is validated, if that was not done beside
-        the job before. Where a version is to score, its content must be there.
+        A version is noted when it is loaded. When it is validated, it must have been examined beside the job, or is
+        fetched and examined now. Where a version is to score, its content must be there.
         """
         if isinstance(order, LoadModel):
             self.note(step, order)
             return
         reference = self.reference(step, order.model, order.version)
         if isinstance(order, ValidateModel):
-            found = self.examine(reference, spec)
+            found = self._found_beside(reference, spec) if self.beside else self.examine(reference, spec)
             if found.refusal:
                 raise ModelRefusedError(found.refusal)
         elif not isinstance(order, RetireModel | RollBackModel | RemoveModel):
+            if not any(_findings_on(Path(self.folder), reference.order.sha256)):
+                raise ModelRefusedError(
+                    f"version {order.version!r} of the model {order.model!r} is not validated; send validate-model "
+                    "first"
+                )
             self.check_intact(reference.order.sha256)
 
     def note(self, step: str, order: LoadModel) -> None:
-        """Note what a version refers to.
+        """Note what a version refers to, and ask the driver to examine it.
 
         Raises ModelRefusedError for a version that refers to something else already, and PlaceRefusedError for a place
         that is not allowed.
@@ -97,6 +115,7 @@ class ModelLibrary:
                 f"version {order.version!r} of the model {order.model!r} was loaded before from another place or with "
                 f"other content ({known.order.uri}, {known.order.sha256[:12]}...); give the new one another name"
             )
+        self._ask(reference)
 
     def reference(self, step: str, model: str, version: str) -> Reference:
         """Return what a version refers to. Raises ModelRefusedError if it was never loaded."""
@@ -108,12 +127,41 @@ class ModelLibrary:
                 f"the model {model!r} has no version {version!r}; send load-model first"
             ) from None
 
-    def references(self, known: Collection[str] = ()) -> Iterator[tuple[str, Reference]]:
-        """Yield what versions refer to, each with a name for it, in the order of the names that are not known."""
-        folder = Path(self.folder) / _VERSIONS
-        paths = {str(path.relative_to(folder)): path for path in folder.glob("*/*/[!.]*.json")}
-        for name in sorted(paths.keys() - set(known)):
-            yield name, msgspec.json.decode(paths[name].read_bytes(), type=Reference)
+    def asked(self) -> list[Reference]:
+        """Return the versions that wait for the driver to fetch and examine them, in the order of their names."""
+        folder = Path(self.folder)
+        names = sorted(path.relative_to(folder / _ASKED) for path in (folder / _ASKED).glob("*/*/[!.]*.json"))
+        return [
+            msgspec.json.decode((folder / _VERSIONS / name).read_bytes(), type=Reference) for name in names
+        ]
+
+    def answer(self, reference: Reference, failure: str = "") -> None:
+        """Note that a version waits no more, since it was examined, or could not be fetched for a reason."""
+        self._path_of(reference, _ASKED).unlink(missing_ok=True)
+        if failure:
+            write_atomically(self._path_of(reference, _FAILURES), msgspec.json.encode(failure))
+
+    def _ask(self, reference: Reference) -> None:
+        self._path_of(reference, _FAILURES).unlink(missing_ok=True)
+        write_once(self._path_of(reference, _ASKED), b"")
+
+    def _found_beside(self, reference: Reference, spec: ModelSpec) -> Findings:
+        """Return what the driver has found on a version. If there is nothing, ask it, and raise ModelRefusedError."""
+        found = self.findings(reference, spec)
+        if found is not None:
+            return found
+        order = reference.order
+        failure = read_failure(Path(self.folder), reference.step, order.model, order.version)
+        self._ask(reference)
+        what = f"version {order.version!r} of the model {order.model!r}"
+        if failure is None:
+            raise ModelRefusedError(
+                f"{what} is not examined yet. Send validate-model again when it is; penstock models change JOB "
+                f"validate {order.model} {order.version} --wait waits for that"
+            )
+        raise ModelRefusedError(
+            f"{what} could not be fetched: {failure}. The job now tries it again; then send validate-model again"
+        )
 
     def path(self, sha256: str) -> Path:
         """Return where the content with a hash is, once it was fetched."""
@@ -172,13 +220,14 @@ class ModelLibrary:
         The findings of a model that is refused have the reason.
         """
         kept = self._findings_path(reference, spec)
-        with contextlib.suppress(FileNotFoundError):
-            known = msgspec.json.decode(kept.read_bytes(), type=Findings)
-            if not known.refusal:
-                # The content was removed if the version was, and has come back.
-                self.fetch(reference)
+        known = self.findings(reference, spec)
+        if known is not None:
             return known
         path, order = self.fetch(reference), reference.order
+        known = self.findings(reference, spec)
+        if known is not None:
+            # It was good before its content was removed.
+            return known
         self.check_intact(order.sha256)
         try:
             if self.isolated and is_importable(spec.weights):
@@ -190,14 +239,23 @@ class ModelLibrary:
         write_once(kept, msgspec.json.encode(found))
         return msgspec.json.decode(kept.read_bytes(), type=Findings)
 
-    def is_examined(self, reference: Reference, spec: ModelSpec) -> bool:
-        """Return whether there are findings on a version."""
-        return self._findings_path(reference, spec).exists()
+    def findings(self, reference: Reference, spec: ModelSpec) -> Findings | None:
+        """Return what an examination has found; None without one, or if the content of a good version is not there.
+
+        The content was removed if the version was, and is needed again once it has come back.
+        """
+        try:
+            known = msgspec.json.decode(self._findings_path(reference, spec).read_bytes(), type=Findings)
+        except FileNotFoundError:
+            return None
+        return known if known.refusal or self.path(reference.order.sha256).exists() else None
 
     def _reference_path(self, step: str, model: str, version: str) -> Path:
-        return (
-            Path(self.folder) / _VERSIONS / quote(step, safe="") / quote(model, safe="") / f"{version}.json"
-        )
+        return _version_path(Path(self.folder), _VERSIONS, step, model, version)
+
+    def _path_of(self, reference: Reference, kind: str) -> Path:
+        order = reference.order
+        return _version_path(Path(self.folder), kind, reference.step, order.model, order.version)
 
     def _findings_path(self, reference: Reference, spec: ModelSpec) -> Path:
         """Return where the findings on a version are, which depend on what the step declares."""
@@ -217,8 +275,27 @@ class ModelLibrary:
 
 
 def is_examined_content(folder: Path, sha256: str) -> bool:
-    """Return whether the library in a folder has findings on a content, for any declaration."""
-    return any((folder / _FINDINGS).glob(f"{sha256}-*.json"))
+    """Return whether the library in a folder has findings on a content, for any declaration, that still count."""
+    found = list(_findings_on(folder, sha256))
+    return any(one.refusal for one in found) or (bool(found) and (folder / sha256).exists())
+
+
+def _findings_on(folder: Path, sha256: str) -> Iterator[Findings]:
+    for path in (folder / _FINDINGS).glob(f"{sha256}-*.json"):
+        yield msgspec.json.decode(path.read_bytes(), type=Findings)
+
+
+def read_failure(folder: Path, step: str, model: str, version: str) -> str | None:
+    """Return why the driver could not fetch a version for the library in a folder; None if it could, or never tried."""
+    try:
+        failure = _version_path(folder, _FAILURES, step, model, version).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(failure, type=str)
+
+
+def _version_path(folder: Path, kind: str, step: str, model: str, version: str) -> Path:
+    return folder / kind / quote(step, safe="") / quote(model, safe="") / f"{version}.json"
 
 
 def _hash_of(path: Path) -> str:

@@ -50,7 +50,11 @@ _SHOWN_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class CommandReader:
-    """A reader that turns the chunks of the command stream into admitted commands, one packed row for each slot."""
+    """A reader that turns the chunks of the command stream into admitted commands, one packed row for each slot.
+
+    With `models_beside` the driver examines models, and a command never waits for that; otherwise this reader does,
+    with `examines_apart` in other processes.
+    """
 
     plan: JobPlan
     format: CommandFormat
@@ -59,6 +63,7 @@ class CommandReader:
     node: SourceNode = COMMAND_NODE
     max_model_bytes: int = DEFAULT_MAX_MODEL_BYTES
     examines_apart: bool = True
+    models_beside: bool = False
 
     def batches(self, chunks: Iterable[SourceChunk], now_ms: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the commands as packed Arrow batches. `now_ms` is when they were planned."""
@@ -164,7 +169,11 @@ class CommandReader:
             return
 
         library = ModelLibrary(
-            self.plan.model_folder, self.fetched.allowed, self.max_model_bytes, isolated=self.examines_apart
+            self.plan.model_folder,
+            self.fetched.allowed,
+            self.max_model_bytes,
+            isolated=self.examines_apart,
+            beside=self.models_beside,
         )
 
         def check() -> bytes:

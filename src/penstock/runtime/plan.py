@@ -235,7 +235,9 @@ class JobPlan:
     @functools.cached_property
     def accepting(self) -> Accepting:
         """The commands that the steps take."""
-        return Accepting({node.step: _accepted(node) for node in self.graph.steps()}, self.key_groups)
+        return Accepting(
+            {node.step: _accepted(node, self.graph) for node in self.graph.steps()}, self.key_groups
+        )
 
     def step_schema(self, node: ProcessNode, number: int) -> pa.Schema:
         """Return the columns of blocks for an input of a step."""
@@ -320,7 +322,7 @@ class JobPlan:
         return False
 
 
-def _accepted(node: ProcessNode) -> AcceptedStep:
+def _accepted(node: ProcessNode, graph: Graph) -> AcceptedStep:
     function = type(node.function)
     shared = declared_shared(function)
     settings = {name: s for name, s in shared.items() if isinstance(s, Setting)}
@@ -334,5 +336,6 @@ def _accepted(node: ProcessNode) -> AcceptedStep:
         timed=node.edges[-1].time is not None,
         has_cache=function.clear_cache is not ProcessFunction.clear_cache
         or bool(declared_in(function, TransientField)),
+        has_watermarks=graph.has_watermarks(Port(node.id)),
         models={one.model: one for one in shared.values() if isinstance(one, Model)},
     )

@@ -116,27 +116,75 @@ def test_a_file_here_is_loaded_with_its_hash(checkpoint: Path, tmp_path: Path) -
     }
 
 
-@pytest.mark.parametrize("is_examined", [True, False])
+REFUSED = b'{"refusal": "it is a pickle"}'
+
+
+def test_a_version_is_examined_while_its_findings_count(checkpoint: Path) -> None:
+    """Those of a good one count as long as its content is there."""
+    models = checkpoint / "models"
+    (models / "findings").mkdir(parents=True)
+
+    def is_examined() -> bool:
+        (one, *_) = told(typed("models", "list", checkpoint, "-o", "json"))[0]["versions"]
+        return bool(one["is_examined"])
+
+    assert not is_examined()
+    (models / "findings" / "ab-0.json").write_bytes(b'{"ms": 1.0}')
+    assert not is_examined()
+    (models / "ab").touch()
+    assert is_examined()
+    (models / "ab").unlink()
+    (models / "findings" / "ab-0.json").write_bytes(REFUSED)
+    assert is_examined()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("findings/ab-0.json", REFUSED, ""),
+        ("failures/score/fraud/1.json", b'"it is gone"', "Version 1 could not be fetched: it is gone."),
+        ("other", b"", "has not examined version 1 yet"),
+    ],
+)
 def test_a_load_that_waits_waits_for_the_examination(
-    is_examined: bool, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, content: bytes, said: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the job, so that the micro-batch that validates the version need not; after a while it says so."""
+    """Beside the job, since it can be validated only then; after a while it says so."""
     path = tmp_path / "1.onnx"
     path.write_bytes(b"model")
 
     def is_applied(*_: object) -> None:
-        if is_examined:
-            (checkpoint / "models" / "findings").mkdir(parents=True)
-            (checkpoint / "models" / "findings" / "ab-0.json").touch()
+        found = checkpoint / "models" / name
+        found.parent.mkdir(parents=True)
+        found.write_bytes(content)
         raise typer.Exit(0)
 
     monkeypatch.setattr("penstock.cli.models.send_and_wait", is_applied)
     words = ("load", checkpoint, "fraud", "1", path, "--format", "onnx", "--wait", "--timeout", "0.5")
     found = typed("models", *words)
     assert found.exit_code == 0
-    assert ("has not examined version 1 yet" in found.output) != is_examined
-    (one, *_) = told(typed("models", "list", checkpoint, "-o", "json"))[0]["versions"]
-    assert one["is_examined"] == is_examined
+    assert said in " ".join(found.output.split()) if said else not found.output
+
+
+@pytest.mark.parametrize(("version", "is_known"), [("1", True), ("9", False)])
+def test_a_validation_that_waits_is_sent_when_the_version_is_examined(
+    version: str, is_known: bool, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nobody has loaded is not waited for."""
+    steps = []
+
+    def looks(*_: object) -> None:
+        steps.append("looks")
+        (checkpoint / "models" / "findings").mkdir(parents=True)
+        (checkpoint / "models" / "findings" / "ab-0.json").write_bytes(REFUSED)
+
+    def is_sent(*_: object) -> None:
+        steps.append("sent")
+
+    monkeypatch.setattr("penstock.cli.models.time.sleep", looks)
+    monkeypatch.setattr("penstock.cli.models.send_and_wait", is_sent)
+    typed("models", "change", checkpoint, "validate", "fraud", version, "--wait")
+    assert steps == ["looks", "sent"] if is_known else ["sent"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import time
 from collections.abc import Mapping
@@ -15,7 +16,8 @@ from safetensors.numpy import save
 import penstock as ps
 from penstock.jobs.model_queue import ModelQueue
 from penstock.models.library import ModelLibrary
-from penstock.models.orders import LoadModel
+from penstock.models.orders import LoadModel, ValidateModel
+from penstock.models.refusals import ModelRefusedError
 from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
 
 
@@ -33,10 +35,10 @@ MODEL = ps.Model("fraud", inputs="amount DOUBLE", output="score DOUBLE", weights
 CONTENT = save({"any": np.ones(1)})
 
 
-def library(folder: Path, max_bytes: int = 1 << 20) -> ModelLibrary:
+def library(folder: Path, max_bytes: int = 1 << 20, *, beside: bool = False) -> ModelLibrary:
     (folder / "incoming").mkdir(exist_ok=True)
     allowed = AllowedPlaces.of([str(folder / "incoming")], [])
-    return ModelLibrary(str(folder / "models"), allowed, max_bytes, isolated=False)
+    return ModelLibrary(str(folder / "models"), allowed, max_bytes, isolated=False, beside=beside)
 
 
 def noted(
@@ -80,11 +82,59 @@ def test_what_cannot_be_fetched_is_told_and_can_be_tried_again(
     content: bytes, max_bytes: int, said: str, tmp_path: Path
 ) -> None:
     """By the command that validates it; the job goes on."""
-    place, notes = library(tmp_path, max_bytes), list[str]()
+    place, notes = library(tmp_path, max_bytes, beside=True), list[str]()
     noted(place, tmp_path, "1", content)
-    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3))
+    queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
+    work_off(queue)
     assert said in notes[0]
     assert "validate-model tries it again" in notes[0]
+    with pytest.raises(ModelRefusedError, match=f"could not be fetched: .*{said}.*now tries it again"):
+        place.check("score", VALIDATE, MODEL.spec)
+    (tmp_path / "incoming" / "1").write_bytes(CONTENT)
+    work_off(queue)
+    assert said in notes[1] if max_bytes == 10 else "was fetched and examined" in notes[1]
+
+
+VALIDATE = ValidateModel("fraud", "1")
+
+
+def test_a_command_that_comes_before_the_examination_is_answered_at_once(tmp_path: Path) -> None:
+    """So that no micro-batch waits for it: the driver examines the version, and the command can be sent again."""
+    place, notes = library(tmp_path, beside=True), list[str]()
+    noted(place, tmp_path, "1")
+    queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
+    for _ in range(2):
+        with pytest.raises(
+            ModelRefusedError, match=r"version '1' .* is not examined yet. Send validate-model again"
+        ):
+            place.check("score", VALIDATE, MODEL.spec)
+    assert place.contents() == []
+    work_off(queue)
+    place.check("score", VALIDATE, MODEL.spec)
+    # The content of a version that was removed goes; whoever loads it again gets it again.
+    place.remove_content(hashlib.sha256(CONTENT).hexdigest())
+    with pytest.raises(ModelRefusedError, match="is not examined yet"):
+        place.check("score", VALIDATE, MODEL.spec)
+    work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3))
+    place.check("score", VALIDATE, MODEL.spec)
+    assert len(notes) == 2
+
+
+def test_a_full_disk_delays_an_examination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again after a while, and the run says so."""
+    place, notes = library(tmp_path), list[str]()
+    noted(place, tmp_path, "1")
+    queue = ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3)
+
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.models.library.write_atomically", is_full)
+        work_off(queue)
+    (note,) = notes
+    assert "could not be kept in the checkpoint (No space left on device); this is tried again" in note
+    assert len(place.asked()) == 1
 
 
 def test_content_goes_once_no_retained_micro_batch_knows_a_version_of_it(tmp_path: Path) -> None:
@@ -111,8 +161,8 @@ def test_content_goes_once_no_retained_micro_batch_knows_a_version_of_it(tmp_pat
     assert f"The content {sha256[:12]}... of a model ({len(CONTENT)} bytes) was removed" in notes[-1]
     work_off(ModelQueue(place, {"score": {"fraud": MODEL}}, notes.append, 3))
     assert place.contents() == [], "nobody has loaded it again"
-    (_, reference) = next(place.references())
-    assert place.examine(reference, MODEL.spec).refusal == ""
+    noted(place, tmp_path, "1")
+    work_off(queue)
     assert place.contents() == [sha256]
 
 
@@ -121,4 +171,4 @@ def test_a_place_that_is_not_allowed_is_not_noted(tmp_path: Path) -> None:
     place = library(tmp_path)
     with pytest.raises(PlaceRefusedError, match="may not read"):
         place.note("score", LoadModel("fraud", "1", "/etc/hostname", "0" * 64, "onnx"))
-    assert list(place.references()) == []
+    assert place.asked() == []

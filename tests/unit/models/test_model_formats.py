@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,6 +20,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from penstock.models.model_examination import examine
 from penstock.models.orders import Sample
 from penstock.models.predictors import open_predictor
+from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import ModelSpec
 
 INPUTS = pa.schema([("amount", pa.float64()), ("age", pa.float64())])
@@ -25,6 +28,7 @@ SCORE = pa.schema([("score", pa.float64())])
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(200, 2))
 Y = (X[:, 0] + X[:, 1] > 0).astype(int)
+EXPORTED = Path(__file__).parents[2] / "data" / "models"
 COLUMNS: Mapping[str, Any] = {"amount": X[:, 0], "age": X[:, 1]}
 
 
@@ -37,6 +41,39 @@ def test_onnx_takes_one_input_for_all_columns_or_one_for_each(make: Any) -> None
     """By the names of the columns, or in their declared order."""
     found = predicted(make([2.0, 3.0]), "onnx", ModelSpec(INPUTS, SCORE))
     np.testing.assert_allclose(found["score"], 2 * X[:, 0] + 3 * X[:, 1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", sorted(EXPORTED.glob("*.onnx")), ids=lambda path: path.stem)
+def test_what_lightgbm_and_xgboost_export_scores_as_they_do(path: Path) -> None:
+    """A classifier gives the probability of its second class; tests/data/models/export_models.py has made the files."""
+    sample = msgspec.json.decode(path.with_suffix(".sample.json").read_bytes(), type=Sample)
+    assert examine(path.read_bytes(), "onnx", ModelSpec(INPUTS, SCORE), sample).refusal == ""
+    wrong = {"score": [1.0 + score for score in sample.expected["score"]]}
+    with pytest.raises(ModelRefusedError, match="for record 0 of its sample"):
+        examine(
+            path.read_bytes(),
+            "onnx",
+            ModelSpec(INPUTS, SCORE),
+            msgspec.structs.replace(sample, expected=wrong),
+        )
+
+
+class Halved(LinearRegression):  # type: ignore[misc]  # scikit-learn has no types
+    """Half of what a line predicts."""
+
+    def predict(self, columns: Any) -> Any:
+        return super().predict(columns) / 2
+
+
+def test_a_file_of_skops_may_have_types_that_the_job_trusts() -> None:
+    """And only these."""
+    model = Halved().fit(X, Y)
+    content = skops.io.dumps(model)
+    with pytest.raises(ModelRefusedError, match="Halved"):
+        predicted(content, "skops", ModelSpec(INPUTS, SCORE))
+    trusted = (f"{Halved.__module__}.Halved",)
+    found = predicted(content, "skops", ModelSpec(INPUTS, SCORE, trusted=trusted))
+    np.testing.assert_array_equal(found["score"], model.predict(X))
 
 
 def test_a_classifier_gives_the_probability_of_its_second_class() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -199,13 +200,13 @@ def test_a_policy_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None
         ModelPolicy(**wrong)
 
 
-def timed_job(**policy: Any) -> ps.Job:
+def timed_job(watermarks: ps.Watermarks | None = None, **policy: Any) -> ps.Job:
     """The same with payments that have an event time."""
 
     class ScoreByTime(ScoreBatches):
         model = ps.Model(
             "fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Linear, default=-1.0,
-            policy=ps.ModelPolicy(time="event", **policy),
+            policy=ps.ModelPolicy(**policy),
         )  # fmt: skip
 
     job = ps.Job("cards", key_groups=8)
@@ -213,7 +214,7 @@ def timed_job(**policy: Any) -> ps.Job:
         "payments",
         schema="card STRING, amount DOUBLE, at LONG",
         event_time="at",
-        watermarks=ps.Watermarks.bounded("1s"),
+        watermarks=watermarks,
     )
     payments.key_by("card").process("score", ScoreByTime(), output=OUTPUT).sink_to("scores")
     return job
@@ -222,7 +223,8 @@ def timed_job(**policy: Any) -> ps.Job:
 @pytest.mark.parametrize(("apart_s", "is_rolled_back"), [(5, True), (30, False)])
 def test_a_window_may_be_one_of_event_time(apart_s: int, is_rolled_back: bool) -> None:
     """Whatever the clock says: failures count together while the watermark moves by less than the window."""
-    run = JobHarness(timed_job(window="20s", max_failures=0.2, roll_back_records=40), parallelism=2)
+    policy = {"time": "event", "window": "20s", "max_failures": 0.2, "roll_back_records": 40}
+    run = JobHarness(timed_job(ps.Watermarks.bounded("1s"), **policy), parallelism=2)
     bring_in(run, "1", weights(2.0))
     order(run, "promote", "1")
     bring_in(run, "2", weights(3.0, fails_from=50.0))
@@ -236,14 +238,23 @@ def test_a_window_may_be_one_of_event_time(apart_s: int, is_rolled_back: bool) -
     assert [found.kind for found in sent_by_policy(run)] == ["roll-back-model"] * is_rolled_back
 
 
-def test_a_window_of_event_time_needs_watermarks() -> None:
-    """Else it would never move, and the policy never decide."""
+@pytest.mark.parametrize("make", [job_with, timed_job], ids=["without event time", "with event time"])
+def test_a_window_of_event_time_needs_watermarks(make: Callable[..., ps.Job]) -> None:
+    """Else it would never move, and the policy never decide: refused in the job and in a command."""
     with pytest.raises(JobDefinitionError, match="'payments' has no watermarks"):
-        job_with(time="event")
-    run = JobHarness(job_with(max_failures=0.2))
+        make(time="event")
+    run = JobHarness(make(max_failures=0.2))
     command = run.send_command("set", "score", {"fraud-policy": {"time": "event"}})
-    pay(run)
-    assert "have no event time, so the policy 'fraud-policy' cannot" in last(run, command).reason
+    run.run_batch()
+    assert last(run, command).status == "REJECTED"
+    assert last(run, command).reason == (
+        "the step 'score' has no watermarks, so the policy 'fraud-policy' would never decide by event time; "
+        'set "time": "processing", or declare watermarks on its data stream (watermarks=)'
+    )
+
+
+def test_a_policy_looks_at_event_time_or_the_clock() -> None:
+    """And at nothing else."""
     with pytest.raises(ValueError, match="'processing' or 'event', not 'wall'"):
         ModelPolicy(time="wall")
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from model_parts import CARDS, ScoreRecords, bring_in, last, order, pay, scoring_job, weights
 from property_examples import examples
+from reliability import Injected, noting
 
 import penstock as ps
 from penstock.testing import JobHarness
@@ -19,6 +21,7 @@ from penstock.testing import JobHarness
 NAMES = ["a", "b", "c", "d"]
 FACTORS = {name: float(number) for number, name in enumerate(NAMES, 2)}
 MASK = (1 << 64) - 1
+SEED, SCHEDULES = 16, 200
 
 
 def position(card: str) -> float:
@@ -41,6 +44,8 @@ class Plain:
     retired: set[str] = field(default_factory=set)
     pins: dict[str, str] = field(default_factory=dict)
     strict: bool = False
+    named: set[str] = field(default_factory=set)
+    elsewhere: set[str] = field(default_factory=set)
 
     @property
     def now(self) -> str | None:
@@ -69,10 +74,15 @@ class Plain:
         return "SHADOW" if name in self.shadows else ""
 
     def load(self, name: str) -> bool:
-        if name in self.loaded:
+        if name in self.loaded or name in self.elsewhere:
             return False
         self.loaded[name] = None
+        self.named.add(name)
         return True
+
+    def move(self) -> None:
+        """Start elsewhere from a savepoint. What a name refers to goes with it, so no other place may take it."""
+        self.elsewhere |= self.named
 
     def shadow(self, name: str) -> bool:
         if name not in self.loaded or self.now in (None, name) or name in self.shadows:
@@ -153,6 +163,12 @@ COMMAND = st.one_of(
     st.tuples(st.sampled_from(["retire", "remove"]), VERSION),
     st.tuples(st.just("policy"), st.booleans()),
 )
+DISTURBANCES = {
+    "crash": "a crash, after which the micro-batch repeats to the byte",
+    "restart": "a restart",
+    "rescale": "a rescale",
+    "savepoint": "a start from a savepoint",
+}
 DISTURBANCE = st.sampled_from(["", "", "crash", "crash", "restart", "rescale", "savepoint"])
 BATCH = st.tuples(st.lists(COMMAND, max_size=4), DISTURBANCE, st.integers(1, 4))
 
@@ -221,12 +237,15 @@ class Watched:
         ]
 
 
-@examples(18)
-@given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans(), st.booleans())
-def test_each_record_is_scored_by_the_version_that_the_schedule_says(
-    schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool, strict: bool
+def follow(
+    schedule: list[tuple[list[tuple[Any, ...]], str, int]],
+    tasks: int,
+    injected: Injected,
+    *,
+    by_record: bool,
+    strict: bool,
 ) -> None:
-    """By exactly one, and a repetition gives the same bytes, which `crash` compares."""
+    """Let a job and the plain model go through a schedule; fail where they differ."""
     function: ps.ProcessFunction | None = ScoreRecords() if by_record else None
     job = scoring_job(function, key_groups=4)
     run, plain, watched = JobHarness(job, parallelism=tasks), Plain(), Watched()
@@ -237,6 +256,7 @@ def test_each_record_is_scored_by_the_version_that_the_schedule_says(
             ([("load", "c"), ("canary", "c", 0.5), ("policy", True)], "", 1),
             ([("shadow", "b")], "", 1),
         ]
+    injected.add("a schedule")
     for commands, disturbance, number in first + schedule:
         watched.begin(plain)
         sent = [watched.act(plain, functools.partial(send, run, plain, command)) for command in commands]
@@ -249,6 +269,8 @@ def test_each_record_is_scored_by_the_version_that_the_schedule_says(
                 assert status == ("APPLIED" if applied else "REJECTED"), (words, last(run, command).reason)
         for record in run.outcomes[-1].output("scores"):
             assert record.score == (FACTORS[record.version] if record.version else -1.0)
+        if disturbance:
+            injected.add(DISTURBANCES[disturbance])
         if disturbance == "crash":
             run.crash()
         elif disturbance == "restart":
@@ -259,3 +281,30 @@ def test_each_record_is_scored_by_the_version_that_the_schedule_says(
             run = JobHarness(job, parallelism=number, from_savepoint=run.savepoint())
             # Its policy has seen nothing yet.
             watched = Watched()
+            plain.move()
+
+
+SCHEDULE = given(st.lists(BATCH, min_size=3, max_size=7), st.integers(1, 4), st.booleans(), st.booleans())
+
+
+@examples(18)
+@SCHEDULE
+def test_each_record_is_scored_by_the_version_that_the_schedule_says(
+    schedule: list[tuple[list[tuple[Any, ...]], str, int]], tasks: int, by_record: bool, strict: bool
+) -> None:
+    """By exactly one, and a repetition gives the same bytes, which `crash` compares."""
+    follow(schedule, tasks, Injected(), by_record=by_record, strict=strict)
+
+
+@pytest.mark.chaos
+def test_random_schedules_of_models() -> None:
+    """The same for many schedules that follow from a seed, with their number for RELIABILITY.md."""
+
+    @seed(SEED)
+    @settings(max_examples=SCHEDULES, deadline=None, database=None, phases=[Phase.generate])
+    @SCHEDULE
+    def check(schedule: Any, tasks: int, by_record: bool, strict: bool) -> None:
+        follow(schedule, tasks, injected, by_record=by_record, strict=strict)
+
+    with noting("schedules of models", "-k random_schedules_of_models", str(SEED)) as injected:
+        check()

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 import penstock as ps
+from penstock.errors import StateMismatchError
+from penstock.testing import JobHarness
 from penstock.testing.batch_runner import BatchRunner
 from penstock.testing.saved_states import rescale_runner
 
@@ -140,3 +142,40 @@ def test_weights_are_values_with_names_that_commands_set() -> None:
     applied(running.run(commands(command_to("trips", "set", {"expected": weights}, key="m1"))))
     result = running.run({"trips": [("0", [Trip("m1", 2.0, 8.0)])]})
     assert [scored.score for scored in result.output("expected")] == [8.0]
+
+
+class WiderQuality(ps.ProcessFunction):
+    """Scores with what is known of two fields until enough is known of another choice of fields."""
+
+    normal = ps.LearnedState(ps.Covariance("bitrate", "stalls"))
+    wider = ps.LearnedState(ps.Covariance("stalls"))
+
+    def process_record(self, record: Sample, ctx: ps.Context) -> Iterator[Scored]:
+        known = self.wider.get()
+        scores = [model.learn(record) for model in (self.normal, self.wider)]
+        yield Scored(record.title, scores[known is not None and known.count >= 3])
+
+
+class OtherQuality(QualityInColumns):
+    """The same state with other fields."""
+
+    normal = ps.LearnedState(ps.Covariance("bitrate", "stalls", "title_age"))
+
+
+def test_a_changed_model_is_refused_or_stands_beside_the_old_one() -> None:
+    """Weights of other fields cannot be made up; a new state learns them while the old one still scores."""
+    first, second = JobHarness(quality_job(Quality())), JobHarness(quality_job(Quality()))
+    samples = [Sample("a", float(number % 5), float(number % 3)) for number in range(20)]
+    for run in (first, second):
+        run.send("samples", samples)
+        run.run_batch()
+    place = first.savepoint()
+    with pytest.raises(StateMismatchError, match="'mean_title_age' must have a value"):
+        JobHarness(quality_job(OtherQuality()), from_savepoint=place)
+    beside = JobHarness(quality_job(WiderQuality()), from_savepoint=place)
+    for run in (beside, second):
+        run.send("samples", samples)
+    found = [scored.score for scored in beside.run_batch().output("scores")]
+    known = [scored.score for scored in second.run_batch().output("scores")]
+    assert found[:3] == known[:3]
+    assert found[3:] != known[3:]

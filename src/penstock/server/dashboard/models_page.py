@@ -23,7 +23,7 @@ from penstock.server.dashboard.page_session import JobVisit
 from penstock.server.dashboard.registry import job_tab
 from penstock.server.dashboard.series import model_charts
 
-__all__ = ["models", "policy_text", "version_rows"]
+__all__ = ["examination_text", "models", "policy_text", "version_rows"]
 
 _LEVELS: Final = {
     "SERVING": (Level.GOOD, "check_circle"),
@@ -68,6 +68,15 @@ def policy_text(policy: dict[str, Any] | None) -> str:
     """Describe the bounds of a policy that count."""
     bounds = {name: value for name, value in (policy or {}).items() if value is not None}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in bounds.items()) or "none"
+
+
+def examination_text(version: ListedVersion) -> str:
+    """Say why a version cannot be validated yet; empty if it can be, or was."""
+    if version.is_examined or version.status != "REGISTERED":
+        return ""
+    if version.failure is not None:
+        return f" It could not be fetched: {version.failure}. Validate tries it again."
+    return " It is not examined yet; validate it when it is."
 
 
 @dataclass(frozen=True)
@@ -170,7 +179,7 @@ class _ModelsPage:
                 if version.version == chosen.version:
                     self._about.set_text(
                         f"{chosen.model} {version.version} of {chosen.step} is {version.status}: {version.format} from "
-                        f"{version.uri}, changed by {version.changed_by or 'nobody'}."
+                        f"{version.uri}, changed by {version.changed_by or 'nobody'}.{examination_text(version)}"
                     )
             self._policy.set_text(f"Policy: {policy_text(model.policy)}.")
 

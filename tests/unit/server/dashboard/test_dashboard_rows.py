@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
+import pytest
 from small_metrics import metrics_of_batch
 
 from penstock.commands.listed_models import ListedModel, ListedVersion
@@ -13,7 +15,7 @@ from penstock.models.model_policy import VersionFigures
 from penstock.operators.record_blocks import DeadLetter
 from penstock.savepoints.state_pages import StoredKey
 from penstock.server.dashboard.failures_page import letter_rows, reason_rows
-from penstock.server.dashboard.models_page import policy_text, version_rows
+from penstock.server.dashboard.models_page import examination_text, policy_text, version_rows
 from penstock.server.dashboard.savepoints_page import savepoint_row
 from penstock.server.dashboard.series import model_charts
 from penstock.server.dashboard.state_page import key_rows, list_state_names
@@ -82,6 +84,7 @@ def test_versions_show_what_they_scored_lately() -> None:
         "sha256": "",
         "content_bytes": 1000,
         "is_examined": True,
+        "failure": None,
         "uri": "/m",
         "metadata": {},
         "changed_by": "policy",
@@ -105,6 +108,28 @@ def test_versions_show_what_they_scored_lately() -> None:
     assert (one["agreement"], one["drift"], one["ms"], one["who"]) == ("98.5%", "0.310", "0.50", "policy")
     assert (other["agreement"], other["drift"], other["ms"]) == ("", "", "9.00")
     assert (policy_text(model.policy), policy_text(None)) == ("window 10m", "none")
+
+
+@pytest.mark.parametrize(
+    ("status", "is_examined", "failure", "said"),
+    [
+        ("REGISTERED", True, None, ""),
+        ("SERVING", False, None, ""),
+        ("REGISTERED", False, None, " It is not examined yet; validate it when it is."),
+        ("REGISTERED", False, "it is gone", " It could not be fetched: it is gone. Validate tries it again."),
+    ],
+)
+def test_a_version_says_why_it_cannot_be_validated(
+    status: Any, is_examined: bool, failure: str | None, said: str
+) -> None:
+    """Beside the button that does so."""
+    zero: dict[str, Any] = dict.fromkeys(("records", "failures", "slow", "late", "chosen", "pinned"), 0)
+    none: dict[str, Any] = dict.fromkeys(("share", "ms", "p99_ms", "agreement", "drift", "ks", "recent"))
+    found = ListedVersion(
+        version="1", status=status, format="onnx", sha256="", content_bytes=None, is_examined=is_examined,
+        failure=failure, uri="/m", metadata={}, changed_by="ann", command="", **zero, **none,
+    )  # fmt: skip
+    assert examination_text(found) == said
 
 
 def test_charts_of_models_have_a_line_for_each_version_that_scores() -> None:
