@@ -248,6 +248,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
                         "start_s": round(start.seconds, 1),
                         "whole_s": round(spent.seconds, 1),
                         "steady_per_s": round((sizes.rows - small) / steady_s),
+                        "start_cpu_s": round(start.cpu_s, 1),
                         "steady_cpu_s": round(spent.cpu_s - start.cpu_s, 1),
                         "memory_mb": spent.memory_mb,
                     }
@@ -259,7 +260,17 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print a table of each query: medians of the rounds, and how many times as fast penstock was in them."""
-    columns = ["", "steady rows/s", "penstock is", "CPU, steady", "by CPU", "start", "whole", "memory"]
+    columns = [
+        "",
+        "steady rows/s",
+        "penstock is",
+        "CPU, steady",
+        "by CPU",
+        "start",
+        "its CPU",
+        "whole",
+        "memory",
+    ]
     for name in dict.fromkeys(run["query"] for run in result["runs"]):
         query = QUERIES[name]
         runs = [run for run in result["runs"] if run["query"] == name]
@@ -280,6 +291,7 @@ def show(result: dict[str, Any]) -> None:
                     f"{_middle(some, 'steady_cpu_s'):.0f} s",
                     f"{statistics.median(cpu):.1f}x" if pairs else "",
                     f"{_middle(some, 'start_s'):.1f} s",
+                    f"{_middle(some, 'start_cpu_s'):.0f} s",
                     f"{_middle(some, 'whole_s'):.1f} s",
                     f"{_middle(some, 'memory_mb') / 1000:.1f} GB",
                 ]

@@ -17,8 +17,7 @@ from penstock.streams.job_description import JobDescription
 __all__ = ["explain_bounded"]
 
 _NOT_BY_SPARK: Final = (
-    "not as one batch of Spark's own: in measurements that took more time, and its dead letters, null keys and state "
-    "would be others"
+    "not as one batch of Spark's own: its sums of doubles, dead letters and null keys would be others"
 )
 
 
