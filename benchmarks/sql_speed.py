@@ -239,7 +239,8 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
                 spent, found = _run(contestant, name, work / "whole" / name, place, sizes.cores)
                 if found != wanted:
                     raise ContestantError(f"{contestant} has {found} for {name}, and DuckDB {wanted}.")
-                steady_s = max(spent.seconds - start.seconds, 0.001)
+                # On a busy machine the whole run can take less than the start did.
+                steady_s = spent.seconds - start.seconds
                 runs.append(
                     {
                         "query": name,
@@ -247,7 +248,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
                         "contestant": contestant,
                         "start_s": round(start.seconds, 1),
                         "whole_s": round(spent.seconds, 1),
-                        "steady_per_s": round((sizes.rows - small) / steady_s),
+                        "steady_per_s": round((sizes.rows - small) / steady_s) if steady_s > 0 else None,
                         "start_cpu_s": round(start.cpu_s, 1),
                         "steady_cpu_s": round(spent.cpu_s - start.cpu_s, 1),
                         "memory_mb": spent.memory_mb,
@@ -260,17 +261,7 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """Print a table of each query: medians of the rounds, and how many times as fast penstock was in them."""
-    columns = [
-        "",
-        "steady rows/s",
-        "penstock is",
-        "CPU, steady",
-        "by CPU",
-        "start",
-        "its CPU",
-        "whole",
-        "memory",
-    ]
+    measured = ["steady rows/s", "ratio", "CPU, steady", "ratio", "start", "its CPU", "whole", "memory"]
     for name in dict.fromkeys(run["query"] for run in result["runs"]):
         query = QUERIES[name]
         runs = [run for run in result["runs"] if run["query"] == name]
@@ -278,30 +269,32 @@ def show(result: dict[str, Any]) -> None:
         rows = []
         for contestant in dict.fromkeys(run["contestant"] for run in runs):
             some = [run for run in runs if run["contestant"] == contestant]
-            pairs = [
-                (own[run["round"]], run) for run in some if run["round"] in own and run not in own.values()
-            ]
-            times = [mine["steady_per_s"] / run["steady_per_s"] for mine, run in pairs]
-            cpu = [run["steady_cpu_s"] / max(mine["steady_cpu_s"], 0.1) for mine, run in pairs]
+            pairs = [(own[run["round"]], run) for run in some if run["round"] in own]
+            is_peer = contestant != "penstock"
             rows.append(
                 [
                     _SHOWN[contestant],
-                    f"{_middle(some, 'steady_per_s'):,.0f}",
-                    f"{statistics.median(times):.1f}x" if pairs else "",
-                    f"{_middle(some, 'steady_cpu_s'):.0f} s",
-                    f"{statistics.median(cpu):.1f}x" if pairs else "",
-                    f"{_middle(some, 'start_s'):.1f} s",
-                    f"{_middle(some, 'start_cpu_s'):.0f} s",
-                    f"{_middle(some, 'whole_s'):.1f} s",
-                    f"{_middle(some, 'memory_mb') / 1000:.1f} GB",
+                    _middle([run["steady_per_s"] for run in some], "{:,.0f}"),
+                    _middle([_ratio(mine, run, "steady_per_s") for mine, run in pairs if is_peer], "{:.1f}x"),
+                    _middle([run["steady_cpu_s"] for run in some], "{:.1f} s"),
+                    _middle([_ratio(run, mine, "steady_cpu_s") for mine, run in pairs if is_peer], "{:.1f}x"),
+                    _middle([run["start_s"] for run in some], "{:.0f} s"),
+                    _middle([run["start_cpu_s"] for run in some], "{:.0f} s"),
+                    _middle([run["whole_s"] for run in some], "{:.0f} s"),
+                    _middle([run["memory_mb"] / 1000 for run in some], "{:.1f} GB"),
                 ]
             )
         reason = "" if query.why_batch is None else f"; in Spark {query.why_batch}"
-        print_markdown(f"{query.about} ({result['rows']:,} rows{reason})", columns, rows, left=("",))
+        print_markdown(f"{query.about} ({result['rows']:,} rows{reason})", ["", *measured], rows, left=("",))
 
 
-def _middle(runs: Sequence[Mapping[str, Any]], what: str) -> float:
-    return float(statistics.median(run[what] for run in runs))
+def _ratio(one: Mapping[str, Any], other: Mapping[str, Any], what: str) -> float | None:
+    return one[what] / other[what] if one[what] and other[what] else None
+
+
+def _middle(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return form.format(statistics.median(known)) if known else ""
 
 
 if __name__ == "__main__":
