@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ bench-open-windows: setup ## a micro-batch of equal size while 10k to 1M windows
 
 bench-tables: setup ## totals, first rows, newest rows and moving sums of groups, beside Spark's own totals
 	@$(BIN)/python -m benchmarks.tables $(ARGS)
+
+bench-sql: setup ## a window, two joins and Top-N as SQL of penstock, Flink and Spark, in turns (needs Maven; ARGS="--rows 400000")
+	@$(BIN)/python -m benchmarks.sql_speed $(ARGS)
 
 table-cases: setup ## the cases of changing tables that tests compare with Flink, computed by it (needs Maven)
 	@$(BIN)/python -m benchmarks.peers.table_cases

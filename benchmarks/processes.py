@@ -21,6 +21,7 @@ __all__ = [
     "ContestantError",
     "MemoryWatch",
     "Program",
+    "Spent",
     "TreeUsage",
     "binding_options",
     "end_session",
@@ -29,6 +30,7 @@ __all__ = [
     "python_process",
     "result_of",
     "run_module",
+    "run_to_end",
 ]
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
@@ -106,6 +108,32 @@ class Program:
         end_session(self._process)
 
 
+class Spent(NamedTuple):
+    """What a command has taken: time, CPU time, and its peak of proportional MB."""
+
+    seconds: float
+    cpu_s: float
+    memory_mb: int
+
+
+def run_to_end(command: Sequence[str], log: Path) -> Spent:
+    """Run a command in a session of its own, with its output in a log file. Raises ContestantError if it fails."""
+    begun_s = time.monotonic()
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        with MemoryWatch(process.pid) as memory:
+            process.wait()
+            seconds = time.monotonic() - begun_s
+    finally:
+        end_session(process)
+    if process.returncode != 0:
+        raise ContestantError(_failure(process, log))
+    return Spent(seconds, memory.cpu_s, memory.peak_mb)
+
+
 def run_module(module: str, arguments: list[str], log: Path) -> tuple[dict[str, Any], int]:
     """Run `python -m module` to its end; return the JSON object in its last line, and its peak of resident MB."""
     process = python_process(module, arguments, log)
@@ -126,13 +154,13 @@ def result_of(process: subprocess.Popen[str], output: str, log: Path) -> dict[st
     return found
 
 
-def _failure(process: subprocess.Popen[str], log: Path) -> str:
+def _failure(process: subprocess.Popen[Any], log: Path) -> str:
     last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-15:])
     command = " ".join(map(str, process.args)) if isinstance(process.args, list) else str(process.args)
     return f"{command} ended with {process.returncode}:\n{last}"
 
 
-def end_session(process: subprocess.Popen[str]) -> None:
+def end_session(process: subprocess.Popen[Any]) -> None:
     """End the JVM and the workers as well, if the process has left them behind."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -170,6 +198,7 @@ class MemoryWatch:
             for watch in (self._watch_resident, self._watch_proportional)
         ]
         self._peak_resident = 0
+        self._cpu_s = 0.0
         self._peak_proportional: dict[str, int] = {}
 
     @property
@@ -181,6 +210,11 @@ class MemoryWatch:
     def peak_resident_mb(self) -> int:
         """The largest sum of the resident memory of all processes."""
         return _rounded_mb(self._peak_resident)
+
+    @property
+    def cpu_s(self) -> float:
+        """The CPU time of all processes, as it was last seen."""
+        return self._cpu_s
 
     @property
     def peak_parts_mb(self) -> dict[str, int]:
@@ -199,7 +233,9 @@ class MemoryWatch:
 
     def _watch_resident(self) -> None:
         while not self._ended.wait(_SAMPLE_S):
-            self._peak_resident = max(self._peak_resident, TreeUsage.of(self._pid).memory_bytes)
+            usage = TreeUsage.of(self._pid)
+            self._peak_resident = max(self._peak_resident, usage.memory_bytes)
+            self._cpu_s = max(self._cpu_s, usage.cpu_s)
 
     def _watch_proportional(self) -> None:
         pause_s = _SAMPLE_S

@@ -161,14 +161,15 @@ def contestant(
     return known[name]
 
 
-def build_flink() -> None:
-    """Build Flink's job with Maven, unless it is newer than its sources.
+def build_flink(project: Path = _FLINK_PROJECT) -> None:
+    """Build a job of Flink's with Maven, unless it is newer than its sources.
 
     Raises MissingToolError if Maven is not there or the build fails.
     """
-    sources = [_FLINK_PROJECT / "pom.xml", EXAMPLE / "messages.proto", *_FLINK_PROJECT.rglob("src/**/*.*")]
-    jars = list(_TARGET.glob("*.jar"))
-    if jars and (_TARGET / "libraries").is_dir():
+    sources = [project / "pom.xml", EXAMPLE / "messages.proto", *project.rglob("src/**/*.*")]
+    target = _TARGET if project == _FLINK_PROJECT else project / "target"
+    jars = list(target.glob("*.jar"))
+    if jars and (target / "libraries").is_dir():
         built_s = min(jar.stat().st_mtime for jar in jars)
         if all(source.stat().st_mtime < built_s for source in sources):
             return
@@ -176,13 +177,13 @@ def build_flink() -> None:
     if maven is None:
         raise MissingToolError(
             "There is no mvn on PATH, which builds Flink's job. Install Maven and a JDK 17 or later, "
-            "or leave Flink out: --contestants vectorised per_record --latency-contestants real_time micro_batch"
+            "or leave Flink out with --contestants, and --latency-contestants if there are some."
         )
     note("Building Flink's job with Maven ...")
     environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
     done = subprocess.run(
         [maven, "-q", "-B", "package"],
-        cwd=_FLINK_PROJECT,
+        cwd=project,
         env=environment,
         capture_output=True,
         text=True,
@@ -190,4 +191,4 @@ def build_flink() -> None:
     )
     if done.returncode != 0:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise MissingToolError(f"Maven did not build Flink's job ({_FLINK_PROJECT}):\n{last}")
+        raise MissingToolError(f"Maven did not build Flink's job ({project}):\n{last}")

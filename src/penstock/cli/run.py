@@ -200,7 +200,12 @@ def run(
 def sql(
     sql_file: Annotated[str, typer.Argument(metavar="FILE", help="The SQL file.")],
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print the steps of the job and their state; do not run it.")
+        bool,
+        typer.Option(
+            "--explain",
+            help="Print the steps of the job and their state, and with --bounded, how it takes its input; do not run "
+            "it.",
+        ),
     ] = False,
     output: OutputOption = Output.text,
     **given: Any,
@@ -216,6 +221,10 @@ def sql(
 
         for text in loaded.explanations if not explain else (explained(loaded.job),):
             print(text, flush=True)
+        if settings.bounded and explain:
+            from penstock.jobs.bounded_plan import explain_bounded
+
+            print(explain_bounded(loaded.job, settings.bindings), flush=True)
         # A file that only explains is done.
         if not explain and (loaded.job.graph.sinks() or not loaded.explanations):
             _run_loaded(loaded, settings, log, output)

@@ -37,6 +37,9 @@ __all__ = ["WindowColumnsRun", "runs_as_columns"]
 # Users' subclasses may assign windows differently.
 _KNOWN: Final = (TumblingWindows.assign, SlidingWindows.assign, CumulativeWindows.assign)
 
+# Values that are spread over a range of this many times their number are found by a table of it.
+_DENSE: Final = 2
+
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -118,7 +121,10 @@ class WindowColumnsRun(WindowRun):
         if not self._are_regular(panes):
             return False
         kept = ~is_late
-        pairs = _Pairs(slots[rows[kept]], starts[kept], ends[kept], values[rows[kept]], has_value[rows[kept]])
+        pairs = _Pairs(slots, starts, ends, values, has_value)
+        if len(rows) != len(times) or is_late.any():
+            places = rows[kept]
+            pairs = _Pairs(slots[places], starts[kept], ends[kept], values[places], has_value[places])
         if len(pairs.slots) and not self._add(panes, pairs):
             return False
         self._count_records(data, keys, times, rows, kept)
@@ -131,6 +137,8 @@ class WindowColumnsRun(WindowRun):
         rows = np.repeat(np.arange(len(at)), starts.shape[1])
         flat_starts, flat_ends = starts.ravel(), ends.ravel()
         there = flat_ends > flat_starts
+        if there.all():
+            return rows, flat_starts, flat_ends
         return rows[there], flat_starts[there], flat_ends[there]
 
     def _are_regular(self, panes: PaneColumns) -> bool:
@@ -162,17 +170,18 @@ class WindowColumnsRun(WindowRun):
         slots = np.concatenate([panes.slots, pairs.slots])
         ends = np.concatenate([panes.ends, pairs.ends])
         # The end identifies a window within its key, since all windows are regular.
-        known_ends, end_places = np.unique(ends, return_inverse=True)
-        codes, places = np.unique(slots * len(known_ends) + end_places, return_inverse=True)
+        known_ends, end_places = _distinct(ends)
+        codes, places = _distinct(slots * len(known_ends) + end_places)
         old, new = places[: len(panes.slots)], places[len(panes.slots) :]
         before = np.full(len(codes), NEW, np.int64)
         before[old] = np.arange(len(old))
         all_starts = np.empty(len(codes), np.int64)
         all_starts[old], all_starts[new] = panes.starts, pairs.starts
         all_ends = known_ends[codes % len(known_ends)]
-        added = self._aggregate.add_all(
-            panes.held.take(before), new[pairs.has_value], pairs.values[pairs.has_value]
-        )
+        valued, values = new, pairs.values
+        if not pairs.has_value.all():
+            valued, values = new[pairs.has_value], values[pairs.has_value]
+        added = self._aggregate.add_all(panes.held.take(before), valued, values)
         if added is None:
             return False
         more = PaneColumns(
@@ -186,7 +195,7 @@ class WindowColumnsRun(WindowRun):
         )
         more.fired[old] = panes.fired
         more.counts[old] += panes.counts
-        self._store(more, np.unique(pairs.slots))
+        self._store(more, np.flatnonzero(np.bincount(pairs.slots)))
         return True
 
     @property
@@ -261,6 +270,21 @@ class WindowColumnsRun(WindowRun):
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
         return ranks[slots]
+
+
+def _distinct(values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values in order, and the place of each value among them."""
+    least = int(values.min())
+    width = int(values.max()) - least + 1
+    if width > _DENSE * len(values):
+        found, places = np.unique(values, return_inverse=True)
+        return found, places
+    # Few values are possible, so that they are found without a sort.
+    offsets = values - least
+    is_there = np.zeros(width, bool)
+    is_there[offsets] = True
+    ranks = np.cumsum(is_there) - 1
+    return np.flatnonzero(is_there) + least, ranks[offsets]
 
 
 def _cleanup(ends: Ints, lateness_ms: int) -> Ints:

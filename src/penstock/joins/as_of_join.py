@@ -99,7 +99,6 @@ def _latest(versions: SortedRows, slots: Ints, times: Ints) -> Ints:
     """Return for each slot and time the latest version at or before it, or `NONE`."""
     if not len(versions):
         return np.full(len(slots), NONE, np.int64)
-    ends = versions.before(slots, times + 1)
-    firsts = versions.before(slots, np.full(len(slots), -END_OF_ROWS))
-    found: Ints = np.where(ends > firsts, versions.order[np.maximum(ends - 1, 0)], NONE)
+    rows, has_one = versions.latest(slots, times)
+    found: Ints = np.where(has_one, rows, NONE)
     return found

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.joins.held_rows import Ints
+from penstock.joins.held_rows import Ints, Mask
 
 __all__ = ["SortedRows", "expand"]
 
@@ -32,6 +32,7 @@ class SortedRows:
         codes = slots * (self._width + 1) + (times - self._base)
         self.order: Final = np.argsort(codes, kind="stable")
         self._codes: Final = codes[self.order]
+        self._keys: Final = keys
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -43,6 +44,14 @@ class SortedRows:
         offsets = np.clip(times - self._base, 0, self._width)
         found: Ints = np.searchsorted(self._codes, slots * (self._width + 1) + offsets)
         return found
+
+    def latest(self, slots: Ints, times: Ints) -> tuple[Ints, Mask]:
+        """Return for each slot and time the last row at or before it, and a mask of those that have one."""
+        ends = self.before(slots, times + 1)
+        # The keys are searched for in their order, which is fast.
+        firsts = np.searchsorted(self._codes, np.arange(self._keys) * (self._width + 1))
+        has_one = ends > firsts[slots]
+        return self.order[np.maximum(ends - 1, 0)], has_one
 
     def pairs(self, slots: Ints, lows: Ints, highs: Ints) -> tuple[Ints, Ints]:
         """Return for each range, with both bounds included, its number and each row in it, by time."""

@@ -15,6 +15,7 @@ from penstock.base.instants import FIRST_MS, LAST_MS
 __all__ = [
     "BEFORE_ALL",
     "EVENT_TIME",
+    "all_are_in_range",
     "are_out_of_range",
     "event_times",
     "largest_so_far",
@@ -51,11 +52,17 @@ def _timestamps(column: pa.Array) -> pa.Array:
 
 def times_ms(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the times of such a column in milliseconds since 1970, and a mask of its nulls."""
-    is_missing = column.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_integer(column.type):
-        return column.cast(pa.int64()).fill_null(0).to_numpy(), is_missing
-    microseconds = _timestamps(column).cast(pa.int64()).fill_null(0).to_numpy()
+        return _filled(column.cast(pa.int64()))
+    microseconds, is_missing = _filled(_timestamps(column).cast(pa.int64()))
     return microseconds // 1000, is_missing
+
+
+def _filled(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the numbers of a column, with 0 for null, and a mask of the nulls."""
+    if not column.null_count:
+        return column.to_numpy(), np.zeros(len(column), bool)
+    return column.fill_null(0).to_numpy(), column.is_null().to_numpy(zero_copy_only=False)
 
 
 def times_column(column: pa.Array) -> pa.Array:
@@ -76,6 +83,11 @@ def are_out_of_range(times_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which of the times, in milliseconds since 1970, a datetime cannot represent."""
     found: npt.NDArray[np.bool_] = (times_ms < FIRST_MS) | (times_ms > LAST_MS)
     return found
+
+
+def all_are_in_range(times_ms: npt.NDArray[np.int64]) -> bool:
+    """Return whether a datetime can represent each of the times, in milliseconds since 1970."""
+    return not len(times_ms) or bool(times_ms.min() >= FIRST_MS and times_ms.max() <= LAST_MS)
 
 
 def out_of_range_reason(time_ms: int) -> str:

@@ -8,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.instants import instant_of
-from penstock.operators.event_times import are_out_of_range, no_time_reason, out_of_range_reason, times_ms
+from penstock.operators.event_times import (
+    all_are_in_range,
+    are_out_of_range,
+    no_time_reason,
+    out_of_range_reason,
+    times_ms,
+)
 from penstock.operators.record_blocks import DeadLetter, Records
 from penstock.streams.graph import SourceNode
 from penstock.streams.watermark_strategies import WatermarkTracker
@@ -38,9 +44,9 @@ class Timing:
         reasons: dict[int, str] = {
             int(row): no_time_reason(self._field) for row in np.flatnonzero(is_missing)
         }
-        reasons |= {
-            int(row): out_of_range_reason(int(times[row])) for row in np.flatnonzero(are_out_of_range(times))
-        }
+        if not all_are_in_range(times):
+            wrong = np.flatnonzero(are_out_of_range(times))
+            reasons |= {int(row): out_of_range_reason(int(times[row])) for row in wrong}
         bound_ms = self._strategy.max_ahead_ms
         if bound_ms is not None and self._now_ms is not None:
             ahead = np.flatnonzero((times > self._now_ms + bound_ms) & ~is_missing & ~are_out_of_range(times))

@@ -24,7 +24,6 @@ from penstock.tables.changes import (
 )
 from penstock.tables.ordering import OrderBy, order_of, same_rows
 from penstock.tables.table_step import TableInput, TableResult, TableStep, latest_times
-from penstock.tables.value_order import combined_codes
 
 __all__ = ["TopRows", "top_rows"]
 
@@ -32,6 +31,8 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _ROWS: Final = "rows"
+# How many rows are sorted before the others are compared with the first ones of these.
+_PART: Final = 4_096
 
 
 class TopRows(TableStep):
@@ -72,11 +73,12 @@ class TopRows(TableStep):
         names = list(self._rows.field_names)
         new = pa.StructArray.from_arrays([given.batch.column(name) for name in names], fields=list(kind))
         slots = given.slots
-        if not self._retracts and len(held):
-            hopeful = self._hopeful(held, held_places, new, slots)
-            new, slots = new.take(pa.array(hopeful)), slots[hopeful]
         both = pa.concat_arrays([held, new])
         places = np.concatenate([held_places, slots])
+        if not self._retracts:
+            kept = self._contenders(both, places, len(held), groups)
+            if len(kept) < len(places):
+                both, places = both.take(pa.array(kept)), places[kept]
         weights = np.ones(len(places), np.int64)
         if self._retracts:
             weights[len(held) :] = signs(change_codes(given.batch))
@@ -99,17 +101,26 @@ class TopRows(TableStep):
         times = latest_times(given, moved)
         return TableResult(batch, moved, {_ROWS: lists}, times, changed=changed)
 
-    def _hopeful(self, held: pa.Array, places: Ints, new: pa.Array, slots: Ints) -> Ints:
-        """Return which new rows are not behind the last one of their group, if it has as many as are wanted."""
-        last = np.flatnonzero(_ranks(places) == self._count - 1)
-        if not len(last):
-            return np.arange(len(new))
-        names = [one.field for one in self._orders]
-        both = [pa.concat_arrays([pc.struct_field(rows, name) for rows in (held, new)]) for name in names]
-        codes = combined_codes([one.codes(column) for one, column in zip(self._orders, both, strict=True)])
-        limits = np.full(int(max(places.max(), slots.max(initial=0))) + 1, np.iinfo(np.int64).max)
-        limits[places[last]] = codes[last]
-        return np.flatnonzero(codes[len(held) :] <= limits[slots])
+    def _contenders(self, both: pa.Array, places: Ints, held: int, groups: int) -> Ints:
+        """Return the rows that may be among the first ones: those held, and those not behind the last of their group.
+
+        Rows are sorted a part at a time, and each part rules out most of those after it, so few are sorted at all.
+        """
+        codes = [one.codes(pc.struct_field(both, one.field)) for one in self._orders]
+        ordered, rest = np.arange(held), np.arange(held, len(places))
+        size = max(_PART, 2 * self._count * groups)
+        while True:
+            last = ordered[_ranks(places[ordered]) == self._count - 1]
+            if len(last):
+                limits = [_of_groups(code[last], places[last], groups) for code in codes]
+                ordered = ordered[~_are_behind(ordered, places, codes, limits)]
+                rest = rest[~_are_behind(rest, places, codes, limits)]
+            if len(rest) <= size:
+                return np.concatenate([np.arange(held), np.sort(ordered[ordered >= held]), rest])
+            some = np.concatenate([ordered, rest[:size]])
+            rest = rest[size:]
+            ordered = some[np.lexsort([*(code[some] for code in reversed(codes)), places[some]])]
+            size *= 2
 
     def _changes(
         self,
@@ -152,6 +163,24 @@ class TopRows(TableStep):
         at, has_after, kinds = diff_rows(was, is_now, differs, wants_before=wants_before)
         rows = np.where(has_after, found[1, at], found[0, at])
         return rows, known[at] % self._count, kinds
+
+
+def _of_groups(values: Ints, places: Ints, groups: int) -> Ints:
+    """Return a value for each group: the largest possible for those without one."""
+    found = np.full(groups, np.iinfo(np.int64).max)
+    found[places] = values
+    return found
+
+
+def _are_behind(rows: Ints, places: Ints, codes: Sequence[Ints], limits: Sequence[Ints]) -> Mask:
+    """Return which rows come after the limit of their group, in the order of their codes, the first one first."""
+    groups = places[rows]
+    behind, equal = np.zeros(len(rows), bool), np.ones(len(rows), bool)
+    for code, limit in zip(codes, limits, strict=True):
+        found, most = code[rows], limit[groups]
+        behind |= equal & (found > most)
+        equal &= found == most
+    return behind
 
 
 def _ranks(places: Ints) -> Ints:

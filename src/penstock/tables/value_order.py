@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +10,7 @@ import pyarrow.compute as pc
 
 from penstock.records.types import python_values
 
-__all__ = ["combined_codes", "groups_of_codes", "order_codes"]
+__all__ = ["groups_of_codes", "order_codes"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,20 +30,6 @@ def order_codes(column: pa.Array) -> Ints:
         column = column.cast(pa.int32())
     found: Ints = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return found
-
-
-def combined_codes(codes: Sequence[Ints]) -> Ints:
-    """Return one integer for several of each row, which sort as these do, the first ones first."""
-    if len(codes) == 1:
-        return codes[0]
-    order = np.lexsort(codes[::-1])
-    starts = np.zeros(len(order), bool)
-    for code in codes:
-        found = code[order]
-        starts[1:] |= found[1:] != found[:-1]
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.cumsum(starts)
-    return ranks
 
 
 def groups_of_codes(*codes: Ints) -> tuple[Ints, Ints]:

@@ -242,11 +242,12 @@ class ColumnRecordAggregates(RecordAggregates, ColumnAggregate[Any, Any]):
         columns["records"] += np.bincount(places, minlength=len(columns["records"]))
         for one in self._held:
             there = values[f"{one.field}_there"]
-            at = places[there]
+            all_there = bool(there.all())
+            at = places if all_there else places[there]
             columns[f"{one.field}_count"] += np.bincount(at, minlength=len(columns["records"]))
             if not one.has_numbers:
                 continue
-            numbers = values[one.field][there]
+            numbers = np.ascontiguousarray(values[one.field]) if all_there else values[one.field][there]
             if one.total is not None:
                 totals = columns[f"{one.field}_total"]
                 if one.total is int and not _fits(totals, at, numbers):

@@ -38,6 +38,13 @@ def test_the_option_explains_the_whole_job(write) -> None:  # type: ignore[no-un
     assert done.stdout == PLAN.format(name="warm") + "3. sink warm of 2\n"
 
 
+def test_a_bounded_run_is_explained_with_its_micro_batches(write) -> None:  # type: ignore[no-untyped-def]
+    done = CliRunner().invoke(app, ["sql", write("SELECT * FROM readings"), "--bounded", "--explain"])
+    assert done.exit_code == 0, done.output
+    # The SQL file itself is in the folder.
+    assert "bounded run from the start: through 1 micro-batch\n   readings: 1 file, " in done.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -13,6 +14,7 @@ from table_models import DISTURBANCES, by_key, folded, run_through
 
 import penstock as ps
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.tables import top_rows
 from penstock.testing import JobHarness
 
 SCHEMA = "town STRING, price INT, name STRING, at BIGINT"
@@ -113,6 +115,40 @@ def test_the_first_rows_of_each_group(
         assert folded(output) == Counter(want)
         if ranked:
             by_key(output, lambda row: (row[0], row[-1]))
+
+
+@pytest.mark.parametrize("order", ["random", "falling", "rising", "equal"])
+def test_most_rows_of_a_large_batch_are_ruled_out_early(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    """The first rows are those of a sort of all, in whatever order rows come, with nulls and equal ones."""
+    monkeypatch.setattr(top_rows, "_PART", 4)
+    chance = random.Random(order)
+    prices = {
+        "random": [chance.choice([None, *range(40)]) for _ in range(600)],
+        "falling": list(range(600, 0, -1)),
+        "rising": list(range(600)),
+        "equal": [3] * 600,
+    }[order]
+    rows = [
+        {
+            "town": chance.choice(["a", "b", None]),
+            "price": price,
+            "name": chance.choice("xyz"),
+            "at": number % 5,
+        }
+        for number, price in enumerate(prices)
+    ]
+    job, stream = described(changes=False, key_groups=2)
+    stream.group_by("town").top("top", 3, order_by=["price DESC NULLS FIRST", "at"]).sink_to(
+        "top", changes="records"
+    )
+    outputs = run_through(job, "cars", [rows[:250], rows[250:]], ["none"], "top")
+    for there, output in zip((rows[:250], rows), outputs, strict=True):
+        want = [
+            tuple(row[name] for name in FIELDS)
+            for found in by_town(there).values()
+            for row in sorted(found, key=place)[:3]
+        ]
+        assert folded(output) == Counter(want)
 
 
 @examples(25)
