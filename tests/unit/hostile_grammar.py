@@ -157,7 +157,7 @@ _NAME = re.compile(r"<([^<>]+(?:<[^<>]*)?)>")
 
 def statement(rng: random.Random) -> str:
     """Return a random text of the grammar."""
-    times = rng.choice([3, 100, 3000, 10_000])
+    times = rng.choice([3, 3, 100, 100, 3000, 10_000])
 
     def expanded(text: str, depth: int) -> str:
         def one(found: re.Match[str]) -> str:

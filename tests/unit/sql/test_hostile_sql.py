@@ -84,6 +84,7 @@ def test_wrong_statements_are_refused_with_their_position() -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(2, 22))
 def test_many_wrong_statements_are_refused_with_their_position(seed: int) -> None:
     check_grammar(seed, 1000)
