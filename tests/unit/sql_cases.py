@@ -329,6 +329,7 @@ CASES = [
     Case("rows before", "SELECT id, SUM(sensor) OVER (PARTITION BY room ORDER BY seen ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS s, COUNT(celsius) OVER (PARTITION BY room ORDER BY seen ROWS BETWEEN 3 PRECEDING AND CURRENT ROW) AS c FROM readings"),
     Case("a time before", "SELECT id, MAX(celsius) OVER (PARTITION BY room ORDER BY seen RANGE BETWEEN INTERVAL '2' MINUTE PRECEDING AND CURRENT ROW) AS high FROM readings", "SELECT id, MAX(celsius) OVER (PARTITION BY room ORDER BY seen RANGE BETWEEN INTERVAL 2 MINUTE PRECEDING AND CURRENT ROW) AS high FROM readings"),
     Case("all rows before", "SELECT id, 2 * COUNT(*) OVER (PARTITION BY room ORDER BY seen) AS c FROM readings"),
+    Case("different values before", "SELECT id, SUM(DISTINCT sensor) OVER (PARTITION BY room ORDER BY seen ROWS BETWEEN 5 PRECEDING AND CURRENT ROW) AS s, COUNT(DISTINCT note) OVER (PARTITION BY room ORDER BY seen ROWS BETWEEN 5 PRECEDING AND CURRENT ROW) AS c FROM readings"),
     Case("an interval join", "SELECT r.id, v.id AS visit, r.celsius FROM readings r JOIN visits v ON r.room = v.room AND v.seen BETWEEN r.seen - INTERVAL '10' SECOND AND r.seen + INTERVAL '30' SECOND"),
     Case("a left interval join", "SELECT r.id, v.minutes, v.id AS visit FROM readings AS r LEFT JOIN visits AS v ON v.room = r.room AND v.seen >= r.seen AND v.seen < r.seen + INTERVAL '20' SECOND"),
     Case("a full interval join", "SELECT r.id, v.id AS visit FROM readings r FULL JOIN visits v ON r.room = v.room AND r.seen BETWEEN v.seen AND v.seen + INTERVAL '5' SECOND"),

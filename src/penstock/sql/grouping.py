@@ -142,7 +142,7 @@ class Grouping:
         distinct = isinstance(given[0], exp.Distinct)
         if distinct:
             given = given[0].expressions
-            if kind in self.own.aggregates or len(given) != 1:
+            if kind in self.own.aggregates or len(given) != 1 or isinstance(given[0], exp.Star):
                 raise self.own.error(part, f"{kind.upper()}(DISTINCT ...) takes one column.")
             # The extremes of the different values are those of all.
             distinct = kind not in ("min", "max")
