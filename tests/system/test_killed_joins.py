@@ -133,7 +133,9 @@ class Victim:
     def rescale(self) -> None:
         with self.running() as job:
             self._tasks = 5 - self._tasks
-            rescaled = CliRunner().invoke(app, ["rescale", str(self.checkpoint), f"--parallelism={self._tasks}"])
+            rescaled = CliRunner().invoke(
+                app, ["rescale", str(self.checkpoint), f"--parallelism={self._tasks}"]
+            )
             assert rescaled.exit_code == 0, f"{rescaled.output} {job.err}"
             self._await_batch(job)
             job.signal(signal.SIGTERM)
