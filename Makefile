@@ -31,7 +31,7 @@ $(VENV)/.packages-stamp: pyproject.toml uv.lock scripts/java_extra | $(BIN)/uv
 	@touch $@
 
 $(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/machine/jars.py src/penstock/machine/class_archive.py
-	@$(BIN)/python -m compileall -q -x /template/ src
+	@$(BIN)/python -m compileall -q -x template/ src
 	@$(BIN)/python -m penstock.machine.setup
 	@touch $@
 
@@ -40,11 +40,11 @@ demo: setup ## the temperature-control job with simulated rooms and a live view 
 
 # Three on two cores: many tests wait, for a lease that ends or a process that starts.
 test: setup ## all tests but the long ones
-	@$(BIN)/python -m compileall -q -x /template/ src tests/unit
+	@$(BIN)/python -m compileall -q -x template/ src tests/unit
 	@$(BIN)/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit: setup ## the tests of pure logic, without a JVM
-	@$(BIN)/python -m compileall -q -x /template/ src tests/unit
+	@$(BIN)/python -m compileall -q -x template/ src tests/unit
 	@$(BIN)/python -m pytest tests/unit -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports

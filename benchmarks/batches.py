@@ -21,8 +21,12 @@ def last_batch(checkpoint: Path) -> int:
     return max((int(path.name) for path in _commits(checkpoint)), default=-1)
 
 
-def times_beside(batches: Iterable[dict[str, Any]], spans: Sequence[tuple[float, float]]) -> dict[str, Any]:
+def times_beside(
+    batches: Iterable[dict[str, Any]], spans: Sequence[tuple[float, float]], *, between: bool = False
+) -> dict[str, Any]:
     """Compare the micro-batches that ended before the first span with those that ran during any span.
+
+    With `between`, those that ran between two spans count as before, too.
 
     Return the median ms of both, their ratio, and how many there were. `batches` are those of a job's account. A span
     is a start and an end in seconds of the wall clock.
@@ -32,10 +36,10 @@ def times_beside(batches: Iterable[dict[str, Any]], spans: Sequence[tuple[float,
         began_s = dt.datetime.fromisoformat(batch["began"]).timestamp()
         taken_ms = batch["ms"]["triggerExecution"]
         ended_s = began_s + taken_ms / 1_000
-        if ended_s < spans[0][0]:
-            before.append(taken_ms)
-        elif any(began_s < end and ended_s > begin for begin, end in spans):
+        if any(began_s < end and ended_s > begin for begin, end in spans):
             during.append(taken_ms)
+        elif ended_s < spans[-1 if between else 0][0]:
+            before.append(taken_ms)
     before_ms, during_ms = statistics.median(before), statistics.median(during)
     return {
         "before_ms": round(before_ms),

@@ -1,4 +1,4 @@
-"""Count the words of a folder of text, then those of incoming lines over five seconds, every second."""
+"""Count the words of a folder of text, in Python and in SQL, then those of incoming lines over five seconds."""
 
 import datetime as dt
 import socket
@@ -36,6 +36,12 @@ def main() -> None:
         counts = folder / "counts"
         run_bounded(HERE / "batch_job.py", {"lines": f"text:{folder / 'text'}", "counts": f"jsonl:{counts}"})
         console.print(counts_table(read(counts)))
+        in_sql = folder / "sql-counts"
+        run_bounded(HERE / "wordcount.sql", {"lines": f"text:{folder / 'text'}", "counts": f"jsonl:{in_sql}"})
+        same = {one["word"]: one["count"] for one in read(in_sql)} == {
+            one["word"]: one["count"] for one in read(counts)
+        }
+        console.print(f"The counts of wordcount.sql are {'the same' if same else 'others'}.")
         console.print("\nCounting the words of lines that come in ...")
         console.print(windows_table(from_socket(folder / "windowed")))
 

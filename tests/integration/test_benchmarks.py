@@ -254,7 +254,14 @@ def test_state_dump_in_its_small_form(tmp_path: Path, here: None) -> None:
 def test_state_query_in_its_small_form(tmp_path: Path, here: None) -> None:
     """Answers have every room, as of the newest micro-batch (`measure` raises otherwise), beside micro-batches."""
     sizes = state_query.Sizes(
-        keys=300, batch_rows=100, interval_ms=100, warm_up=0, before=1, queries=1, settings_rows=300
+        keys=300,
+        batch_rows=100,
+        interval_ms=100,
+        warm_up=0,
+        before=1,
+        queries=1,
+        pause_s=0,
+        settings_rows=300,
     )
     result = json.loads(json.dumps(state_query.measure(sizes, tmp_path)))
     assert result["ratio"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from launch_job import Alarm, Limit, Reading, job
 from pyspark.sql import SparkSession
 
+from penstock.checkpoints.ownership import LOCK_FILE, locked_by_jvm
 from penstock.errors import (
     BindingError,
     CheckpointError,
@@ -99,6 +101,24 @@ def test_a_run_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) 
         run.send("readings", Reading(1, 40.0))
         run.await_batch()
         assert in_order(run.output("alarms")) == [ALARMS[0], Alarm(1, 40.0), ALARMS[1]]
+        run.send("readings", Reading(1, 41.0))
+        assert run.stop(drain=True).summary.status == "stopped"
+    assert len(run.output("alarms")) == 4
+
+
+def test_what_an_earlier_run_left_in_the_jvm_takes_no_lock_away(spark: SparkSession, tmp_path: Path) -> None:
+    """The garbage collector closes no file of the first, which would end the lock of the second."""
+    jvm: Any = spark._jvm
+    held = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)"
+    for _ in range(2):
+        unlock = locked_by_jvm(tmp_path, jvm, threading.Event(), 0)
+        for _ in range(3):
+            gc.collect()
+            jvm.java.lang.System.gc()
+        other = [sys.executable, "-c", held, str(tmp_path / LOCK_FILE)]
+        refused = subprocess.run(other, capture_output=True, text=True, check=False)
+        assert "BlockingIOError" in refused.stderr
+        unlock()
 
 
 def test_an_iterator_feeds_a_run(spark: SparkSession) -> None:

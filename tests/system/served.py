@@ -41,7 +41,8 @@ class Served:
         self.definitions = root / "definitions"
         self.definitions.mkdir()
         shutil.copy(HERE / job_file, self.definitions)
-        (self.definitions / f"{job_file.removesuffix('_job.py')}.yaml").write_text(definition)
+        name = Path(job_file).stem.removesuffix("_job")
+        (self.definitions / f"{name}.yaml").write_text(definition)
         self._environment = environment
         self._port = port
         self._tag = uuid.uuid4().hex

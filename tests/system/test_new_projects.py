@@ -14,10 +14,17 @@ from typer.testing import CliRunner
 from penstock.cli import app
 
 
-def test_a_new_project_passes_its_own_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("option", "passed"),
+    [([], 5), pytest.param(["--sql"], 4, marks=pytest.mark.chaos)],
+    ids=["python", "sql"],
+)
+def test_a_new_project_passes_its_own_tests(
+    option: list[str], passed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`penstock init`, then the README's command for tests; these run the README's command for the sample."""
     monkeypatch.chdir(tmp_path)
-    made = CliRunner().invoke(app, ["init", "water-level"])
+    made = CliRunner().invoke(app, ["init", "water-level", *option])
     assert made.exit_code == 0, made.output
     project = tmp_path / "water-level"
     before = {path for path in project.rglob("*") if path.is_file()}
@@ -33,5 +40,5 @@ def test_a_new_project_passes_its_own_tests(tmp_path: Path, monkeypatch: pytest.
         check=False,
     )
     assert tested.returncode == 0, tested.stdout + tested.stderr
-    assert "5 passed" in tested.stdout
+    assert f"{passed} passed" in tested.stdout
     assert {path for path in project.rglob("*") if path.is_file()} == before, "tests leave nothing behind"

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from penstock.cli import app
 
 DEFINITION = """
-job: tally_job.py
+job: tallies.sql
 bindings:
   hits: jsonl:{hits}
   tallies: jsonl:{tallies}
@@ -34,7 +34,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     for folder in ("hits", "tallies"):
         (tmp_path / folder).mkdir()
     definition = DEFINITION.format(hits=tmp_path / "hits", tallies=tmp_path / "tallies")
-    made = Served(tmp_path, "tally_job.py", definition, {"PENSTOCK_SERVER_TOKENS": f"ann viewer {CANARY}"})
+    made = Served(tmp_path, "tallies.sql", definition, {"PENSTOCK_SERVER_TOKENS": f"ann viewer {CANARY}"})
     yield made
     made.close()
 
@@ -51,22 +51,29 @@ def told(served: Served, *arguments: str) -> Any:
     return json.loads(penstock(served, *arguments, "-o", "json"))
 
 
-def tallies(served: Served) -> list[dict[str, Any]]:
-    return read_folder(served.root / "tallies")
+def hits(served: Served) -> int:
+    """The newest count of the page."""
+    return max((tally["hits"] for tally in read_folder(served.root / "tallies")), default=0)
+
+
+def send(served: Served, *numbers: int) -> None:
+    records = [{"page": "a", "number": number} for number in numbers]
+    write_file(served.root / "hits", f"{numbers[0]:06}.jsonl", records)
 
 
 def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
     """One is submitted, steered, and stopped with a savepoint; another begins with it, and is canceled within 10 s.
 
-    SIGTERM ends the server, whose secrets are nowhere.
+    It is a SQL file. A command changes its parameter, which the savepoint has. SIGTERM ends the server, whose secrets
+    are nowhere.
     """
-    write_file(served.root / "hits", "0.jsonl", [{"page": "a", "number": n} for n in range(10)])
-    submission = {"definition": "tally", "name": "first"}
+    send(served, *range(10))
+    submission = {"definition": "tallies", "name": "first"}
     asked = served.client.post("/v1/jobs", json=submission, headers={"Idempotency-Key": "1"})
     assert asked.status_code == 201, asked.text
     job_id = asked.json()["job"]
     await_true(lambda: served.job(job_id)["status"] == "RUNNING", served.log)
-    await_true(lambda: len(tallies(served)) == 10, served.log)
+    await_true(lambda: hits(served) == 10, served.log)
     states = served.client.get(f"/v1/jobs/{job_id}/state").raise_for_status().json()
     assert states[0]["states"]
     seen = httpx.get(f"{served.started['url']}/v1/jobs", headers={"Authorization": f"Bearer {CANARY}"})
@@ -80,19 +87,21 @@ def test_jobs_live_by_http_and_the_command_line(served: Served) -> None:
     [job] = told(served, "list")
     assert (job["id"], job["status"]) == (job_id, "RUNNING")
     assert "RUNNING since" in penstock(served, "info", "first")
-    sent = told(served, "control", "send", "first", "--kind", "trace", "--target", "count", "--wait")
+    to_limit = ("--kind", "set", "--target", "tallies.where", "--json", '{"least": 100}')
+    sent = told(served, "control", "send", "first", *to_limit, "--wait")
     assert sent["status"] == "APPLIED"
     assert sent["issued_by"] == "owner"
+    send(served, 99, 100)
+    await_true(lambda: hits(served) == 11, served.log)
 
     savepoint = penstock(served, "stop", job_id, "--savepoint").strip()
     assert told(served, "list", "--status", "FINISHED")[0]["id"] == job_id
     assert [one["id"] for one in told(served, "savepoint", job_id, "--list")] == [savepoint]
 
-    write_file(served.root / "hits", "1.jsonl", [{"page": "a", "number": 10}])
-    penstock(served, "submit", "tally", "--name", "second", "--from-savepoint", savepoint)
-    await_true(lambda: len(tallies(served)) == 11, served.log)
-    # It goes on from what the first one knew.
-    assert max(tally["hits"] for tally in tallies(served)) == 11
+    send(served, 98, 97, 101)
+    penstock(served, "submit", "tallies", "--name", "second", "--from-savepoint", savepoint)
+    # It goes on with what the first one knew.
+    await_true(lambda: hits(served) == 12, served.log)
     begun_s = time.monotonic()
     penstock(served, "cancel", "second")
     seconds = time.monotonic() - begun_s

@@ -29,6 +29,11 @@ _HELD: Final = (errno.EACCES, errno.EAGAIN)
 _DRIVER: Final = 0
 _JVM: Final = 1
 
+# The checkpoints that this process has locked. The system would give it the same lock again, and when it then closes
+# the file a second time, take the first lock away.
+_own: Final[set[str]] = set()
+_own_guard: Final = threading.Lock()
+
 
 class _Epoch(msgspec.Struct, frozen=True):
     """The newest start on a checkpoint. The number is for people; the run id holds even if the file was recreated."""
@@ -114,32 +119,48 @@ def locked(folder: Path, stop: threading.Event, timeout_s: float) -> Iterator[No
     Comes before anything else, so that a refused run leaves no trace. Waits up to `timeout_s`, or until `stop` is set;
     then raises CheckpointInUseError.
     """
-    path = folder / LOCK_FILE
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as e:
-        raise CheckpointError(f"{path} cannot be written ({e.strerror}). Choose another --checkpoint.") from e
-    try:
+    with contextlib.ExitStack() as stack:
+        place = str(folder.resolve())
+        _await(lambda: _claim(place), folder, stop, timeout_s)
+        stack.callback(_own.discard, place)
+        path = folder / LOCK_FILE
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as e:
+            raise CheckpointError(
+                f"{path} cannot be written ({e.strerror}). Choose another --checkpoint."
+            ) from e
+        # This also releases the lock.
+        stack.callback(os.close, file)
         _await(lambda: _try_lock(file, _DRIVER, path), folder, stop, timeout_s)
         _await(lambda: _try_lock(file, _JVM, path), folder, stop, timeout_s)
         fcntl.lockf(file, fcntl.LOCK_UN, 1, _JVM)
         yield
-    finally:
-        # This also releases the lock.
-        os.close(file)
 
 
-def locked_by_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: float) -> Any:
-    """Lock the checkpoint for the life of the JVM that runs the query, within `locked`; return the lock.
+def locked_by_jvm(folder: Path, jvm: Any, stop: threading.Event, timeout_s: float) -> Callable[[], object]:
+    """Lock the checkpoint for the JVM that runs the query, within `locked`; return the function that ends it.
 
     When this process is killed, the JVM may still work for a moment; a restarted job waits for it.
     """
     channel = jvm.java.io.RandomAccessFile(str(folder / LOCK_FILE), "rw").getChannel()
     try:
-        return _await(lambda: channel.tryLock(_JVM, 1, False), folder, stop, timeout_s)
+        _await(lambda: channel.tryLock(_JVM, 1, False), folder, stop, timeout_s)
     except CheckpointError:
         channel.close()
         raise
+    # Only its end closes the file: the garbage collector would close it some time during the next run in this JVM,
+    # whose lock the system would then take away.
+    close: Callable[[], object] = channel.close
+    return close
+
+
+def _claim(place: str) -> bool:
+    with _own_guard:
+        if place in _own:
+            return False
+        _own.add(place)
+        return True
 
 
 def _try_lock(file: int, place: int, path: Path) -> bool:

@@ -20,6 +20,7 @@ def init(
     name: Annotated[
         Path, typer.Argument(metavar="NAME", help="The project's name, or a folder whose name it is.")
     ],
+    sql: Annotated[bool, typer.Option("--sql", help="A job in SQL instead of Python.")] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Create a project: a job, sample input, a README with the commands to run it, and tests that pass.
@@ -28,7 +29,7 @@ def init(
     """
     from penstock.projects.new_project import make_project
 
-    made = make_project(name)
+    made = make_project(name, in_sql=sql)
     if output is Output.json:
         print(msgspec.json.encode(made, enc_hook=str).decode())
         return

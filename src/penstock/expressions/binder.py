@@ -181,7 +181,7 @@ class Binder:
         text = part.name
         if part.args.get("is_string"):
             return Constant(STRING, False, pa.scalar(text))
-        if text.isdecimal():
+        if text.isdecimal() and len(text.lstrip("0")) < 20:
             value = int(text)
             kind = INT if value < 2**31 else BIGINT if value < 2**63 else DOUBLE
             return Constant(kind, False, pa.scalar(float(value) if kind == DOUBLE else value, kind))
@@ -190,7 +190,7 @@ class Binder:
         except ValueError:
             raise self._error(part, f"{text!r} is not a number.") from None
         if math.isinf(number):
-            raise self._error(part, f"{text} is too large for a DOUBLE.")
+            raise self._error(part, f"{text[:20]} is too large for a DOUBLE.")
         digits = text if "e" not in text.lower() and len(text) <= 38 else ""
         return Constant(DOUBLE, False, pa.scalar(number), digits if "." in digits else "")
 

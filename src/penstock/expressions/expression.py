@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.expressions.evaluation import Rows
-from penstock.expressions.nodes import FieldValue, Node
+from penstock.expressions.nodes import FieldValue, Logic, Node
 from penstock.records.types import RecordType
 
 __all__ = ["Condition", "Selection"]
@@ -33,10 +33,25 @@ class Condition:
         self, batch: pa.RecordBatch, parameters: Mapping[str, pa.Scalar]
     ) -> tuple[npt.NDArray[np.bool_], dict[int, str]]:
         """Return for which rows the condition is true, and why others have no value."""
+        found, failures = self.true_rows(batch, parameters)
+        mask = np.zeros(batch.num_rows, bool)
+        mask[found] = True
+        return mask, failures
+
+    def true_rows(
+        self, batch: pa.RecordBatch, parameters: Mapping[str, pa.Scalar]
+    ) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
+        """Return the numbers of the rows for which the condition is true, and why others have no value."""
         failures: dict[int, str] = {}
         rows = Rows(batch, parameters, failures)
-        mask = rows.as_mask(self.node.evaluate(rows))
-        return mask, _sorted(failures, self.text)
+        if self.node.fails:
+            found = np.flatnonzero(rows.as_mask(self.node.evaluate(rows)))
+        else:
+            first, *others = _conjuncts(self.node)
+            found = np.flatnonzero(rows.as_mask(first.evaluate(rows)))
+            for term in others:
+                found = _narrowed(rows, found, term)
+        return found, _sorted(failures, self.text)
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,27 @@ class Selection:
         """The names of the fields that are copied unchanged, by their names in the records before."""
         copied = zip(self.nodes, self.record_type.fields, strict=True)
         return {node.name: field.name for node, field in copied if isinstance(node, FieldValue)}
+
+
+def _conjuncts(node: Node) -> list[Node]:
+    if isinstance(node, Logic) and node.kind == "and":
+        return [term for one in node.of for term in _conjuncts(one)]
+    return [node]
+
+
+def _narrowed(rows: Rows, found: npt.NDArray[np.int64], term: Node) -> npt.NDArray[np.int64]:
+    """Return those of some rows for which a term is true, too. Few rows are evaluated alone."""
+    names = sorted(_fields_of(term))
+    if not names or 2 * len(found) > len(rows):
+        return found[rows.as_mask(term.evaluate(rows))[found]]
+    part = Rows(rows.batch.select(names), rows.parameters, rows.failures).part(found)
+    return found[part.as_mask(term.evaluate(part))]
+
+
+def _fields_of(node: Node) -> set[str]:
+    if isinstance(node, FieldValue):
+        return {node.name}
+    return set().union(*map(_fields_of, node.arguments))
 
 
 def _sorted(failures: Mapping[int, str], text: str) -> dict[int, str]:

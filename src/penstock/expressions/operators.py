@@ -236,5 +236,7 @@ def same(left: Any, right: Any, *, negated: bool) -> Any:
 def is_in(value: Any, *, values: pa.Array, has_null: bool) -> Any:
     """Return whether a value is in a list, null if that depends on a null."""
     found = pc.is_in(value, value_set=values)
+    if isinstance(value, pa.Array) and not value.null_count and not has_null:
+        return found
     unknown = pc.or_(pc.is_null(value), pc.and_(pc.invert(found), has_null))
     return pc.if_else(unknown, pa.scalar(None, BOOLEAN), found)

@@ -216,8 +216,7 @@ class JobRunner:
         # The limit is for four files: Spark's log, this output, and the previous file of each.
         stack.enter_context(WorkerOutput(folder / OUTPUT_FILE, self._settings.log_mb << 18))
         jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
-        lock = locked_by_jvm(folder, jvm, stop, self._settings.lock_timeout_s)
-        stack.callback(lock.release)
+        stack.callback(locked_by_jvm(folder, jvm, stop, self._settings.lock_timeout_s))
         return session
 
     def _run_until_end(

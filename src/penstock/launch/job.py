@@ -146,9 +146,8 @@ class Job(JobDescription):
         from penstock.launch.job_code import loaded_modules
 
         nodes = self.graph.nodes.values()
-        return loaded_modules(
-            node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)
-        )
+        functions = [node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)]
+        return loaded_modules([*functions, *self.called_functions])
 
     def _bind(
         self, given: Mapping[str, Any], checkpoint: Path, temporary: object, *, bounded: bool

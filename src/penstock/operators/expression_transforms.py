@@ -24,8 +24,8 @@ def apply_expression(
 ) -> tuple[Records, list[DeadLetter]]:
     """Return the records for which a condition is true, or the selected ones. Those that fail are dead letters."""
     if isinstance(expression, Condition):
-        mask, failures = expression.rows(records.batch, {})
-        kept = records if mask.all() else records.take(np.flatnonzero(mask))
+        rows, failures = expression.true_rows(records.batch, {})
+        kept = records if len(rows) == len(records) else records.take(rows)
     else:
         batch, failures = expression.columns(records.batch, {})
         kept = records.with_batch(batch)
@@ -51,11 +51,8 @@ class ExpressionStep(ProcessFunction):
         """Emit the records for which the condition is true, or the selected ones. Raises ValueError if one fails."""
         values = {name: pa.scalar(getattr(self, name).get(), kind) for name, kind in self._types.items()}
         if isinstance(self.expression, Condition):
-            mask, failures = self.expression.rows(records, values)
-            result: Any = None
-            if mask.any():
-                rows = np.flatnonzero(mask)
-                result = (records.take(pa.array(rows)), rows)
+            rows, failures = self.expression.true_rows(records, values)
+            result: Any = (records.take(pa.array(rows)), rows) if len(rows) else None
         else:
             result, failures = self.expression.columns(records, values)
         if failures:

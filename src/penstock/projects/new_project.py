@@ -1,4 +1,4 @@
-"""New project: the files of the template under the name of the project."""
+"""New project: the files of a template under the name of the project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from penstock.jobs.job_loader import is_module_taken
 __all__ = ["NewProject", "ProjectError", "make_project"]
 
 _TEMPLATE: Final = Path(__file__).with_name("template")
-# The template is valid Python that can be read and checked as it is, so it has names instead of placeholders.
+_SQL_TEMPLATE: Final = Path(__file__).with_name("sql_template")
+# Templates are valid Python and SQL that can be read and checked as they are, so they have names, no placeholders.
 _PACKAGE: Final = "project_name"
 _NAME: Final = "project-name"
 _VERSION: Final = "0.0.0"
@@ -31,7 +32,10 @@ class ProjectError(PenstockError):
 
 @dataclass(frozen=True)
 class NewProject:
-    """A new project: its name, its folder, its package, and its files relative to the folder."""
+    """A new project: its name, its folder, its package, and its files relative to the folder.
+
+    A project in SQL has no package, but its files are named like one.
+    """
 
     name: str
     folder: Path
@@ -39,18 +43,21 @@ class NewProject:
     files: tuple[str, ...]
 
 
-def make_project(folder: Path) -> NewProject:
+def make_project(folder: Path, *, in_sql: bool = False) -> NewProject:
     """Create a project in a folder. The name of the folder becomes that of the project and of its package.
+
+    Its job is in Python, or `in_sql`.
 
     Raises ProjectError when the name cannot be that of a package, or when the folder is not empty or cannot be written.
     """
     folder = folder.expanduser().absolute()
     package = package_of(folder.name)
+    template = _SQL_TEMPLATE if in_sql else _TEMPLATE
     try:
         if folder.exists() and any(folder.iterdir()):
             raise ProjectError(f"The folder {folder} is not empty. Choose another name, or empty it first.")
         files = tuple(
-            _write(path, folder, package) for path in sorted(_TEMPLATE.rglob("*")) if _is_part(path)
+            _write(path, template, folder, package) for path in sorted(template.rglob("*")) if _is_part(path)
         )
     except OSError as e:
         raise ProjectError(
@@ -84,9 +91,9 @@ def _is_part(path: Path) -> bool:
     return path.is_file() and "__pycache__" not in path.parts
 
 
-def _write(path: Path, folder: Path, package: str) -> str:
+def _write(path: Path, template: Path, folder: Path, package: str) -> str:
     """Write a file of the template and return its path in the project."""
-    place = str(path.relative_to(_TEMPLATE)).replace(_PACKAGE, package)
+    place = str(path.relative_to(template)).replace(_PACKAGE, package)
     if place == "gitignore":
         # Under its real name, git would ignore files of the template itself.
         place = ".gitignore"

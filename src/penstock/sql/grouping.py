@@ -15,6 +15,7 @@ from penstock.expressions.value_types import BIGINT, DOUBLE, is_number, python_t
 from penstock.records.types import Field
 from penstock.sql.relations import Expressions, Relation, column_named, unqualified
 from penstock.tables.aggregate import Aggregate
+from penstock.windows.distinct_values import distinct_values
 from penstock.windows.record_aggregates import KINDS, AggregateColumn, record_aggregates
 
 __all__ = ["Grouping", "has_aggregates"]
@@ -141,10 +142,10 @@ class Grouping:
         distinct = isinstance(given[0], exp.Distinct)
         if distinct:
             given = given[0].expressions
-            if self.relation.window is not None or kind in self.own.aggregates or len(given) != 1:
-                raise self.own.error(
-                    part, f"{kind.upper()}(DISTINCT ...) is for one column, in groups without windows."
-                )
+            if kind in self.own.aggregates or len(given) != 1 or isinstance(given[0], exp.Star):
+                raise self.own.error(part, f"{kind.upper()}(DISTINCT ...) takes one column.")
+            # The extremes of the different values are those of all.
+            distinct = kind not in ("min", "max")
         if has_aggregates(given, self.own):
             raise self.own.error(given[0], "An aggregate takes no other aggregate.")
         argument: exp.Expression | None = given[0]
@@ -220,6 +221,18 @@ class Grouping:
 
     def _column(self, call: _Call, stream: Any) -> AggregateColumn:
         """Return an aggregate with its type. Raises ExpressionError if it does not fit its argument."""
+        column = self._of_all(call, stream)
+        if not call.distinct:
+            return column
+        given = stream.record_type.field(call.argument)
+        if pa.types.is_nested(given.arrow_type):
+            raise self.own.error(
+                call.part, f"{sql_name(given.arrow_type)} has no order, which DISTINCT in windows needs."
+            )
+        self._check_digits(call, given.arrow_type)
+        return dataclasses.replace(column, function=distinct_values(call.kind, given, column.made))
+
+    def _of_all(self, call: _Call, stream: Any) -> AggregateColumn:
         if call.argument is None:
             return AggregateColumn("count", None, Field(call.made, int, BIGINT, nullable=False))
         given = stream.record_type.field(call.argument)
@@ -234,20 +247,24 @@ class Grouping:
         if call.kind in ("min", "max"):
             if pa.types.is_nested(kind) or pa.types.is_binary(kind):
                 raise self.own.error(call.part, f"{sql_name(kind)} has no {call.kind.upper()}.")
+            self._check_digits(call, kind)
             return AggregateColumn(
                 call.kind, call.argument, dataclasses.replace(given, name=call.made, nullable=True)
             )
         if not is_number(kind):
             raise self.own.error(call.part, f"{call.kind.upper()} takes a number, not {sql_name(kind)}.")
-        if pa.types.is_decimal(kind) and (kind.precision - kind.scale > 18 or kind.scale > 18):
-            raise self.own.error(
-                call.part,
-                f"{sql_name(kind)} has more digits than windows sum; CAST it to DECIMAL(36, 18) or less.",
-            )
+        self._check_digits(call, kind)
         result = _total_type(kind, averages=call.kind == "avg")
         return AggregateColumn(
             call.kind, call.argument, Field(call.made, python_type_of(result), result, nullable=True)
         )
+
+    def _check_digits(self, call: _Call, kind: pa.DataType) -> None:
+        if pa.types.is_decimal(kind) and (kind.precision - kind.scale > 18 or kind.scale > 18):
+            raise self.own.error(
+                call.part,
+                f"{sql_name(kind)} has more digits than windows keep; CAST it to DECIMAL(36, 18) or less.",
+            )
 
 
 def _total_type(kind: pa.DataType, *, averages: bool) -> pa.DataType:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.errors import JobDefinitionError, PenstockError, SchemaError
+from penstock.errors import JobDefinitionError, SchemaError
+from penstock.expressions.called_functions import SqlFunction
 from penstock.expressions.sql_text import SqlText
 from penstock.expressions.value_types import python_type_of
 from penstock.records.schemas import record_type
@@ -336,13 +337,16 @@ def describe_sql(job: JobDescription, text: str, options: SqlOptions) -> SqlResu
         planner = _JobPlanner(job, sql, options.tables, options.load)
         for name, function in options.functions.items():
             planner.register(name, function)
-        return planner.describe(read_statements(sql), to_sink=options.to_sink)
-    except PenstockError:
+        made = planner.describe(read_statements(sql), to_sink=options.to_sink)
+    except BaseException as e:
         # A text that is refused leaves the job as it was.
         job.graph.nodes.clear()
         job.graph.nodes.update(before)
         job.bindings.clear()
         job.bindings.update(bindings)
+        if isinstance(e, RecursionError):
+            raise sql.error(0, "The text is nested too deeply; split it.") from None
         raise
-    except RecursionError:
-        raise sql.error(0, "The text is nested too deeply; split it.") from None
+    given = options.functions.values()
+    job.called_functions += [one.function if isinstance(one, SqlFunction) else one for one in given]
+    return made

@@ -179,6 +179,8 @@ class JobDescription:
         self.graph = Graph()
         self.bindings: dict[str, str] = {}
         """Where streams and sinks are bound to if a run does not say otherwise."""
+        self.called_functions: list[Any] = []
+        """The functions of the user that SQL may call."""
         self._time = DataTime(event_time, watermarks)
 
     def data_stream(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from penstock.records.types import Field, RecordType, type_of_fields
 from penstock.state.folded_states import AggregateFunction, AggregatingState
 from penstock.windows.column_aggregates import ColumnAggregate, mask_empty
+from penstock.windows.distinct_values import DistinctValues, decimal_mean
 
 __all__ = ["KINDS", "AggregateColumn", "ColumnRecordAggregates", "RecordAggregates", "record_aggregates"]
 
@@ -33,7 +34,7 @@ _TOTALS: Final = ("sum", "avg")
 class AggregateColumn:
     """One aggregate: its kind, the field that it is over (None: the records themselves), and the field it makes.
 
-    Instead of a kind of `KINDS`, `function` may be the user's aggregate function.
+    With `function`, that computes it: the user's, or one of different values.
     """
 
     kind: str
@@ -68,7 +69,7 @@ class RecordAggregates(AggregateFunction[Any, Any, Any]):
         self.output: Final = type_of_fields([column.made for column in columns])
         self._held: Final = tuple(held)
         self._kind: Final = kind
-        self._users: Final = [(f"user_{n}", c) for n, c in enumerate(columns) if c.function is not None]
+        self._users: Final = [(_name(n, c), c) for n, c in enumerate(columns) if c.function is not None]
 
     def create_accumulator(self) -> Any:
         """Return the accumulator of no records."""
@@ -93,11 +94,14 @@ class RecordAggregates(AggregateFunction[Any, Any, Any]):
         if one.total is not None:
             _set_total(held, one, getattr(held, f"{name}_total") + one.total(value))
         if one.bounds is not None:
-            low, high = getattr(held, f"{name}_low"), getattr(held, f"{name}_high")
-            if low is None or value < low:
-                setattr(held, f"{name}_low", value)
-            if high is None or value > high:
-                setattr(held, f"{name}_high", value)
+            self._add_bounds(held, one, value, value)
+
+    def _add_bounds(self, held: Any, one: _Held, least: Any, largest: Any) -> None:
+        low, high = getattr(held, f"{one.field}_low"), getattr(held, f"{one.field}_high")
+        if low is None or _is_less(least, low):
+            setattr(held, f"{one.field}_low", least)
+        if high is None or _is_less(high, largest):
+            setattr(held, f"{one.field}_high", largest)
 
     def get_result(self, held: Any) -> Any:
         """Return the record of all results."""
@@ -105,7 +109,7 @@ class RecordAggregates(AggregateFunction[Any, Any, Any]):
 
     def _result(self, number: int, column: AggregateColumn, held: Any) -> Any:
         if column.function is not None:
-            return column.function.get_result(getattr(held, f"user_{number}"))
+            return column.function.get_result(getattr(held, _name(number, column)))
         if column.field is None:
             return held.records
         count = getattr(held, f"{column.field}_count")
@@ -116,7 +120,7 @@ class RecordAggregates(AggregateFunction[Any, Any, Any]):
         if column.kind in _TOTALS:
             total = getattr(held, f"{column.field}_total")
             if column.kind == "avg" and pa.types.is_decimal(column.made.arrow_type):
-                return _decimal_mean(total, count, column.made.arrow_type.scale)
+                return decimal_mean(total, count, column.made.arrow_type.scale)
             return total if column.kind == "sum" else float(total) / count
         return getattr(held, f"{column.field}_{'low' if column.kind == 'min' else 'high'}")
 
@@ -128,12 +132,18 @@ class RecordAggregates(AggregateFunction[Any, Any, Any]):
             setattr(a, name, getattr(a, name) + getattr(b, name))
             if one.total is not None:
                 _set_total(a, one, getattr(a, f"{one.field}_total") + getattr(b, f"{one.field}_total"))
-            for bound, choose in (("low", min), ("high", max)) if one.bounds is not None else ():
-                both = [getattr(held, f"{one.field}_{bound}") for held in (a, b)]
-                setattr(a, f"{one.field}_{bound}", choose((x for x in both if x is not None), default=None))
+            if one.bounds is not None:
+                low, high = (getattr(b, f"{one.field}_{bound}") for bound in ("low", "high"))
+                if low is not None:
+                    self._add_bounds(a, one, low, high)
         for name, column in self._users:
             setattr(a, name, _function(column).merge(getattr(a, name), getattr(b, name)))
         return a
+
+
+def _is_less(value: Any, other: Any) -> bool:
+    # NaN is not equal to itself, and larger than all others.
+    return bool(value < other or (other != other and value == value))
 
 
 def _set_total(held: Any, one: _Held, total: Any) -> None:
@@ -142,12 +152,8 @@ def _set_total(held: Any, one: _Held, total: Any) -> None:
     setattr(held, f"{one.field}_total", total)
 
 
-def _decimal_mean(total: decimal.Decimal, count: int, scale: int) -> decimal.Decimal:
-    """Divide exactly, rounding half away from zero."""
-    with decimal.localcontext(prec=76, rounding=decimal.ROUND_HALF_UP):
-        whole, rest = divmod(abs(total).scaleb(scale).to_integral_exact(), count)
-        rounded = whole + (2 * rest >= count)
-        return rounded.scaleb(-scale).copy_sign(total)
+def _name(number: int, column: AggregateColumn) -> str:
+    return f"{'distinct' if isinstance(column.function, DistinctValues) else 'user'}_{number}"
 
 
 def _function(column: AggregateColumn) -> AggregateFunction[Any, Any, Any]:
@@ -254,7 +260,7 @@ class ColumnRecordAggregates(RecordAggregates, ColumnAggregate[Any, Any]):
                     return None
                 np.add.at(totals, at, numbers)
             if one.bounds is not None:
-                np.minimum.at(columns[f"{one.field}_low"], at, numbers)
+                np.fmin.at(columns[f"{one.field}_low"], at, numbers)
                 np.maximum.at(columns[f"{one.field}_high"], at, numbers)
         return held
 
@@ -331,7 +337,7 @@ def record_aggregates(columns: Sequence[AggregateColumn], records: RecordType) -
                 (f"{one.field}_high", one.bounds | None, None),
             ]
     parts += [
-        (f"user_{number}", AggregatingState(column.function).accumulator_type, None)
+        (_name(number, column), AggregatingState(column.function).accumulator_type, None)
         for number, column in enumerate(columns)
         if column.function is not None
     ]

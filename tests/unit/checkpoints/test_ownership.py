@@ -84,6 +84,21 @@ def test_the_lock_leaves_a_place_for_the_jvm(tmp_path: Path) -> None:
         pass
 
 
+def test_a_run_in_the_same_process_is_refused_and_takes_no_lock_away(tmp_path: Path) -> None:
+    """As when somebody asks in the process of the run whether it runs."""
+    with locked(tmp_path, threading.Event(), 0):
+        (tmp_path / "same").symlink_to(tmp_path)
+        for folder in (tmp_path, tmp_path / "same"):
+            with pytest.raises(CheckpointError, match="is in use by another run of the job"):
+                hold(folder, 0)
+        code = HOLDER.replace('print("held"', 'print("taken"')
+        refused = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+        )
+        assert "is in use by another run of the job" in refused.stderr
+    hold(tmp_path, 0)
+
+
 def test_a_run_owns_a_checkpoint_until_another_begins(tmp_path: Path) -> None:
     """The first is told; the second goes on."""
     first = Ownership.take(tmp_path)

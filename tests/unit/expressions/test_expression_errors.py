@@ -50,6 +50,8 @@ WRONG = [
     ("upper(n) = 'A'", "The arguments do not fit upper(text): argument 1 must be a text, and is INT.", 1),
     ("substring(room, n) = 'A'", "argument 2 must be a literal", 1),
     ("room rlike '('", "'(' is not a regular expression", 1),
+    ("n > " + "9" * 400, "99999999999999999999 is too large for a DOUBLE.", 5),
+    ("n > " + "9" * 5000, "99999999999999999999 is too large for a DOUBLE.", 5),
     ("1 / 0 > 2", "This has no value: divide by zero.", 1),
     ("n > 9223372036854775807 + 1", "This has no value: overflow.", 5),
     ("at > '2024-13-01'", "This has no value:", 1),

@@ -4,9 +4,11 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import penstock as ps
 from penstock.launch.job_code import loaded_modules
 
 
@@ -63,3 +65,34 @@ def test_installed_modules_stay(root: Path) -> None:
     """The workers have them."""
     _write(root / "alone.py", "import json, pytest, penstock\ndef function(): pass\n")
     assert list(loaded_modules([_import(root, "alone").function])) == ["alone.py"]  # type: ignore[attr-defined]
+
+
+def test_functions_that_sql_calls_go_along(root: Path) -> None:
+    """Those of values, of columns and of windows, each from a folder of its own."""
+    text = "import penstock as ps\ndef double(x: int) -> int: return 2 * x\n"
+    _write(root / "values" / "rules_of_values.py", text)
+    _write(root / "columns" / "rules_of_columns.py", "def same(x): return x\n")
+    _write(
+        root / "windows" / "rules_of_windows.py",
+        "import penstock as ps\n"
+        "class Total(ps.AggregateFunction[int, int, int]):\n"
+        "    def create_accumulator(self) -> int: return 0\n"
+        "    def add(self, value: int, total: int) -> int: return total + value\n"
+        "    def get_result(self, total: int) -> int: return total\n",
+    )
+    values: Any = _import(root / "values", "rules_of_values")
+    columns: Any = _import(root / "columns", "rules_of_columns")
+    windows: Any = _import(root / "windows", "rules_of_windows")
+    job = ps.Job("called")
+    job.data_stream("numbers", schema="n INT")
+    same = ps.SqlFunction(columns.same, takes=("INT",), returns="INT", on_columns=True)
+    functions = {"double": values.double, "same": same, "total": windows.Total()}
+    job.sql("INSERT INTO out SELECT double(same(n)) AS n FROM numbers", functions=functions)
+    assert list(loaded_modules(job.called_functions)) == [
+        "rules_of_columns.py",
+        "rules_of_values.py",
+        "rules_of_windows.py",
+    ]
+    with pytest.raises(ps.PenstockError):
+        job.sql("SELECT nothing FROM numbers", functions={"double": values.double})
+    assert len(job.called_functions) == 3

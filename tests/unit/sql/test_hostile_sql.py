@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from audited_opens import opened
+from hostile_grammar import statement
 from hostile_sql import ATTEMPTS, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +66,28 @@ def test_mutations_are_refused_with_their_position() -> None:
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_many_mutations_are_refused_with_their_position(seed: int) -> None:
     check_mutations(seed, 2000)
+
+
+def check_grammar(seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    refused = 0
+    with opened() as found:
+        for _ in range(count):
+            refused += bool(described(f"{DECLARATIONS}{statement(rng)}"))
+    assert outside(found) == []
+    assert refused > count * 4 / 5
+
+
+def test_wrong_statements_are_refused_with_their_position() -> None:
+    """Of joins, windows, parameters, views, functions and files; some are ten thousand levels deep."""
+    check_grammar(1, 60)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(2, 22))
+def test_many_wrong_statements_are_refused_with_their_position(seed: int) -> None:
+    check_grammar(seed, 1000)
 
 
 @given(st.text(max_size=200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 from typing import Any
 
 import numpy as np
@@ -152,3 +153,19 @@ def test_merged_windows_are_those_of_all_records(values: list[decimal.Decimal]) 
         max(values),
         len(values),
     )
+
+
+@pytest.mark.parametrize("values", [[math.nan, 1.0, 2.0], [1.0, math.nan, 2.0], [2.0, 1.0, math.nan]])
+def test_nan_is_the_largest_number_in_any_order(values: list[float]) -> None:
+    """Of the records of one window, and of windows that are merged."""
+    function = aggregates(("min", "x", pa.float64(), float), ("max", "x", pa.float64(), float))
+    one = function.create_accumulator()
+    merged = function.create_accumulator()
+    for value in values:
+        record = KIND.python_class(value, None, None, None, None)
+        one = function.add(record, one)
+        merged = function.merge(merged, function.add(record, function.create_accumulator()))
+    for held in (one, merged):
+        found = function.get_result(held)
+        assert found.made_0 == 1.0
+        assert math.isnan(found.made_1)
