@@ -137,6 +137,7 @@ ATTEMPTS = [
     "SELECT " + ", ".join(f"id AS c{n}" for n in range(300)) + ", FROM readings",
     "SELECT id AS " + "x" * 100_000 + " FROM nothing",
     "SELECT " + "9" * 5000 + " AS x FROM nothing",
+    "SELECT id FROM TABLE(" + "9" * 5000 + ")",
 ]  # fmt: skip
 
 WORDS = [

@@ -44,6 +44,9 @@ class ExpressionDialect(sqlglot.Dialect):
         }
 
 
+_LONG_WORD: Final = re.compile(r"(\S{60})\S{60,}")
+
+
 @dataclass(frozen=True)
 class SqlText:
     """The text of an expression, or of several, with the errors that point into it.
@@ -57,6 +60,8 @@ class SqlText:
     def error(self, at: int, reason: str) -> ExpressionError:
         """Return an error with a reason and the line of the text, with a caret below the position."""
         at = min(max(at, 0), len(self.text))
+        # A word of the text may be as long as the text.
+        reason = _LONG_WORD.sub(r"\1…", reason)
         number = self.text.count("\n", 0, at) + 1
         line = self.text.split("\n")[number - 1]
         column = at - (self.text.rfind("\n", 0, at) + 1)

@@ -147,7 +147,8 @@ class Job(JobDescription):
 
         nodes = self.graph.nodes.values()
         functions = [node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)]
-        return loaded_modules([*functions, *self.called_functions])
+        classes = [source.record_type.python_class for source in self.graph.sources()]
+        return loaded_modules([*functions, *self.called_functions, *classes])
 
     def _bind(
         self, given: Mapping[str, Any], checkpoint: Path, temporary: object, *, bounded: bool

@@ -18,7 +18,7 @@ _OWN: Final = str(Path(__file__).resolve().parents[1])
 
 
 def loaded_modules(functions: Iterable[Any]) -> dict[str, Path]:
-    """Return the loaded modules from the folder of the program or of one of the functions.
+    """Return the loaded modules from the folder of the program or of one of the functions, which may be classes.
 
     The keys are paths below a folder of the import path: `rules/one.py` for the module `rules.one`. Names are those of
     the import system, since folders do not tell which of them is on the import path.
