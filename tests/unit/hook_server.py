@@ -92,6 +92,10 @@ class HookServer:
     def _take(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers["Content-Length"])
         asked = Asked(handler.path, dict(handler.headers), handler.rfile.read(length))
+        if len(asked.body) < length:
+            # The sender was killed meanwhile.
+            handler.close_connection = True
+            return
         with self._lock:
             self._open += 1
             self.at_once = max(self.at_once, self._open)
