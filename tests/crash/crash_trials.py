@@ -136,7 +136,10 @@ def judge(life: Life, ended: Ended, *, power_failed: bool) -> Outcome:
             return Outcome("violation", [f"it ended with {type(ended.error).__name__}: {ended.error}"])
         fault = refusal_fault(ended.error)
         return Outcome("refused", [str(ended.error)]) if fault is None else Outcome("violation", [fault])
-    found = violations(life)
+    try:
+        found = violations(life)
+    except ValueError as e:
+        found = [f"an output cannot be read: {e}"]
     return Outcome("violation", found) if found else Outcome("went on")
 
 

@@ -62,7 +62,7 @@ def refused(result: Result, *parts: str, code: int = 2) -> None:
     assert message.startswith("Error: "), message
     assert len(message.strip().splitlines()) == 1, message
     assert len(message) < 500, "a sentence or two"
-    assert len(forms.splitlines()) < 12, forms
+    assert len(forms.splitlines()) < 16, forms
 
 
 def test_wrong_bindings_are_refused(good: dict[str, str], tmp_path: Path, kafka: KafkaBroker) -> None:
