@@ -47,7 +47,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
 }
 # Packages whose module has another name.
-_MODULES: Final = {"pyyaml": "yaml", "protobuf": "google.protobuf"}
+_MODULES: Final = {"paho-mqtt": "paho.mqtt", "pyyaml": "yaml", "protobuf": "google.protobuf"}
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
