@@ -2,6 +2,6 @@
 
 In: a machine, a job file, a checkpoint.
 Out: findings, each with its remedy.
-Imports: bindings, brokers, checkpoints, errors, jobs, machine, objects, runtime, savepoints, sinks,
-    sources, state, streams.
+Imports: bindings, brokers, checkpoints, databases, errors, jobs, machine, mqtt, objects, runtime, savepoints,
+    sinks, sources, state, streams, webhooks.
 """
