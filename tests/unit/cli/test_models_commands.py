@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -181,7 +183,8 @@ def test_a_validation_that_waits_is_sent_when_the_version_is_examined(
     def is_sent(*_: object) -> None:
         steps.append("sent")
 
-    monkeypatch.setattr("penstock.cli.models.time.sleep", looks)
+    # Not the module's own function, which other threads call, too.
+    monkeypatch.setattr("penstock.cli.models.time", SimpleNamespace(sleep=looks, monotonic=time.monotonic))
     monkeypatch.setattr("penstock.cli.models.send_and_wait", is_sent)
     typed("models", "change", checkpoint, "validate", "fraud", version, "--wait")
     assert steps == ["looks", "sent"] if is_known else ["sent"]
