@@ -33,6 +33,8 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
             f"{topic!r} has wildcards, and a sink writes to one topic; write {{field}} for a level"
         )
     known = uri.known()
+    if known.get("origin") == "true" and known.get("protocol") == "3.1.1":
+        raise ValueError("origin=true needs protocol=5, since messages of 3.1.1 have no properties")
     if password and "password" in known:
         raise ValueError("the password is given twice; leave out the one before the host")
     if "password" in known and not user:

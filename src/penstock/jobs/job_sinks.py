@@ -88,7 +88,7 @@ def tells_origin(
 ) -> bool:
     """Return whether what a sink writes has an origin.
 
-    A webhook whose binding leaves that open has one where a record can be known again after a crash.
+    A webhook or an MQTT sink whose binding leaves that open has one where a record can be known again after a crash.
     """
     if binding.origin is not None:
         if in_real_time:

@@ -250,6 +250,7 @@ WRONG: list[tuple[str, Role, str]] = [
     ("mqtt://h:1/t?protocol=4", "data", "one of 5, 3.1.1"),
     ("mqtt://h:1/a/+", "sink", "a sink writes to one topic"),
     ("mqtt://h:1/t?prefetch=5", "sink", "no meaning for a sink"),
+    ("mqtt://h:1/t?origin=true&protocol=3.1.1", "sink", "origin=true needs protocol=5"),
     ("mqtt://h:1/t?retain=true", "data", "no meaning for a data stream"),
     ("https:host/hook", "sink", "needs //"),
     ("https://u:p@host/hook", "sink", "a login goes into a header"),
