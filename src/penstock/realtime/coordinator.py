@@ -359,7 +359,8 @@ class Coordinator:
             new = {one: at for one, at in ahead.items() if one not in before}
             session.positions[name] = {**before, **new}
             found.follows[name] = {**{one: at for one, at in before.items() if one in ahead}, **new}
-            found.ends[name] = dict(ahead)
+            # New partitions have their beginning there, and their end from the next look on.
+            found.ends[name] = dict(log.latest(found.follows[name], limited=False) if new else ahead)
             found.gone[name] = log.gone(before, ahead)
         return found
 
