@@ -58,7 +58,7 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
         secure=secure,
         format=known.get("format", "json"),
         protocol=known.get("protocol", "5"),
-        origin={None: None, "true": True, "false": False}[known.get("origin")],
+        origin=uri.switch("origin"),
         retain=known.get("retain") == "true",
         client_id=known.get("client_id"),
         prefetch=prefetch,

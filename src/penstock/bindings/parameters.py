@@ -105,7 +105,7 @@ _FORMS: Final = {
 
 
 def _fields(parameter: str, text: str) -> tuple[str, ...]:
-    """Return fields. Raises ValueError when one of them is no name or there twice."""
+    """Return fields. Raises ValueError when one is not a name or is repeated."""
     found = tuple(text.split(","))
     if not all(map(str.isidentifier, found)) or len(set(found)) < len(found):
         raise ValueError(f"{parameter}={text!r} must name fields, each once")
@@ -338,7 +338,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "cafile",
         ("mqtts",),
-        SOURCE_ROLES,
+        ALL_ROLES,
         "path",
         "those of the system",
         "The certificates to trust, in PEM.",

@@ -52,6 +52,11 @@ class UriParts:
                 raise ValueError(self._unknown(name, parameters))
         return found
 
+    def switch(self, name: str) -> bool | None:
+        """Return whether a parameter is true or false; None if it is left out."""
+        value = dict(self.query).get(name)
+        return None if value is None else value == "true"
+
     def _is_of_request(self, name: str) -> bool:
         return self.scheme in WEB_SCHEMES and name.startswith(REQUEST_PREFIXES)
 

@@ -14,7 +14,6 @@ __all__ = ["parse_webhook"]
 _MAX_AT_ONCE: Final = 64
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS: Final = ("content-type", "content-length", "host", "idempotency-key", "transfer-encoding")
-_SWITCH: Final = {None: None, "true": True, "false": False}
 
 
 def parse_webhook(uri: UriParts) -> WebhookBinding:
@@ -46,6 +45,6 @@ def parse_webhook(uri: UriParts) -> WebhookBinding:
         url=f"{uri.scheme}:{uri.rest}",
         headers=headers,
         query=query,
-        origin=_SWITCH[known.get("origin")],
+        origin=uri.switch("origin"),
         **{name: known[name] for name in numbers if name in known},
     )

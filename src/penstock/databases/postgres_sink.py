@@ -116,7 +116,6 @@ class _TableTask(RejectingTask):
         self._before: Committed | None = None
         self._refused: Final[list[Refused]] = []
         self._writes = 0
-        self._staged = 0
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # rows have their key
         if not len(batch):

@@ -16,6 +16,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import MqttBinding
 from penstock.errors import ExternalSystemError, PenstockError
+from penstock.sinks.message_parts import ORIGIN_HEADER
 
 __all__ = [
     "Arrived",
@@ -33,7 +34,6 @@ _FAILED: Final = 128
 # A session, with what waits in it, outlives a stopped job for so long.
 _SESSION_S: Final = 7 * 24 * 3600
 _QOS: Final = 1
-ORIGIN_PROPERTY: Final = "penstock-origin"
 
 
 class Arrived(NamedTuple):
@@ -178,7 +178,7 @@ class MqttConnection:
         properties = None
         if message.origin is not None and self._binding.protocol == "5":
             properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-            properties.UserProperty = (ORIGIN_PROPERTY, message.origin)
+            properties.UserProperty = (ORIGIN_HEADER, message.origin)
         sent = self._client.publish(message.topic, message.body, _QOS, retain, properties)
         return int(sent.mid)
 

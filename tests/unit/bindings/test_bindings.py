@@ -287,6 +287,9 @@ def test_mqtt_names_the_topics_of_a_broker() -> None:
     assert binding.login == {"password": "s@crt"}
     assert "crt" not in repr(binding)
     assert not binding.is_one_topic
+    sink = parse_binding("r", "mqtts://h:8883/{room}?cafile=/ca&origin=false", "sink")
+    assert isinstance(sink, MqttBinding)
+    assert (sink.cafile, sink.origin) == ("/ca", False)
 
 
 def test_postgresql_names_a_table() -> None:
