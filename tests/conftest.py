@@ -1,7 +1,8 @@
-"""What tests share: how many examples property tests try, a real Kafka broker, and a Spark session."""
+"""What tests share: how many examples property tests try, the import path, a real Kafka broker, and a Spark session."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -76,6 +77,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def _small_micro_batches_are_smaller() -> Iterator[None]:
     with mock.patch.object(level, "MAX_MERGED_RECORDS", _MERGED_RECORDS):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _import_path_as_before() -> Iterator[None]:
+    """Folders of job files leave the import path after a test; what is in them would hide modules of other tests."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
 
 
 @pytest.fixture(scope="session")

@@ -22,10 +22,8 @@ ROOT = Path(__file__).parents[2]
 def example() -> Iterator[Path]:
     """The folder of the example, on the import path; what is imported from it is forgotten afterwards."""
     folder = ROOT / "examples" / "temperature_control"
-    path = list(sys.path)
     sys.path.insert(0, str(folder))
     yield folder
-    sys.path[:] = path
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(folder)):
             del sys.modules[name]

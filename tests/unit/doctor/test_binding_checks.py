@@ -153,9 +153,8 @@ def job_file(tmp_path: Path) -> Iterator[Path]:
     """A place for a job file, whose module is forgotten afterwards."""
     import sys
 
-    path, modules = list(sys.path), set(sys.modules)
+    modules = set(sys.modules)
     yield tmp_path / "doctored_job.py"
-    sys.path[:] = path
     for name in set(sys.modules) - modules:
         if name == "doctored_job":
             del sys.modules[name]

@@ -21,9 +21,7 @@ JOB = "import penstock as ps\n{name} = ps.Job({name!r})\n"
 @pytest.fixture(autouse=True)
 def _imports_as_before(tmp_path: Path) -> Iterator[None]:
     """What a test imports from its folder is forgotten after it."""
-    path = list(sys.path)
     yield
-    sys.path[:] = path
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

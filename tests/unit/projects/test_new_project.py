@@ -59,10 +59,8 @@ def project(tmp_path: Path) -> NewProject:
 @pytest.fixture
 def running(project: NewProject) -> Iterator[tuple[BatchRunner, ModuleType]]:
     """The project's job without Spark, and the module of its step; both are forgotten afterwards."""
-    path = list(sys.path)
     job = load_job(str(project.folder / "job.py")).job
     yield BatchRunner(job, parallelism=2), sys.modules["water_level.watch"]
-    sys.path[:] = path
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(project.folder)):
             del sys.modules[name]
