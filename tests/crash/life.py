@@ -163,7 +163,7 @@ class Life:
         patch(
             mock.patch.object(dump_queue.DumpQueue, "_start", lambda dumps, wanted: self._dump(dumps, wanted))
         )
-        patch(mock.patch("penstock.jobs.compile._receiver", self._receiver))
+        patch(mock.patch("penstock.jobs.job_sources._receiver", self._receiver))
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()

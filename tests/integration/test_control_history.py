@@ -117,7 +117,7 @@ def test_a_history_of_kafka_is_read_before_data_of_kafka(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both topics from their beginnings; one whose binding gives a pace keeps it beside data."""
-    monkeypatch.setattr("penstock.jobs.compile.RECORDS_PER_BATCH", 2)
+    monkeypatch.setattr("penstock.jobs.job_sources.RECORDS_PER_BATCH", 2)
     bindings = {"named": f"jsonl:{tmp_path}/named"}
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for name in ("readings", "labels"):

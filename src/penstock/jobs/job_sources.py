@@ -1,0 +1,250 @@
+"""Job sources: the sources of a job from their bindings, and the receivers that fill journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import (
+    LINE_FORMATS,
+    RECORDS_PER_BATCH,
+    Binding,
+    ConsoleBinding,
+    DiscardBinding,
+    FilesBinding,
+    KafkaBinding,
+    MqttBinding,
+    PostgresBinding,
+    QueueBinding,
+    RabbitStreamBinding,
+    RateBinding,
+    SocketBinding,
+    WebhookBinding,
+)
+from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.control.commands import CommandFormat
+from penstock.errors import BindingError
+from penstock.jobs.settings import RunSettings
+from penstock.records.types import RecordType
+from penstock.records.wire_formats import Format, format_of
+from penstock.runtime.bound_source import BoundSource
+from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
+from penstock.runtime.cuts import oldest_ends
+from penstock.runtime.message_fields import MessageFields
+from penstock.runtime.plan import JobPlan
+from penstock.runtime.record_reader import StreamReader
+from penstock.runtime.start_signal import START_NODE, StartReader
+from penstock.sources.base import ReplayableLog
+from penstock.sources.fetched import FetchedFiles
+from penstock.sources.file_source import FileLog, Keeping
+from penstock.sources.gathered_messages import WantedParts
+from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.rate import RateLog, check_schema
+from penstock.sources.receiver import Receiver
+from penstock.sources.socket import SocketReceiver
+from penstock.sources.starts import StartLog
+from penstock.sources.topic_identity import TopicIdentity
+from penstock.streams.graph import (
+    COMMANDS,
+    STARTS,
+    Port,
+    SourceNode,
+)
+from penstock.streams.job_description import JobDescription
+
+__all__ = ["SourcePlace", "has_raw", "open_sources"]
+
+
+@dataclass(frozen=True)
+class SourcePlace:
+    """What the sources of a job share: plan, checkpoint and lineage, settings, topics, and fence."""
+
+    plan: JobPlan
+    checkpoint: Checkpoint
+    lineage: Lineage
+    settings: RunSettings
+    topics: TopicIdentity
+    fence: Callable[[], None]
+
+    def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
+        """Return what a file stream keeps of the files that it has read."""
+        lineage = self.checkpoint.stored_lineage()
+        streams = () if lineage is None else lineage.streams
+        oldest = (
+            oldest_ends(self.checkpoint.spark_folder / "offsets", streams).get(stream, 0) if streams else 0
+        )
+        own = (self.checkpoint.folder / COMMANDS, self.checkpoint.inputs / stream)
+        return Keeping(
+            self.settings.retained_batches,
+            oldest if isinstance(oldest, int) else 0,
+            owned=Path(binding.directory).absolute() in own,
+        )
+
+
+def open_sources(
+    job: JobDescription, bindings: Mapping[str, Binding], place: SourcePlace
+) -> tuple[list[BoundSource], list[Receiver[Any]]]:
+    """Return the sources in the order of the lineage, and the receivers of those that cannot be read again."""
+    sources: list[BoundSource] = []
+    receivers: list[Receiver[Any]] = []
+    commands = bindings.get(COMMANDS)
+    nodes = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
+    for node in nodes:
+        source, receiver = _source(node, bindings[node.name], place)
+        sources.append(source)
+        receivers += [receiver] if receiver is not None else []
+    if commands is not None:
+        sources[-1] = _command_source(sources[-1], commands, place, place.settings)
+    if STARTS in place.checkpoint.known_lineage().streams:
+        sources.append(BoundSource(START_NODE, StartLog(), StartReader(place.plan)))
+    return sources, receivers
+
+
+def has_raw(binding: Binding) -> bool:
+    """Return whether the source has raw bytes for each record."""
+    if isinstance(binding, FilesBinding):
+        return binding.format in LINE_FORMATS
+    return not isinstance(binding, RateBinding)
+
+
+def _source(
+    node: SourceNode, binding: Binding, place: SourcePlace
+) -> tuple[BoundSource, Receiver[Any] | None]:
+    """Return the source, and a receiver that writes its journal if it cannot be read again."""
+    where = place.checkpoint.folder / "sources"
+    is_filled = _is_filled(node, binding)
+    log: ReplayableLog[Any]
+    receiver: Receiver[Any] | None = None
+    name: Any = None
+    if isinstance(binding, KafkaBinding):
+        log = KafkaLog(
+            binding,
+            binding.client,
+            place.topics.known[node.name],
+            binding.max_records_per_batch or RECORDS_PER_BATCH,
+            WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
+            starts_small=not (node.is_control or place.settings.bounded or binding.is_paced),
+        )
+        name = binding.format
+    elif isinstance(binding, FilesBinding):
+        keeping = place.keeping(node.name, binding)
+        files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
+        files.check()
+        log, name = files, _file_format(node, binding)
+    elif isinstance(binding, RateBinding):
+        check_schema(node.name, node.record_type)
+        log = RateLog(binding)
+    else:
+        assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
+        folder = where / f"{node.name}.journal"
+        receiver = _receiver(binding, folder, place)
+        log = JournalLog(folder)
+        name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
+    lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
+    fields = None
+    if is_filled:
+        fields = MessageFields(node.record_type, node.metadata, place.topics.known[node.name].names)
+    kind = node.record_type if fields is None else node.body_type
+    reader = StreamReader(place.plan, node, _format(name, node, kind), lines, fields)
+    return BoundSource(node, log, reader), receiver
+
+
+def _is_filled(node: SourceNode, binding: Binding) -> bool:
+    """Return whether messages fill fields of a stream. Raises BindingError when its source cannot have them."""
+    if not node.metadata or isinstance(binding, KafkaBinding):
+        return bool(node.metadata)
+    # Files that were made from records have all of their fields, and so have records from Python.
+    if isinstance(binding, FilesBinding) and binding.format != "text":
+        return False
+    raise BindingError(
+        f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
+        f"{redacted(binding.uri)!r} does not have. Bind it to kafka://, to a folder (jsonl, csv, parquet) whose "
+        "records have these fields, or describe the stream without metadata=."
+    )
+
+
+def _receiver(
+    binding: SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding,
+    folder: Path,
+    place: SourcePlace,
+) -> Receiver[Any]:
+    bounded = place.settings.bounded
+    if isinstance(binding, SocketBinding):
+        return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
+    # Each client takes a tenth of a second to load, which other jobs need not wait for.
+    if isinstance(binding, QueueBinding):
+        from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
+
+        check_queue(binding)
+        return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, MqttBinding):
+        from penstock.mqtt.mqtt_connection import check_topic_filter
+        from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
+
+        check_topic_filter(binding)
+        return MqttReceiver(
+            binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
+        )
+    from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
+
+    check_stream(binding)
+    return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
+
+
+def _command_source(
+    source: BoundSource, binding: Binding, place: SourcePlace, settings: RunSettings
+) -> BoundSource:
+    """Return the source that reads commands from the input of a bound source. Raises BindingError for its format."""
+    form = getattr(binding, "format", "json")
+    known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
+    if form not in known or (isinstance(binding, FilesBinding) and binding.format != "jsonl"):
+        raise BindingError(
+            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
+        )
+    max_bytes = settings.max_command_bytes
+    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
+    reader = CommandReader(
+        place.plan,
+        known[form],
+        max_bytes,
+        fetched,
+        max_model_bytes=settings.max_model_mb << 20,
+        # Nobody could send a command to a bounded run once more.
+        models_beside=not settings.bounded,
+    )
+    return BoundSource(COMMAND_NODE, source.log, reader)
+
+
+def _file_format(node: SourceNode, binding: FilesBinding) -> str | None:
+    """Return the format of a line in a file; None for files that are tables."""
+    if binding.format != "text":
+        return "json" if binding.format == "jsonl" else None
+    if not _is_one_text(node.record_type):
+        raise BindingError(
+            f"Stream {node.name!r} is bound to {binding.uri!r}, but its records are not lines of text: these need a "
+            "schema with a single field of type str or bytes. Bind it to jsonl:DIR, or use such a schema and parse "
+            "the lines in the job (map)."
+        )
+    return "bytes"
+
+
+def _line_format(record_type: RecordType) -> str:
+    """Return the format of a line: JSON, or the line itself for records of a single text or bytes field."""
+    return "bytes" if _is_one_text(record_type) else "json"
+
+
+def _is_one_text(record_type: RecordType) -> bool:
+    fields = record_type.fields
+    return len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary())
+
+
+def _format(name: Any, node: SourceNode, kind: RecordType) -> Format | None:
+    if name is None or node is COMMAND_NODE:
+        return None
+    return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)
