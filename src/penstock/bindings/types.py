@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Binding",
     "ConsoleBinding",
     "Delivery",
+    "DeltaBinding",
     "DiscardBinding",
     "FileFormat",
     "FilesBinding",
@@ -247,6 +249,25 @@ class PostgresBinding:
 
 
 @dataclass(frozen=True)
+class DeltaBinding:
+    """A table of Delta Lake in a folder. `directory` is absolute.
+
+    `partition_by` are the fields by which its files are apart; empty if the table decides.
+    """
+
+    stream: str
+    uri: str
+    directory: str
+    partition_by: tuple[str, ...] = ()
+    create_table: bool = True
+
+    @property
+    def path(self) -> Path:
+        """The folder of the table."""
+        return Path(self.directory)
+
+
+@dataclass(frozen=True)
 class WebhookBinding:
     """A server that takes records by POST. `uri` has secrets masked; `url` has neither a query nor a login.
 
@@ -299,6 +320,7 @@ Binding: TypeAlias = (
     | RabbitStreamBinding
     | MqttBinding
     | PostgresBinding
+    | DeltaBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding

@@ -1,0 +1,100 @@
+"""Jobs that write to a Delta table: each output is there once, whichever process is killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from file_feed import COUNTING_JOB, SENSORS, FileFeed
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, busiest, kill, run_arguments
+from pyspark.sql import SparkSession
+from reliability import noting
+
+from penstock.jobs.settings import RunSettings
+
+VICTIMS = ("driver", "JVM", "worker")
+
+
+class Feed(FileFeed):
+    """Readings in files, and the table of what the job makes of them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.table = folder / "seen"
+
+    def settings(self, folder: Path, **settings: object) -> RunSettings:
+        bindings = {"readings": self.binding, "seen": f"delta:{self.table}?partition_by=sensor"}
+        return RunSettings(
+            bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **settings
+        )  # type: ignore[arg-type]
+
+    def rows(self) -> list[tuple[int, int]]:
+        """The rows of the table; none before the job has created it."""
+        if not DeltaTable.is_deltatable(str(self.table)):
+            return []
+        found = DeltaTable(self.table).to_pyarrow_table(columns=["sensor", "count"])
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+    def assert_exactly_once(self) -> None:
+        assert Counter(self.rows()) == self.expected
+
+
+def test_a_job_writes_each_output_once_in_both_modes(tmp_path: Path, spark: SparkSession) -> None:
+    """It goes on from the checkpoint, in real time after micro-batches, while the table is compacted."""
+    feed = Feed(tmp_path)
+    for interval_ms in (0, 1000):
+        feed.write()
+        settings = feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=interval_ms)
+        with JobInSession(spark, COUNTING_JOB, settings) as job:
+            job.wait()
+        feed.assert_exactly_once()
+        DeltaTable(feed.table).optimize.compact()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+def test_kills_of_a_job_that_writes_to_a_lake(tmp_path: Path, interval_ms: int) -> None:
+    """Twenty in each mode, under load."""
+    run_under_kills(tmp_path, interval_ms, 20, 8 if interval_ms else 7)
+
+
+def run_under_kills(folder: Path, interval_ms: int, kills: int, seed: int) -> None:
+    """Kill processes of a job in turn, and let it finish; each output must be in the table once."""
+    chance = random.Random(seed)
+    feed = Feed(folder)
+    feed.write()
+    arguments = run_arguments(COUNTING_JOB, feed.settings(folder, checkpoint_interval_ms=interval_ms))
+    mode = "real time" if interval_ms else "micro-batches"
+    with noting("lake sinks", "-k kills_of_a_job_that_writes_to_a_lake", str(seed)) as injected:
+        with feed.feeding():
+            for number in range(kills):
+                victim = VICTIMS[number % len(VICTIMS)]
+                with JobProcess(arguments, folder) as job:
+                    before = len(feed.rows())
+                    await_true(lambda: not job.running or len(feed.rows()) > before, lambda: job.err)
+                    assert job.running, job.err
+                    time.sleep(chance.uniform(0, 2))
+                    injected.add(f"{victim} of a job that writes to Delta Lake in {mode}")
+                    strike(victim, job)
+                    time.sleep(chance.uniform(0, 2))
+        with JobProcess(arguments, folder) as job:
+            await_true(
+                lambda: not job.running or len(feed.rows()) >= feed.files * SENSORS,
+                lambda: f"{len(feed.rows())} of {feed.files * SENSORS}: {job.err}",
+            )
+            job.signal(signal.SIGTERM)
+            assert job.wait().code == 0
+        feed.assert_exactly_once()
+
+
+def strike(victim: str, job: JobProcess) -> None:
+    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
+    assert found, victim
+    kill(busiest(found), signal.SIGKILL)
