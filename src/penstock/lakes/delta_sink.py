@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -114,11 +115,14 @@ class DeltaSink:
 
     def _remove_unnamed(self, table: DeltaTable, files: Sequence[StagedFile]) -> None:
         """Remove files unless the table has them: the commit may be repeated after it has succeeded."""
-        named = set(pa.table(table.get_add_actions()).column("path").to_pylist())
+        paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+        # Names are unique and plain, while the log writes folders in a form of its own.
+        named = {PurePosixPath(path).name for path in paths}
         for file in files:
-            if file.path not in named:
+            place = self._binding.path / file.path
+            if place.name not in named:
                 with suppress(OSError):
-                    (self._binding.path / file.path).unlink(missing_ok=True)
+                    place.unlink(missing_ok=True)
 
     def _sync_log(self, first: int, last: int) -> None:
         """Sync the commits of some versions to disk, with what the library has written to read them sooner."""

@@ -186,7 +186,11 @@ def test_files_are_apart_by_the_fields_of_the_partition(tmp_path: Path) -> None:
     sink = table.driver()
     odd = ["a/b", "50 %", "ü=?#", "..", "x" * 300, "%2F", None, ""]
     records = [(sensor, 1.0, DAY) for sensor in odd]
-    sink.commit(0, table.staged(sink, 0, [*records, ("a/b", 2.0, None)]))
+    messages = table.staged(sink, 0, [*records, ("a/b", 2.0, None)])
+    sink.commit(0, messages)
+    # A repetition with the same files finds each among those of the table.
+    sink.commit(0, messages)
+    assert table.files() == table.named()
     found = DeltaTable(table.folder).to_pyarrow_table().to_pylist()
     expected = [(sensor or None, 1.0, DAY) for sensor in odd] + [("a/b", 2.0, None)]
     key = lambda row: (str(row[0]), row[1])  # noqa: E731
