@@ -19,10 +19,13 @@ from deltalake.schema import PrimitiveType
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import DeltaBinding
+from penstock.commands.job_receipts import RECEIPT_TYPE
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 from penstock.jobs.job_sinks import open_sink
 from penstock.lakes.delta_sink import DeltaSink
 from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
+from penstock.runtime.packed_rows import DEAD_LETTER_TYPE
 from penstock.sinks.base import TaskContext
 
 READING = record_type("sensor STRING, value DOUBLE, day DATE")
@@ -280,6 +283,15 @@ def test_every_type_of_a_record_comes_back(tmp_path: Path) -> None:
     assert sorted(found, key=lambda row: -row["l"]) == [record, empty]
     # A start checks the table that an earlier one has made.
     table.sink(every).prepare("line", "")
+
+
+@pytest.mark.parametrize("of_job", [DEAD_LETTER_TYPE, RECEIPT_TYPE])
+def test_dead_letters_and_receipts_have_tables_too(tmp_path: Path, of_job: RecordType) -> None:
+    """The second start finds the table of the first."""
+    table = Table(tmp_path / "t")
+    for _ in range(2):
+        table.sink(of_job).prepare("line", "")
+    assert DeltaTable(table.folder).schema() == DeltaSchema.from_arrow(of_job.schema)
 
 
 def test_a_failed_task_leaves_no_file(tmp_path: Path) -> None:
