@@ -19,6 +19,7 @@ from penstock.bindings.types import (
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
+    RedisBinding,
     SocketBinding,
     WebhookBinding,
 )
@@ -34,6 +35,7 @@ from penstock.jobs.job_loader import load_job
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
 
@@ -107,6 +109,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, RedisBinding):
+        check_redis(binding)
+        return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     # Each client takes a tenth of a second to load.

@@ -23,6 +23,7 @@ from penstock.bindings.types import (
     QueueBinding,
     RabbitStreamBinding,
     RateBinding,
+    RedisBinding,
     SocketBinding,
     WebhookBinding,
 )
@@ -141,7 +142,9 @@ def _source(
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
+        assert not isinstance(
+            binding, PostgresBinding | RedisBinding | WebhookBinding | ConsoleBinding | DiscardBinding
+        )
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, place)
         log = JournalLog(folder)
