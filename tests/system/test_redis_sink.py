@@ -27,6 +27,8 @@ from penstock.stores.redis_sink import RedisSink
 READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
 CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
 KEY = "0/reading:{sensor}"
+# As on the page about Redis.
+RIGHTS = "+@connection +@transaction +evalsha +script|load +hset +hmget +hdel +expire +strlen +set +del"
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +164,7 @@ def test_the_key_of_upserts_is_that_of_the_uri(server: RedisServer) -> None:
     """Else a deletion could not name what it deletes."""
     with pytest.raises(BindingError, match=r"their key is \(sensor, celsius\).*it is 'reading:{sensor}'"):
         opened(server, kind=CHANGE, key=["sensor", "celsius"])
-    with pytest.raises(BindingError, match="{sensor}, which must be a field of text or an integer"):
+    with pytest.raises(BindingError, match=r"{sensor}, which must be a field of text or an integer"):
         opened(server, kind=record_type("sensor DOUBLE"))
 
 
@@ -207,7 +209,7 @@ def test_an_older_attempt_writes_nothing_more(server: RedisServer, redis: Any) -
     older.write(readings((1, 1.0, "a")), None)
     later = begin(sink, 0, attempt=2)
     later.write(readings((1, 1.0, "a")), None)
-    with pytest.raises(ExternalSystemError, match="a later attempt writes to the keys reading:{sensor}"):
+    with pytest.raises(ExternalSystemError, match=r"a later attempt writes to the keys reading:{sensor}"):
         older.write(readings((1, 2.0, "a")), None)
     later.write(readings((1, 2.0, "a")), None)
     write(sink, 1, readings((1, 3.0, "a")), attempt=0)
@@ -290,7 +292,7 @@ def test_a_full_server_is_an_error(server: RedisServer, redis: Any) -> None:
     sink = opened(server)
     redis.config_set("maxmemory", "1kb")
     try:
-        with pytest.raises(ExternalSystemError, match="cannot be written .*maxmemory"):
+        with pytest.raises(ExternalSystemError, match=r"cannot be written .*maxmemory"):
             write(sink, 0, readings((1, 1.0, "a")))
     finally:
         redis.config_set("maxmemory", "0")
@@ -301,15 +303,15 @@ def test_tls_and_logins(server: RedisServer, redis: Any, tmp_path: Path) -> None
     cafile = server.authority.certificate
     write(opened(server, f"?cafile={cafile}", scheme="rediss"), 0, readings((1, 1.0, "a")))
     assert list(values(redis)) == ["reading:1"]
-    with pytest.raises(BindingError, match="is not trusted .*cafile=PATH"):
+    with pytest.raises(BindingError, match=r"is not trusted .*cafile=PATH"):
         opened(server, scheme="rediss")
     with pytest.raises(BindingError, match="refuses the login") as raised:
         opened(server, password="wrong-one")
     assert "wrong-one" not in str(raised.value)
-    with pytest.raises(BindingError, match="refuses the login .*out of range"):
+    with pytest.raises(BindingError, match=r"refuses the login .*out of range"):
         open_sink(bind(server.uri("999/reading:{sensor}")), READING, None).prepare("line", "")
     redis.acl_setuser(
-        "clerk", enabled=True, passwords=["+pw"], keys=["penstock:*", "reading:1"], commands=["+@all"]
+        "clerk", enabled=True, passwords=["+pw"], keys=["penstock:*", "reading:1"], commands=RIGHTS.split()
     )
     uri = f"redis://clerk@127.0.0.1:{server.port}/{KEY}?password=file:{tmp_path}/password"
     (tmp_path / "password").write_text("pw\n")

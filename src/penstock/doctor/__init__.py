@@ -3,5 +3,5 @@
 In: a machine, a job file, a checkpoint.
 Out: findings, each with its remedy.
 Imports: bindings, brokers, checkpoints, databases, errors, jobs, machine, mqtt, objects, runtime, savepoints,
-    sinks, sources, state, streams, webhooks.
+    sinks, sources, state, stores, streams, webhooks.
 """
