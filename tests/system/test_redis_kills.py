@@ -20,6 +20,8 @@ from rooms import read_folder
 from penstock.jobs.settings import RunSettings
 
 VICTIMS = ("driver", "JVM", "worker", "server")
+# On a machine with other work a start may take minutes.
+PATIENCE_S = 600.0
 
 
 class Feed(FileFeed):
@@ -108,6 +110,7 @@ def test_kills_of_a_job_and_its_redis(tmp_path: Path, interval_ms: int) -> None:
                 await_true(
                     lambda: not job.running or feed.total >= feed.files * SENSORS,
                     lambda: f"{feed.total} of {feed.files * SENSORS}: {job.err}",
+                    PATIENCE_S,
                 )
                 job.signal(signal.SIGTERM)
                 assert job.wait().code == 0
@@ -117,7 +120,7 @@ def test_kills_of_a_job_and_its_redis(tmp_path: Path, interval_ms: int) -> None:
 def await_progress(feed: Feed, job: JobProcess) -> None:
     """Wait until a run has written more."""
     before = feed.total
-    await_true(lambda: not job.running or feed.total > before, lambda: job.err)
+    await_true(lambda: not job.running or feed.total > before, lambda: job.err, PATIENCE_S)
     assert job.running, job.err
 
 
