@@ -21,6 +21,7 @@ from penstock.bindings.types import (
     RabbitStreamBinding,
     RedisBinding,
     SocketBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.brokers.kafka_topics import check_topic
@@ -114,6 +115,8 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
+    if isinstance(binding, SparkBinding):
+        return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import check_queue
