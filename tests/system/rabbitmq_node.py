@@ -17,6 +17,7 @@ from free_ports import free_port
 
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_S: Final = 90.0
+LARGEST_BYTES: Final = 4 << 20
 PASSWORD: Final = "s3cr3t pass/word"
 ESCAPED_PASSWORD: Final = "s3cr3t%20pass%2Fword"
 
@@ -41,6 +42,7 @@ class RabbitNode:
             f"stream.advertised_port = {self.stream_port}\n"
             f"default_user = tester\ndefault_pass = {PASSWORD}\n"
             "log.console = false\n"
+            f"max_message_size = {LARGEST_BYTES}\n"
         )
         (folder / "plugins").write_text("[rabbitmq_stream].\n")
         self._environment = {

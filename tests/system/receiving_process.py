@@ -13,9 +13,9 @@ from pathlib import Path
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import MqttBinding, QueueBinding, RabbitStreamBinding
 from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
+from penstock.rabbitmq.rabbitmq_queue import QueueReceiver
+from penstock.rabbitmq.rabbitmq_stream import StreamReceiver
 from penstock.sources.journal import JournalWriter
-from penstock.sources.rabbitmq_queue import QueueReceiver
-from penstock.sources.rabbitmq_stream import StreamReceiver
 from penstock.sources.receiver import Receiver
 
 

@@ -306,10 +306,26 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "create",
         RABBIT_SCHEMES,
-        SOURCE_ROLES,
+        ALL_ROLES,
         ("true", "false"),
         "false",
         "Declare the queue (durable, a quorum queue) or the stream when it does not exist.",
+    ),
+    Parameter(
+        "routing_key",
+        ("amqp", "amqps"),
+        ("sink",),
+        "text",
+        "none: the path names a queue",
+        "The routing key of messages, with {field} for the value of a field. The path then names an exchange.",
+    ),
+    Parameter(
+        "origin",
+        ("amqp", "amqps"),
+        ("sink",),
+        ("true", "false"),
+        "true where a record can be known again after a crash",
+        "Whether a header, penstock-origin, and the message's id tell messages apart.",
     ),
     Parameter(
         "protocol",

@@ -18,6 +18,7 @@ __all__ = [
     "ConsoleBinding",
     "Delivery",
     "DiscardBinding",
+    "ExchangeBinding",
     "FileFormat",
     "FilesBinding",
     "KafkaBinding",
@@ -176,6 +177,24 @@ class QueueBinding:
 
 
 @dataclass(frozen=True)
+class ExchangeBinding:
+    """An exchange of RabbitMQ to publish to, with a routing key that may have `{field}` in it.
+
+    The exchange without a name routes to the queue that the key names, which `create` declares. `uri` has its password
+    masked. `origin` is None where it depends on whether a record can be known again after a crash.
+    """
+
+    stream: str
+    uri: str
+    virtual_host: RabbitVirtualHost
+    exchange: str
+    routing_key: str
+    format: MessageFormat = "json"
+    create: bool = False
+    origin: bool | None = None
+
+
+@dataclass(frozen=True)
 class RabbitStreamBinding:
     """A RabbitMQ stream; `name` is its name on the broker. `uri` has its password masked."""
 
@@ -296,6 +315,7 @@ Binding: TypeAlias = (
     | KafkaBinding
     | SocketBinding
     | QueueBinding
+    | ExchangeBinding
     | RabbitStreamBinding
     | MqttBinding
     | PostgresBinding

@@ -81,7 +81,7 @@ def send_command(command: Command, binding: Binding) -> None:
     if isinstance(binding, KafkaBinding):
         _to_kafka(command, binding)
     elif isinstance(binding, QueueBinding):
-        from penstock.sources.rabbitmq_queue import publish_to_queue
+        from penstock.rabbitmq.rabbitmq_queue import publish_to_queue
 
         publish_to_queue(binding, _encode(command, binding), command.id)
     elif isinstance(binding, MqttBinding):
@@ -89,7 +89,7 @@ def send_command(command: Command, binding: Binding) -> None:
 
         publish_to_topic(binding, _encode(command, binding))
     else:
-        from penstock.sources.rabbitmq_stream import publish_to_stream
+        from penstock.rabbitmq.rabbitmq_stream import publish_to_stream
 
         assert isinstance(binding, RabbitStreamBinding)
         publish_to_stream(binding, _encode(command, binding))

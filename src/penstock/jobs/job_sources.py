@@ -16,6 +16,7 @@ from penstock.bindings.types import (
     Binding,
     ConsoleBinding,
     DiscardBinding,
+    ExchangeBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
@@ -141,7 +142,9 @@ def _source(
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
+        assert not isinstance(
+            binding, PostgresBinding | ExchangeBinding | WebhookBinding | ConsoleBinding | DiscardBinding
+        )
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, place)
         log = JournalLog(folder)
@@ -179,7 +182,7 @@ def _receiver(
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
     # Each client takes a tenth of a second to load, which other jobs need not wait for.
     if isinstance(binding, QueueBinding):
-        from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
+        from penstock.rabbitmq.rabbitmq_queue import QueueReceiver, check_queue
 
         check_queue(binding)
         return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
@@ -191,7 +194,7 @@ def _receiver(
         return MqttReceiver(
             binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
         )
-    from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
+    from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
