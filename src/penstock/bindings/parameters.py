@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.bindings.secrets import check_reference
-from penstock.bindings.types import BYTES_PER_BATCH, RECORD_KEY, RECORDS_PER_BATCH, UNACKNOWLEDGED, Role
+from penstock.bindings.types import (
+    BYTES_PER_BATCH,
+    JOURNAL_BYTES,
+    RECORD_KEY,
+    RECORDS_PER_BATCH,
+    REQUEST_BYTES,
+    UNACKNOWLEDGED,
+    Role,
+)
 
 __all__ = [
     "ALL_ROLES",
@@ -269,6 +277,41 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "integer",
         "60",
         "For how many seconds a request is repeated while the server is away or overloaded; then the run ends.",
+    ),
+    Parameter(
+        "token",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "secret",
+        "none: anybody may send",
+        "The token that requests must have (Authorization: Bearer TOKEN), best as a reference.",
+    ),
+    Parameter(
+        "certfile",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "path",
+        "none: requests come without TLS",
+        "The certificate of the server with those of its authorities, in PEM.",
+    ),
+    Parameter(
+        "keyfile", ("http-listen",), SOURCE_ROLES, "path", "none", "The key of the certificate, in PEM."
+    ),
+    Parameter(
+        "max_request_bytes",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "integer",
+        str(REQUEST_BYTES),
+        "The largest body of a request; a larger one is answered with 413.",
+    ),
+    Parameter(
+        "max_journal_bytes",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "integer",
+        str(JOURNAL_BYTES),
+        "The size of the journal on disk above which requests are answered with 503 until the job has read more of it.",
     ),
     Parameter(
         "partitioner",

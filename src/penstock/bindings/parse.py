@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.parameters import (
     ALL_ROLES,
@@ -390,6 +391,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", ALL_ROLES, parse_mqtt)
         for name in MQTT_SCHEMES
     },
+    "http-listen": _Scheme("http-listen://HOST:PORT/PATH", SOURCE_ROLES, parse_http_listen),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)

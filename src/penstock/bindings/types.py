@@ -9,10 +9,12 @@ from typing import Final, Literal, TypeAlias
 
 __all__ = [
     "BYTES_PER_BATCH",
+    "JOURNAL_BYTES",
     "LINE_FORMATS",
     "PATTERN_MARK",
     "RECORDS_PER_BATCH",
     "RECORD_KEY",
+    "REQUEST_BYTES",
     "UNACKNOWLEDGED",
     "Binding",
     "ConsoleBinding",
@@ -21,6 +23,7 @@ __all__ = [
     "ExchangeBinding",
     "FileFormat",
     "FilesBinding",
+    "HttpListenBinding",
     "KafkaBinding",
     "MessageFormat",
     "Missing",
@@ -50,6 +53,10 @@ RECORDS_PER_BATCH: Final = 2_000_000
 BYTES_PER_BATCH: Final = 256 << 20
 """The most bytes that a micro-batch reads from a folder, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
+REQUEST_BYTES: Final = 8 << 20
+"""The largest body of a request that an HTTP receiver takes, unless its binding says otherwise."""
+JOURNAL_BYTES: Final = 1 << 30
+"""The size of its journal from which an HTTP receiver takes nothing, unless its binding says otherwise."""
 RECORD_KEY: Final = "record-key"
 """What stands for the key that a record comes with, where a field could stand. No field can have that name."""
 PATTERN_MARK: Final = "~"
@@ -266,6 +273,26 @@ class PostgresBinding:
 
 
 @dataclass(frozen=True)
+class HttpListenBinding:
+    """An address where the job takes records by POST. `uri` has secrets masked; `login` has the token, or a reference.
+
+    With a certificate and its key, files in PEM, it takes them by HTTPS.
+    """
+
+    stream: str
+    uri: str
+    host: str
+    port: int
+    path: str
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    certfile: str | None = None
+    keyfile: str | None = None
+    max_request_bytes: int = REQUEST_BYTES
+    max_journal_bytes: int = JOURNAL_BYTES
+    format: MessageFormat = "json"
+
+
+@dataclass(frozen=True)
 class WebhookBinding:
     """A server that takes records by POST. `uri` has secrets masked; `url` has neither a query nor a login.
 
@@ -319,6 +346,7 @@ Binding: TypeAlias = (
     | RabbitStreamBinding
     | MqttBinding
     | PostgresBinding
+    | HttpListenBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding

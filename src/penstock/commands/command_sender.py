@@ -16,6 +16,7 @@ from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     QueueBinding,
@@ -63,6 +64,11 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
     if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding):
         _form(binding)
         return binding
+    if isinstance(binding, HttpListenBinding):
+        raise BindingError(
+            f"The job itself listens at {redacted(place)!r}. Send the command there by POST, as JSON, or bind "
+            f"{COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
+        )
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
         f"send the command, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."

@@ -15,6 +15,7 @@ from penstock.bindings.types import (
     Binding,
     ExchangeBinding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
@@ -116,6 +117,11 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
 
         check_queue(binding)
         return f"{binding.virtual_host} has the queue {binding.queue}"
+    if isinstance(binding, HttpListenBinding):
+        from penstock.webhooks.http_receiver import listen
+
+        listen(binding).close()
+        return f"the job can listen at {binding.host}:{binding.port}"
     if isinstance(binding, ExchangeBinding):
         from penstock.rabbitmq.rabbitmq_publisher import check_exchange
 

@@ -18,6 +18,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     ExchangeBinding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
@@ -173,14 +174,18 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
 
 
 def _receiver(
-    binding: SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding,
+    binding: SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding | HttpListenBinding,
     folder: Path,
     place: SourcePlace,
 ) -> Receiver[Any]:
     bounded = place.settings.bounded
     if isinstance(binding, SocketBinding):
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
-    # Each client takes a tenth of a second to load, which other jobs need not wait for.
+    # Each library takes a tenth of a second to load, which other jobs need not wait for.
+    if isinstance(binding, HttpListenBinding):
+        from penstock.webhooks.http_receiver import HttpReceiver
+
+        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, QueueBinding):
         from penstock.rabbitmq.rabbitmq_queue import QueueReceiver, check_queue
 

@@ -18,6 +18,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     ExchangeBinding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
@@ -161,6 +162,17 @@ def test_a_sink_of_rabbitmq_names_a_queue_or_an_exchange() -> None:
     assert "pw" not in repr(exchange)
 
 
+def test_a_job_may_listen_for_requests() -> None:
+    """At an address and a path; nothing that is shown has the token."""
+    binding = parse_binding("r", "http-listen://[::]:8080/a/b%3F?token=s3same&max_request_bytes=9", "control")
+    assert isinstance(binding, HttpListenBinding)
+    assert (binding.host, binding.port, binding.path, binding.max_request_bytes) == ("::", 8080, "/a/b?", 9)
+    assert "s3same" not in repr(binding)
+    root = parse_binding("r", "http-listen://h:1", "data")
+    assert isinstance(root, HttpListenBinding)
+    assert (root.path, root.certfile, root.max_journal_bytes) == ("/", None, 1 << 30)
+
+
 WRONG: list[tuple[str, Role, str]] = [
     ("/data/in", "data", "no scheme"),
     ("", "data", "no scheme"),
@@ -240,6 +252,14 @@ WRONG: list[tuple[str, Role, str]] = [
     ("amqp://u:@h:1/v/e?routing_key=a&create=true", "sink", "create=true declares one queue"),
     ("amqp://u:@h:1/v/q-{room}?create=true", "sink", "create=true declares one queue"),
     (f"amqp://u:@h:1/v/e?routing_key={'k' * 256}", "sink", "at most 255 bytes"),
+    ("http-listen://h/p", "data", "'h' is not of the form HOST:PORT"),
+    ("http-listen://h:1/p", "sink", "only for data streams and control streams"),
+    ("http-listen://t@h:1/p", "data", "a login is a token"),
+    ("http-listen://h:1/p?certfile=/c", "data", "both certfile=PATH and keyfile=PATH"),
+    ("http-listen://h:1/p?certfile=c&keyfile=/k", "data", "must be an absolute path"),
+    ("http-listen://h:1/p?max_journal_bytes=1", "data", "at least 536870912"),
+    ("http-listen://h:1/p?max_request_bytes=1000000000", "data", "at most 268435456"),
+    ("http-listen://h:1/p?tokn=env:T", "data", "did you mean token"),
     ("rabbitmq-stream://u:@h:1/v/s", "sink", "only for data streams and control streams"),
     ("postgresql://h:1/d/t", "sink", "needs USER@ before the host"),
     ("postgresql://u@h/d/t", "sink", "'h' is not of the form HOST:PORT"),
