@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pika
 import rstream
 import xxhash
 from rabbitmq_node import PASSWORD, RabbitNode
 
-__all__ = ["publish", "waiting"]
+__all__ = ["Taken", "publish", "take", "waiting"]
 
 WAIT_S = 60.0
+
+
+class Taken(NamedTuple):
+    """A message from a queue."""
+
+    body: bytes
+    origin: str | None
+    id: str | None
+    delivery_mode: int | None
 
 
 def publish(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
@@ -52,3 +62,16 @@ def waiting(node: RabbitNode, queue: str) -> int:
     """How many messages wait in a queue; those that were delivered and not acknowledged do not count."""
     with node.connect() as connection:
         return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+
+def take(node: RabbitNode, queue: str) -> list[Taken]:
+    """Take what waits in a queue."""
+    found = []
+    with node.connect() as connection:
+        channel = connection.channel()
+        while True:
+            delivery, properties, body = channel.basic_get(queue, auto_ack=True)
+            if delivery is None:
+                return found
+            origin = (properties.headers or {}).get("penstock-origin")
+            found.append(Taken(body, origin, properties.message_id, properties.delivery_mode))

@@ -10,6 +10,7 @@ from debian import skipped_where_missing
 
 from penstock.machine.rabbitmq_server import LocalRabbitMQ
 
+LARGEST_BYTES: Final = 4 << 20
 PASSWORD: Final = "s3cr3t pass/word"
 ESCAPED_PASSWORD: Final = "s3cr3t%20pass%2Fword"
 
@@ -21,6 +22,8 @@ class RabbitNode(LocalRabbitMQ):
         with skipped_where_missing():
             super().__init__(folder, "tester", PASSWORD)
         self.folder = folder
+        with (folder / "config").open("a") as config:
+            config.write(f"max_message_size = {LARGEST_BYTES}\n")
 
     def kill(self) -> None:
         """Kill -9."""

@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import MqttBinding, QueueBinding, RabbitStreamBinding
+from penstock.bindings.types import HttpListenBinding, MqttBinding, QueueBinding, RabbitStreamBinding
 from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
+from penstock.rabbitmq.rabbitmq_queue import QueueReceiver
+from penstock.rabbitmq.rabbitmq_stream import StreamReceiver
 from penstock.sources.journal import JournalWriter
-from penstock.sources.rabbitmq_queue import QueueReceiver
-from penstock.sources.rabbitmq_stream import StreamReceiver
 from penstock.sources.receiver import Receiver
+from penstock.webhooks.http_receiver import HttpReceiver
 
 
 def receiver(folder: Path, uri: str, *, bounded: bool = False) -> Receiver:  # type: ignore[type-arg]
@@ -26,6 +27,8 @@ def receiver(folder: Path, uri: str, *, bounded: bool = False) -> Receiver:  # t
         return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, MqttBinding):
         return MqttReceiver(binding, session_of(binding, folder.name), JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, HttpListenBinding):
+        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
     assert isinstance(binding, RabbitStreamBinding)
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
 

@@ -27,8 +27,8 @@ from penstock.bindings.parse import parse_binding
 from penstock.commands.job_receipts import read_receipts
 from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import KafkaBroker
-from penstock.sources.rabbitmq_queue import check_queue
-from penstock.sources.rabbitmq_stream import check_stream
+from penstock.rabbitmq.rabbitmq_queue import check_queue
+from penstock.rabbitmq.rabbitmq_stream import check_stream
 from topics import produce
 
 JOB = Path(__file__).with_name("counting_job.py")

@@ -1,35 +1,52 @@
-"""RabbitMQ: queues and streams of a real broker reach the journal, through kills of the broker and of the receiver."""
+"""RabbitMQ: queues and streams of a real broker reach the journal, through kills of the broker and of the receiver.
+
+Records of sinks reach a queue, or become dead letters. All tests have one broker.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from file_feed import COUNTING_JOB, FileFeed
+from job_in_session import JobInSession
 from journaled_records import journaled
-from rabbitmq_messages import publish
-from rabbitmq_node import ESCAPED_PASSWORD, PASSWORD, RabbitNode
+from pyspark.sql import SparkSession
+from rabbitmq_messages import publish, take
+from rabbitmq_node import ESCAPED_PASSWORD, LARGEST_BYTES, PASSWORD, RabbitNode
 from receiving_process import receiver
 from reliability import Injected, noting
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import Binding
+from penstock.bindings.types import Binding, ExchangeBinding
 from penstock.commands.command_sender import send_command
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command
-from penstock.errors import BindingError, ExternalSystemError, PenstockError
-from penstock.sources.rabbitmq_queue import check_queue
-from penstock.sources.rabbitmq_stream import check_stream
+from penstock.doctor.bindings import check_binding
+from penstock.errors import BindingError, ExternalSystemError, PenstockError, PlaceMissingError
+from penstock.jobs.settings import RunSettings
+from penstock.rabbitmq.rabbitmq_queue import check_queue
+from penstock.rabbitmq.rabbitmq_sink import RabbitSink
+from penstock.rabbitmq.rabbitmq_stream import check_stream
+from penstock.records.schemas import record_type
+from penstock.records.wire_formats import format_of
+from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, TaskContext
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
 KINDS = ["queue", "stream"]
+KIND = record_type("room STRING, n BIGINT")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +55,7 @@ def node(rabbitmq: RabbitNode) -> RabbitNode:
     for test in ("order", "receiver", "few-kills", "many-kills"):
         check_queue(binding(rabbitmq.queue_uri(f"{test}-queue", "?create=true")))  # type: ignore[arg-type]
         check_stream(binding(rabbitmq.stream_uri(f"{test}-stream", "?create=true")))  # type: ignore[arg-type]
+    declare(rabbitmq, "patient")
     # What was declared just before a kill may be lost.
     rabbitmq.restart()
     return rabbitmq
@@ -270,3 +288,140 @@ def test_commands_can_be_sent(node: RabbitNode, kind: str, tmp_path: Path) -> No
     assert [decode_command(record) for record in journaled(tmp_path)] == sent
     with pytest.raises(BindingError, match="does not exist"):
         send_command(sent[0], binding(uri_of(node, f"nowhere-{kind}")))
+
+
+def bind(uri: str) -> ExchangeBinding:
+    found = parse_binding("alerts", uri, "sink")
+    assert isinstance(found, ExchangeBinding)
+    return found
+
+
+def sink(uri: str) -> RabbitSink:
+    made = RabbitSink(bind(uri), format_of("json", KIND), KIND)
+    made.prepare("line", "")
+    return made
+
+
+def write(to: RabbitSink, rows: Sequence[dict[str, Any]], batch: int = 0) -> list[Rejection]:
+    """Write a block, and return what was rejected."""
+    task = to.task(TaskContext(batch, 0, 0, "line"), KIND)
+    assert isinstance(task, RejectingTask)
+    task.come_from(RecordOrigin("", "step", "0", pa.array(range(len(rows)), pa.int64()), is_source=False))
+    task.write(pa.RecordBatch.from_pylist(list(rows), KIND.schema), None)
+    task.finish()
+    return task.rejections()
+
+
+def declare(node: RabbitNode, *queues: str, **arguments: Any) -> None:
+    with node.connect() as connection:
+        for queue in queues:
+            connection.channel().queue_declare(queue, durable=True, arguments=arguments)
+
+
+def found(node: RabbitNode, queue: str) -> list[dict[str, Any]]:
+    return [json.loads(message.body) for message in take(node, queue)]
+
+
+def test_each_record_goes_to_its_queue(node: RabbitNode) -> None:
+    """In order, persistent, with an origin; what has no queue is rejected, and equal messages are told apart."""
+    declare(node, "room-a", "room-b")
+    rows = [{"room": "ab"[n % 2], "n": n} for n in range(500)]
+    for place, room in ((7, "c"), (8, None), (9, "c"), (10, "x" * 255)):
+        rows[place] = {"room": room, "n": 0}
+    rejected = write(sink(node.queue_uri("room-{room}", "?origin=true")), rows)
+    assert [one.row for one in rejected] == [7, 8, 9, 10]
+    assert rejected[0].reason == rejected[2].reason == "There is no queue 'room-c'."
+    assert "would have an empty field" in rejected[1].reason
+    taken = [take(node, f"room-{room}") for room in "ab"]
+    assert [[json.loads(message.body) for message in messages] for messages in taken] == [
+        [row for row in rows if row["room"] == room] for room in "ab"
+    ]
+    everything = [message for messages in taken for message in messages]
+    assert len({message.origin for message in everything}) == len(everything)
+    assert {message.delivery_mode for message in everything} == {2}
+    assert all(message.id == message.origin is not None for message in everything)
+
+
+def test_an_exchange_routes_by_a_key(node: RabbitNode) -> None:
+    """A record with a key that is bound to no queue is rejected."""
+    declare(node, "hall")
+    with node.connect() as connection:
+        connection.channel().exchange_declare("readings", "topic", durable=True)
+        connection.channel().queue_bind("hall", "readings", "hall.*.celsius")
+    uri = node.queue_uri("readings", "?routing_key=hall.{room}.celsius")
+    assert write(sink(uri), [{"room": "1", "n": 1}, {"room": "1.2", "n": 2}, {"room": "2", "n": 3}]) == [
+        Rejection(
+            1,
+            "The exchange 'readings' has no queue for the routing key 'hall.1.2.celsius'.",
+            b'{"room":"1.2","n":2}',
+            128 << 20,
+        )
+    ]
+    assert [row["n"] for row in found(node, "hall")] == [1, 3]
+
+
+def test_what_the_broker_does_not_take_at_all_is_rejected(node: RabbitNode) -> None:
+    """A message that is too large, and no other of its block."""
+    declare(node, "large")
+    rows = [{"room": "x" * (LARGEST_BYTES if n == 1 else 1), "n": n} for n in range(3)]
+    (rejected,) = write(sink(node.queue_uri("large")), rows)
+    assert rejected.row == 1
+    assert "larger than" in rejected.reason
+    # The broker closes the channel, and what it has not confirmed before that is published again.
+    assert {row["n"] for row in found(node, "large")} == {0, 2}
+
+
+def test_a_full_queue_is_waited_for(node: RabbitNode) -> None:
+    """It refuses messages until somebody takes some."""
+    declare(node, "full", **{"x-max-length": 10, "x-overflow": "reject-publish"})
+    taken: list[dict[str, Any]] = []
+    writer = threading.Thread(
+        target=write, args=(sink(node.queue_uri("full")), [{"room": "", "n": n} for n in range(25)])
+    )
+    writer.start()
+    while writer.is_alive():
+        taken += found(node, "full")
+        time.sleep(0.05)
+    taken += found(node, "full")
+    assert sorted(row["n"] for row in taken) == list(range(25))
+
+
+def test_a_sink_says_what_is_wrong_before_the_start(node: RabbitNode) -> None:
+    """By a job, and by doctor; create=true declares a queue."""
+    with pytest.raises(PlaceMissingError, match=r"the queue 'new' does not exist .* add create=true"):
+        sink(node.queue_uri("new"))
+    with pytest.raises(PlaceMissingError, match=r"the exchange 'gone' does not exist .* bind queues to it"):
+        sink(node.queue_uri("gone", "?routing_key=a"))
+    with pytest.raises(BindingError, match=r"the routing key '\{hall\}' has \{hall\}, which must be a field"):
+        sink(node.queue_uri("gone", "?routing_key={hall}"))
+    creating = node.queue_uri("new", "?create=true")
+    assert "does not exist yet" in check_binding("alerts", bind(creating), is_source=False).found
+    assert write(sink(creating), [{"room": "a", "n": 1}]) == []
+    assert found(node, "new") == [{"room": "a", "n": 1}]
+    assert check_binding("alerts", bind(creating), is_source=False).status == "ok"
+
+
+def test_a_broker_that_is_killed_is_waited_for(node: RabbitNode) -> None:
+    """What it has confirmed is on its disk, and what it has not is published again."""
+    to = sink(node.queue_uri("patient", "?origin=true"))
+    write(to, [{"room": "a", "n": n} for n in range(100)])
+    node.kill()
+    back = threading.Timer(0.5, node.start)
+    back.start()
+    write(to, [{"room": "a", "n": n} for n in range(100, 200)], 1)
+    back.join()
+    assert {row["n"] for row in found(node, "patient")} == set(range(200))
+
+
+def test_a_job_sends_each_output(node: RabbitNode, tmp_path: Path, spark: SparkSession) -> None:
+    """With an origin."""
+    feed = FileFeed(tmp_path)
+    feed.write()
+    bindings = {"readings": feed.binding, "seen": node.queue_uri("counts", "?create=true")}
+    run = RunSettings(bindings=bindings, checkpoint=str(tmp_path / "checkpoint"), parallelism=2, bounded=True)
+    with JobInSession(spark, COUNTING_JOB, run) as job:
+        job.wait()
+    messages = take(node, "counts")
+    rows = [json.loads(message.body) for message in messages]
+    assert Counter((row["sensor"], row["count"]) for row in rows) == feed.expected
+    assert len({message.origin for message in messages}) == len(rows)

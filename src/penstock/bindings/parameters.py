@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from penstock.bindings.secrets import check_reference
-from penstock.bindings.types import BYTES_PER_BATCH, RECORD_KEY, RECORDS_PER_BATCH, UNACKNOWLEDGED, Role
+from penstock.bindings.parameter import Parameter
+from penstock.bindings.types import (
+    BYTES_PER_BATCH,
+    JOURNAL_BYTES,
+    RECORD_KEY,
+    RECORDS_PER_BATCH,
+    REQUEST_BYTES,
+    UNACKNOWLEDGED,
+    Role,
+)
 
 __all__ = [
     "ALL_ROLES",
@@ -40,90 +46,6 @@ WEB_SCHEMES: Final = ("http", "https")
 REQUEST_PREFIXES: Final = ("header.", "query.")
 """The beginnings of parameters that name a part of a request, whose values may be references to secrets."""
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A query parameter of a URI: where it is allowed, its possible values, and what it does.
-
-    `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names),
-    "fields with names" (each with another name behind a colon if that differs), "path", "text", "secret" (a value,
-    `env:NAME` or `file:PATH`), or the allowed words. `default` describes what applies when it is left out.
-    """
-
-    name: str
-    schemes: tuple[str, ...]
-    roles: tuple[Role, ...]
-    values: (
-        tuple[str, ...]
-        | Literal["integer", "field", "field or key", "fields", "fields with names", "path", "secret", "text"]
-    )
-    default: str
-    meaning: str
-
-    @property
-    def form(self) -> str:
-        """The written form: `name=a|b`, or `name=N` for an integer."""
-        if isinstance(self.values, tuple):
-            return f"{self.name}={'|'.join(self.values)}"
-        return f"{self.name}={_FORMS[self.values]}"
-
-    def parse(self, text: str) -> int | str | tuple[str, ...] | tuple[tuple[str, str], ...]:
-        """Return the value of the parameter. Raises ValueError, which says what is wrong with it."""
-        if self.values == "integer":
-            if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
-                raise ValueError(f"{self.name}={text!r} must be a whole number of at least 1")
-            return int(text)
-        if self.values == "field or key" and text == RECORD_KEY:
-            return text
-        if self.values in ("field", "field or key"):
-            if not text.isidentifier():
-                raise ValueError(f"{self.name}={text!r} must name one field")
-            return text
-        if self.values == "fields with names":
-            return _names(self.name, text)
-        if self.values == "fields":
-            return _fields(self.name, text)
-        if self.values == "secret":
-            check_reference(self.name, text)
-            return text
-        if self.values in ("path", "text"):
-            return text
-        if text not in self.values:
-            raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
-        return text
-
-
-_FORMS: Final = {
-    "integer": "N",
-    "field": "FIELD",
-    "field or key": f"FIELD|{RECORD_KEY}",
-    "fields": "FIELD,...",
-    "fields with names": "FIELD[:NAME],...",
-    "path": "PATH",
-    "text": "TEXT",
-    "secret": "env:NAME|file:PATH|VALUE",
-}
-
-
-def _fields(parameter: str, text: str) -> tuple[str, ...]:
-    """Return fields. Raises ValueError when one is not a name or is repeated."""
-    found = tuple(text.split(","))
-    if not all(map(str.isidentifier, found)) or len(set(found)) < len(found):
-        raise ValueError(f"{parameter}={text!r} must name fields, each once")
-    return found
-
-
-def _names(parameter: str, text: str) -> tuple[tuple[str, str], ...]:
-    """Return fields, each with its other name. Raises ValueError when one of them is empty or there twice."""
-    pairs = [part.partition(":") for part in text.split(",")]
-    found = tuple((field, other if colon else field) for field, colon, other in pairs)
-    if not all(field.isidentifier() and other for field, other in found):
-        raise ValueError(f"{parameter}={text!r} must name fields, each perhaps with :NAME behind it")
-    names = [other for _, other in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{parameter}={text!r} gives the same name twice")
-    return found
 
 
 PARAMETERS: Final[tuple[Parameter, ...]] = (
@@ -273,6 +195,41 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "For how many seconds a request is repeated while the server is away or overloaded; then the run ends.",
     ),
     Parameter(
+        "token",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "secret",
+        "none: anybody may send",
+        "The token that requests must have (Authorization: Bearer TOKEN), best as a reference.",
+    ),
+    Parameter(
+        "certfile",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "path",
+        "none: requests come without TLS",
+        "The certificate of the server with those of its authorities, in PEM.",
+    ),
+    Parameter(
+        "keyfile", ("http-listen",), SOURCE_ROLES, "path", "none", "The key of the certificate, in PEM."
+    ),
+    Parameter(
+        "max_request_bytes",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "integer",
+        str(REQUEST_BYTES),
+        "The largest body of a request; a larger one is answered with 413.",
+    ),
+    Parameter(
+        "max_journal_bytes",
+        ("http-listen",),
+        SOURCE_ROLES,
+        "integer",
+        str(JOURNAL_BYTES),
+        "The size of the journal on disk above which requests are answered with 503 until the job has read more of it.",
+    ),
+    Parameter(
         "partitioner",
         ("kafka",),
         ("sink",),
@@ -308,10 +265,26 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "create",
         RABBIT_SCHEMES,
-        SOURCE_ROLES,
+        ALL_ROLES,
         ("true", "false"),
         "false",
         "Declare the queue (durable, a quorum queue) or the stream when it does not exist.",
+    ),
+    Parameter(
+        "routing_key",
+        ("amqp", "amqps"),
+        ("sink",),
+        "text",
+        "none: the path names a queue",
+        "The routing key of messages, with {field} for the value of a field. The path then names an exchange.",
+    ),
+    Parameter(
+        "origin",
+        ("amqp", "amqps"),
+        ("sink",),
+        ("true", "false"),
+        "true where a record can be known again after a crash",
+        "Whether a header, penstock-origin, and the message's id tell messages apart.",
     ),
     Parameter(
         "protocol",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.parameters import (
     ALL_ROLES,
@@ -36,6 +37,7 @@ from penstock.bindings.types import (
     ConsoleBinding,
     DeltaBinding,
     DiscardBinding,
+    ExchangeBinding,
     FilesBinding,
     KafkaBinding,
     QueueBinding,
@@ -54,6 +56,7 @@ __all__ = ["allowed_forms", "missing_binding", "parse_binding", "schemes", "spli
 
 _OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
 _MAX_UNACKNOWLEDGED: Final = 65_535
+_MAX_NAME_BYTES: Final = 255
 
 
 def split_definition(definition: str) -> tuple[str, str]:
@@ -296,7 +299,7 @@ def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
     if len(names) != 2 or not all(names):
         raise ValueError(f"it needs /VHOST/{kind} after the port (%2F is the virtual host /)")
     vhost, name = (urllib.parse.unquote(part) for part in names)
-    if any(not 1 <= len(part.encode()) <= 255 for part in (vhost, name)):
+    if any(not 1 <= len(part.encode()) <= _MAX_NAME_BYTES for part in (vhost, name)):
         raise ValueError("names of virtual hosts, queues and streams have at most 255 bytes")
     secure = uri.scheme == "amqps"
     user, password = urllib.parse.unquote(user), urllib.parse.unquote(password)
@@ -307,9 +310,11 @@ def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
     return RabbitVirtualHost(host.strip("[]"), port, user, password, vhost, secure), name
 
 
-def _parse_queue(uri: UriParts) -> QueueBinding:
+def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
     virtual_host, queue = _virtual_host(uri)
     known = uri.known()
+    if uri.role == "sink":
+        return _exchange(uri, virtual_host, queue)
     prefetch = known.get("prefetch", UNACKNOWLEDGED)
     if prefetch > _MAX_UNACKNOWLEDGED:
         raise ValueError(f"prefetch={prefetch} must be at most {_MAX_UNACKNOWLEDGED}")
@@ -321,6 +326,29 @@ def _parse_queue(uri: UriParts) -> QueueBinding:
         format=known.get("format", "json"),
         prefetch=prefetch,
         create=known.get("create") == "true",
+    )
+
+
+def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> ExchangeBinding:
+    """Return where a sink publishes to: a queue, or with a routing key an exchange."""
+    known = uri.known()
+    routing_key = known.get("routing_key")
+    creates = known.get("create") == "true"
+    if creates and (routing_key is not None or "{" in name):
+        raise ValueError(
+            "create=true declares one queue; create exchanges, and queues with {field}, yourself"
+        )
+    if len((routing_key or "").encode()) > _MAX_NAME_BYTES:
+        raise ValueError(f"routing keys have at most {_MAX_NAME_BYTES} bytes")
+    return ExchangeBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        virtual_host=virtual_host,
+        exchange="" if routing_key is None else name,
+        routing_key=name if routing_key is None else routing_key,
+        format=known.get("format", "json"),
+        create=creates,
+        origin=uri.switch("origin"),
     )
 
 
@@ -371,8 +399,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     "text": _Scheme("text:DIR", SOURCE_ROLES, _parse_files),
     "kafka": _Scheme("kafka://HOST:PORT[,HOST:PORT]/TOPIC", ALL_ROLES, _parse_kafka),
     "socket": _Scheme("socket://HOST:PORT", SOURCE_ROLES, _parse_socket),
-    "amqp": _Scheme("amqp://USER[:PASS]@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
-    "amqps": _Scheme("amqps://USER[:PASS]@HOST:PORT/VHOST/QUEUE", SOURCE_ROLES, _parse_queue),
+    "amqp": _Scheme("amqp://USER[:PASS]@HOST:PORT/VHOST/QUEUE", ALL_ROLES, _parse_queue),
+    "amqps": _Scheme("amqps://USER[:PASS]@HOST:PORT/VHOST/QUEUE", ALL_ROLES, _parse_queue),
     "rabbitmq-stream": _Scheme(
         "rabbitmq-stream://USER[:PASS]@HOST:PORT/VHOST/STREAM", SOURCE_ROLES, _parse_rabbit_stream
     ),
@@ -380,6 +408,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", ALL_ROLES, parse_mqtt)
         for name in MQTT_SCHEMES
     },
+    "http-listen": _Scheme("http-listen://HOST:PORT/PATH", SOURCE_ROLES, parse_http_listen),
     "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{

@@ -16,6 +16,7 @@ from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     QueueBinding,
@@ -63,6 +64,11 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
     if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding):
         _form(binding)
         return binding
+    if isinstance(binding, HttpListenBinding):
+        raise BindingError(
+            f"The job itself listens at {redacted(place)!r}. Send the command there by POST, as JSON, or bind "
+            f"{COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
+        )
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
         f"send the command, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
@@ -81,7 +87,7 @@ def send_command(command: Command, binding: Binding) -> None:
     if isinstance(binding, KafkaBinding):
         _to_kafka(command, binding)
     elif isinstance(binding, QueueBinding):
-        from penstock.sources.rabbitmq_queue import publish_to_queue
+        from penstock.rabbitmq.rabbitmq_queue import publish_to_queue
 
         publish_to_queue(binding, _encode(command, binding), command.id)
     elif isinstance(binding, MqttBinding):
@@ -89,7 +95,7 @@ def send_command(command: Command, binding: Binding) -> None:
 
         publish_to_topic(binding, _encode(command, binding))
     else:
-        from penstock.sources.rabbitmq_stream import publish_to_stream
+        from penstock.rabbitmq.rabbitmq_stream import publish_to_stream
 
         assert isinstance(binding, RabbitStreamBinding)
         publish_to_stream(binding, _encode(command, binding))

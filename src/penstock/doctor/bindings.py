@@ -14,7 +14,9 @@ from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
     DeltaBinding,
+    ExchangeBinding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
@@ -123,10 +125,24 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
-        from penstock.sources.rabbitmq_queue import check_queue
+        from penstock.rabbitmq.rabbitmq_queue import check_queue
 
         check_queue(binding)
         return f"{binding.virtual_host} has the queue {binding.queue}"
+    if isinstance(binding, HttpListenBinding):
+        from penstock.webhooks.http_receiver import listen
+
+        listen(binding).close()
+        return f"the job can listen at {binding.host}:{binding.port}"
+    if isinstance(binding, ExchangeBinding):
+        from penstock.rabbitmq.rabbitmq_publisher import check_exchange
+
+        check_exchange(binding)
+        if binding.exchange:
+            return f"{binding.virtual_host} has the exchange {binding.exchange}"
+        if "{" in binding.routing_key:
+            return f"{binding.virtual_host} lets the job connect"
+        return f"{binding.virtual_host} has the queue {binding.routing_key}"
     if isinstance(binding, MqttBinding):
         from penstock.mqtt.mqtt_connection import check_connection, check_topic_filter
 
@@ -136,7 +152,7 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         check_topic_filter(binding)
         return f"{binding.host}:{binding.port} lets the job subscribe to {binding.topic}"
     if isinstance(binding, RabbitStreamBinding):
-        from penstock.sources.rabbitmq_stream import check_stream
+        from penstock.rabbitmq.rabbitmq_stream import check_stream
 
         check_stream(binding)
         return f"{binding.virtual_host} has the stream {binding.name}"
@@ -173,7 +189,7 @@ def _not_created(binding: Binding) -> Binding:
     """Return the same binding, which does not create what is missing."""
     if isinstance(binding, KafkaBinding):
         return dataclasses.replace(binding, create_topic=False)
-    if isinstance(binding, QueueBinding | RabbitStreamBinding):
+    if isinstance(binding, QueueBinding | RabbitStreamBinding | ExchangeBinding):
         return dataclasses.replace(binding, create=False)
     if isinstance(binding, DeltaBinding | PostgresBinding):
         return dataclasses.replace(binding, create_table=False)

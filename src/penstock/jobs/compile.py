@@ -16,6 +16,7 @@ from penstock.base.durable import make_folder
 from penstock.bindings.parse import missing_binding, parse_binding
 from penstock.bindings.types import (
     Binding,
+    ExchangeBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
@@ -61,7 +62,14 @@ from penstock.streams.job_description import JobDescription
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
 # The bindings of sinks that may reject a record.
-_REJECTING: Final = (KafkaBinding, MqttBinding, PostgresBinding, RedisBinding, WebhookBinding)
+_REJECTING: Final = (
+    ExchangeBinding,
+    KafkaBinding,
+    MqttBinding,
+    PostgresBinding,
+    RedisBinding,
+    WebhookBinding,
+)
 _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
 
@@ -200,7 +208,7 @@ def _origin_sinks(job: JobDescription, bindings: Mapping[str, Binding]) -> froze
     return frozenset(
         node.name
         for node, binding in found
-        if isinstance(binding, KafkaBinding | MqttBinding | WebhookBinding)
+        if isinstance(binding, KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding)
         and tells_origin(job, node, binding, in_real_time=True)
     )
 

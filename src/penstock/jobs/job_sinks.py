@@ -13,6 +13,7 @@ from penstock.bindings.types import (
     ConsoleBinding,
     DeltaBinding,
     DiscardBinding,
+    ExchangeBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
@@ -46,6 +47,7 @@ from penstock.webhooks.webhook_sink import WebhookSink
 
 __all__ = ["check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
 
+_WITH_OPEN_ORIGIN: Final = MqttBinding | ExchangeBinding | WebhookBinding
 # A task in real time does not flush what it has sent until its interval ends.
 _AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
 
@@ -60,7 +62,7 @@ def open_sinks(
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
-        if isinstance(binding, MqttBinding | WebhookBinding):
+        if isinstance(binding, _WITH_OPEN_ORIGIN):
             binding = dataclasses.replace(
                 binding, origin=tells_origin(job, sink, binding, in_real_time=in_real_time)
             )
@@ -76,7 +78,7 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding | MqttBinding | WebhookBinding) and binding.origin:
+    if isinstance(binding, KafkaBinding | _WITH_OPEN_ORIGIN) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
@@ -86,13 +88,13 @@ def refuse_origin(binding: Binding) -> None:
 def tells_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | WebhookBinding,
+    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding,
     *,
     in_real_time: bool,
 ) -> bool:
     """Return whether what a sink writes has an origin.
 
-    A webhook or an MQTT sink whose binding leaves that open has one where a record can be known again after a crash.
+    A sink whose binding leaves that open has one where a record can be known again after a crash.
     """
     if binding.origin is not None:
         if in_real_time:
@@ -102,7 +104,9 @@ def tells_origin(
 
 
 def check_origin(
-    job: JobDescription, sink: SinkNode, binding: KafkaBinding | MqttBinding | WebhookBinding
+    job: JobDescription,
+    sink: SinkNode,
+    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding,
 ) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
@@ -177,16 +181,20 @@ def open_sink(
     if isinstance(binding, RedisBinding):
         rows = record_type if upsert_key is None else row_type(record_type)
         return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
-    if isinstance(binding, MqttBinding | WebhookBinding) and upsert_key is not None:
+    if isinstance(binding, _WITH_OPEN_ORIGIN) and upsert_key is not None:
         raise BindingError(
-            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT have a key that a "
-            'deletion could name. Use sink_to(..., changes="records").'
+            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT or RabbitMQ have a key "
+            'that a deletion could name. Use sink_to(..., changes="records").'
         )
     if isinstance(binding, MqttBinding):
-        # The client takes a tenth of a second to load.
+        # Each client takes a tenth of a second to load.
         from penstock.mqtt.mqtt_sink import MqttSink
 
         return MqttSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
+    if isinstance(binding, ExchangeBinding):
+        from penstock.rabbitmq.rabbitmq_sink import RabbitSink
+
+        return RabbitSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
     if isinstance(binding, WebhookBinding):
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)

@@ -16,6 +16,7 @@ from penstock.bindings.types import (
     RECORDS_PER_BATCH,
     Binding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     QueueBinding,
@@ -59,7 +60,7 @@ from penstock.streams.job_description import JobDescription
 __all__ = ["SourcePlace", "has_raw", "open_sources"]
 
 # What the source gives once is kept in a journal.
-_Received: TypeAlias = SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding
+_Received: TypeAlias = SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding | HttpListenBinding
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,13 @@ def _receiver(binding: _Received, folder: Path, place: SourcePlace) -> Receiver[
     bounded = place.settings.bounded
     if isinstance(binding, SocketBinding):
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
-    # Each client takes a tenth of a second to load, which other jobs need not wait for.
+    # Each library takes a tenth of a second to load, which other jobs need not wait for.
+    if isinstance(binding, HttpListenBinding):
+        from penstock.webhooks.http_receiver import HttpReceiver
+
+        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, QueueBinding):
-        from penstock.sources.rabbitmq_queue import QueueReceiver, check_queue
+        from penstock.rabbitmq.rabbitmq_queue import QueueReceiver, check_queue
 
         check_queue(binding)
         return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
@@ -193,7 +198,7 @@ def _receiver(binding: _Received, folder: Path, place: SourcePlace) -> Receiver[
         return MqttReceiver(
             binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
         )
-    from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
+    from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)

@@ -12,15 +12,15 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from penstock.bindings.types import MqttBinding
-from penstock.errors import BindingError, ExternalSystemError
+from penstock.errors import ExternalSystemError
 from penstock.mqtt.mqtt_connection import MqttConnection, Outgoing, check_connection
 from penstock.records.types import RecordType
 from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.field_templates import check_template, fill_template
 from penstock.sinks.message_parts import origins_of
 
 __all__ = ["MqttSink"]
 
-_FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _UNFIT: Final = re.compile("[+#/\0]")
 _MAX_BYTES: Final = 256 << 20
 _PATIENCE_S: Final = 60.0
@@ -45,13 +45,7 @@ class MqttSink:
     def __init__(self, binding: MqttBinding, encoder: _Encoder, record_type: RecordType) -> None:
         self._binding: Final = binding
         self._encoder: Final = encoder
-        for name in _FIELD.findall(binding.topic):
-            kind = record_type.field(name).arrow_type if name in record_type.field_names else None
-            if kind is None or not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
-                raise BindingError(
-                    f"Sink {binding.stream!r}: the topic {binding.topic!r} has {{{name}}}, which must be a field of "
-                    f"text or an integer. The records have {', '.join(record_type.field_names)}."
-                )
+        check_template(binding.stream, "topic", binding.topic, record_type)
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # the broker keeps no number
         """Return -1: the broker does not know micro-batches."""
@@ -81,7 +75,7 @@ class _PublishTask(RejectingTask):
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # topics have no keys
         bodies = self._encoder.encode(batch).to_pylist()
-        topics = _topics(self._binding.topic, batch)
+        topics = fill_template(self._binding.topic, batch, _UNFIT)
         origins: Sequence[bytes | None] = [None] * len(bodies)
         if self._binding.origin and self._origin is not None:
             origins = origins_of(self._context, self._origin).to_pylist()
@@ -149,22 +143,3 @@ def _key(binding: MqttBinding) -> tuple[Any, ...]:
 def _take(binding: MqttBinding) -> MqttConnection:
     kept = _kept.setdefault(_key(binding), [])
     return kept.pop() if kept else MqttConnection(binding, None)
-
-
-def _topics(template: str, batch: pa.RecordBatch) -> list[str | None]:
-    """Return the topic of each record; None if a value does not fit into a level."""
-    parts = _FIELD.split(template)
-    if len(parts) == 1:
-        return [template] * len(batch)
-    columns = [
-        [part] * len(batch) if place % 2 == 0 else batch.column(part).to_pylist()
-        for place, part in enumerate(parts)
-    ]
-    return [_topic(values) for values in zip(*columns, strict=True)]
-
-
-def _topic(values: Sequence[Any]) -> str | None:
-    fields = values[1::2]
-    if any(value is None or value == "" or _UNFIT.search(str(value)) for value in fields):
-        return None
-    return "".join(map(str, values))

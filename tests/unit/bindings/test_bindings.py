@@ -17,7 +17,9 @@ from penstock.bindings.types import (
     ConsoleBinding,
     DeltaBinding,
     DiscardBinding,
+    ExchangeBinding,
     FilesBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
@@ -149,6 +151,30 @@ def test_queues_and_streams_of_rabbitmq() -> None:
     assert other.start == "earliest"
 
 
+def test_a_sink_of_rabbitmq_names_a_queue_or_an_exchange() -> None:
+    """With a routing key the path names an exchange."""
+    queue = parse_binding("r", "amqp://u@h:5672/v/hall-{room}?password=env:P&origin=false", "sink")
+    host = RabbitVirtualHost("h", 5672, "u", "env:P", "v")
+    uri = "amqp://u@h:5672/v/hall-{room}?password=env:P&origin=false"
+    assert queue == ExchangeBinding("r", uri, host, "", "hall-{room}", origin=False)
+    exchange = parse_binding("r", "amqps://u:pw@h:5671/%2F/readings?routing_key=hall.{room}.%2B", "sink")
+    assert isinstance(exchange, ExchangeBinding)
+    assert (exchange.exchange, exchange.routing_key) == ("readings", "hall.{room}.+")
+    assert (exchange.virtual_host.secure, exchange.origin, exchange.create) == (True, None, False)
+    assert "pw" not in repr(exchange)
+
+
+def test_a_job_may_listen_for_requests() -> None:
+    """At an address and a path; nothing that is shown has the token."""
+    binding = parse_binding("r", "http-listen://[::]:8080/a/b%3F?token=s3same&max_request_bytes=9", "control")
+    assert isinstance(binding, HttpListenBinding)
+    assert (binding.host, binding.port, binding.path, binding.max_request_bytes) == ("::", 8080, "/a/b?", 9)
+    assert "s3same" not in repr(binding)
+    root = parse_binding("r", "http-listen://h:1", "data")
+    assert isinstance(root, HttpListenBinding)
+    assert (root.path, root.certfile, root.max_journal_bytes) == ("/", None, 1 << 30)
+
+
 WRONG: list[tuple[str, Role, str]] = [
     ("/data/in", "data", "no scheme"),
     ("", "data", "no scheme"),
@@ -223,7 +249,20 @@ WRONG: list[tuple[str, Role, str]] = [
     ("amqp://u:@h:1/v/q?prefetc=1", "data", "did you mean prefetch"),
     ("rabbitmq-stream://u:@h:1/v/s?prefetch=1", "data", "unknown parameter 'prefetch'"),
     ("rabbitmq-stream://u:@h:1/v/s?start=newest", "data", "one of latest, earliest"),
-    ("amqp://u:@h:1/v/q", "sink", "only for data streams and control streams"),
+    ("amqp://u:@h:1/v/q?prefetch=1", "sink", "prefetch has no meaning for a sink"),
+    ("amqp://u:@h:1/v/q?routing_key=a", "data", "routing_key has no meaning for a data stream"),
+    ("amqp://u:@h:1/v/e?routing_key=a&create=true", "sink", "create=true declares one queue"),
+    ("amqp://u:@h:1/v/q-{room}?create=true", "sink", "create=true declares one queue"),
+    (f"amqp://u:@h:1/v/e?routing_key={'k' * 256}", "sink", "at most 255 bytes"),
+    ("http-listen://h/p", "data", "'h' is not of the form HOST:PORT"),
+    ("http-listen://h:1/p", "sink", "only for data streams and control streams"),
+    ("http-listen://t@h:1/p", "data", "a login is a token"),
+    ("http-listen://h:1/p?certfile=/c", "data", "both certfile=PATH and keyfile=PATH"),
+    ("http-listen://h:1/p?certfile=c&keyfile=/k", "data", "must be an absolute path"),
+    ("http-listen://h:1/p?max_journal_bytes=1", "data", "at least 536870912"),
+    ("http-listen://h:1/p?max_request_bytes=1000000000", "data", "at most 268435456"),
+    ("http-listen://h:1/p?tokn=env:T", "data", "did you mean token"),
+    ("rabbitmq-stream://u:@h:1/v/s", "sink", "only for data streams and control streams"),
     ("postgresql://h:1/d/t", "sink", "needs USER@ before the host"),
     ("postgresql://u@h/d/t", "sink", "'h' is not of the form HOST:PORT"),
     ("postgresql://u@h:1/d", "sink", "needs /DATABASE/TABLE"),

@@ -95,11 +95,12 @@ def test_a_broker_that_does_not_answer_is_told(job: ps.Job, monkeypatch: pytest.
     [
         ("kafka://h:1/t?create_topic=true", True, "kafka_source.preflight"),
         ("kafka://h:1/t?create_topic=true", False, "check_topic"),
-        ("amqp://u:p@h:1/%2F/q?create=true", True, "penstock.sources.rabbitmq_queue.check_queue"),
+        ("amqp://u:p@h:1/%2F/q?create=true", True, "penstock.rabbitmq.rabbitmq_queue.check_queue"),
+        ("amqp://u:p@h:1/%2F/q?create=true", False, "penstock.rabbitmq.rabbitmq_publisher.check_exchange"),
         (
             "rabbitmq-stream://u:p@h:1/%2F/s?create=true",
             True,
-            "penstock.sources.rabbitmq_stream.check_stream",
+            "penstock.rabbitmq.rabbitmq_stream.check_stream",
         ),
     ],
 )

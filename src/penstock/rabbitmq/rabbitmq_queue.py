@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,32 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import pika
-from pika.exceptions import (
-    AMQPConnectionError,
-    AMQPError,
-    ChannelClosedByBroker,
-    ConnectionClosedByBroker,
-    IncompatibleProtocolError,
-    NackError,
-    ProbableAccessDeniedError,
-    ProbableAuthenticationError,
-    UnroutableError,
-)
+from pika.exceptions import AMQPError, ChannelClosedByBroker, NackError, UnroutableError
 
 from penstock.bindings.types import QueueBinding
+from penstock.rabbitmq.rabbitmq_connections import NOT_FOUND, open_connection, reason_of
+from penstock.rabbitmq.rabbitmq_problems import Problems
 from penstock.sources.journal import JournalWriter
-from penstock.sources.rabbitmq import Problems, password_of
 from penstock.sources.receiver import IDLE_S, Group, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
 
 __all__ = ["QueueReceiver", "check_queue", "publish_to_queue"]
 
-_CONNECT_S: Final = 5.0
-_ANSWER_S: Final = 10.0
 _SILENCE_S: Final = 1.0
 _ACCESS_REFUSED: Final = 403
-_NOT_FOUND: Final = 404
-_NOT_ALLOWED: Final = 530
 
 
 def check_queue(binding: QueueBinding) -> None:
@@ -166,7 +152,7 @@ class _QueueConnection:
         self._cancelled = False
         self._came_s = time.monotonic()
         self._came = False
-        self._connection = self._open()
+        self._connection = open_connection(binding, self._problems)
         try:
             self._channel, self.waiting = self._open_queue()
             self._refuse_stream()
@@ -230,43 +216,11 @@ class _QueueConnection:
         except ChannelClosedByBroker as e:
             raise self._problems.refused(e.reply_text) from None
         except AMQPError as e:
-            raise self._problems.unreachable(_reason(e)) from e
+            raise self._problems.unreachable(reason_of(e)) from e
 
     def _count(self) -> int:
         with _connection_errors():
             return int(self._channel.queue_declare(self._binding.queue, passive=True).method.message_count)
-
-    def _open(self) -> Any:
-        host = self._binding.virtual_host
-        context = pika.SSLOptions(ssl.create_default_context(), host.host) if host.secure else None
-        parameters = pika.ConnectionParameters(
-            host=host.host,
-            port=host.port,
-            virtual_host=host.name,
-            credentials=pika.PlainCredentials(host.user, password_of(self._binding)),
-            ssl_options=context,
-            socket_timeout=_CONNECT_S,
-            stack_timeout=_ANSWER_S,
-            # A broker that is short of memory or disk accepts no messages, and says so.
-            blocked_connection_timeout=_ANSWER_S,
-            client_properties={"connection_name": f"penstock {self._binding.stream}"},
-        )
-        try:
-            return pika.BlockingConnection(parameters)
-        except ProbableAuthenticationError:
-            raise self._problems.login_refused() from None
-        except ConnectionClosedByBroker as e:
-            if e.reply_code == _ACCESS_REFUSED:
-                raise self._problems.login_refused() from None
-            if e.reply_code == _NOT_ALLOWED:
-                raise self._problems.no_virtual_host() from None
-            raise self._problems.unreachable(e.reply_text) from None
-        except ProbableAccessDeniedError:
-            raise self._problems.no_virtual_host() from None
-        except IncompatibleProtocolError:
-            raise self._problems.unreachable("what answers there does not speak AMQP 0-9-1") from None
-        except (AMQPConnectionError, OSError) as e:
-            raise self._problems.unreachable(_reason(e)) from e
 
     def _open_queue(self) -> tuple[Any, int]:
         """Return a channel on which the queue is known to exist, and how many messages it holds."""
@@ -276,7 +230,7 @@ class _QueueConnection:
                 channel = self._connection.channel()
                 return channel, channel.queue_declare(queue, passive=True).method.message_count
             except ChannelClosedByBroker as e:
-                if e.reply_code != _NOT_FOUND or "no queue" not in e.reply_text:
+                if e.reply_code != NOT_FOUND or "no queue" not in e.reply_text:
                     raise
                 if not self._binding.create:
                     raise self._problems.missing() from None
@@ -288,7 +242,7 @@ class _QueueConnection:
         except ChannelClosedByBroker as e:
             raise self._problems.refused(e.reply_text) from None
         except AMQPError as e:
-            raise self._problems.unreachable(_reason(e)) from e
+            raise self._problems.unreachable(reason_of(e)) from e
 
     def _refuse_stream(self) -> None:
         """Refuse a stream: it can be read like a queue, but would begin at its end after each restart."""
@@ -303,7 +257,7 @@ class _QueueConnection:
             if e.reply_code == _ACCESS_REFUSED:
                 raise self._problems.refused(e.reply_text) from None
         except AMQPError as e:
-            raise self._problems.unreachable(_reason(e)) from e
+            raise self._problems.unreachable(reason_of(e)) from e
 
     def _close(self) -> None:
         with suppress(AMQPError, OSError):
@@ -321,18 +275,3 @@ def _connection_errors() -> Iterator[None]:
         yield
     except AMQPError as e:
         raise ConnectionError(str(e)) from e
-
-
-def _reason(error: BaseException) -> object:
-    """Return why a connection failed; pika wraps the reason, sometimes more than once."""
-    inner = error
-    while not isinstance(inner, OSError):
-        causes = [
-            part
-            for part in (*inner.args, getattr(inner, "exception", None))
-            if isinstance(part, BaseException)
-        ]
-        if not causes:
-            break
-        inner = causes[0]
-    return inner if str(inner) else type(inner).__name__

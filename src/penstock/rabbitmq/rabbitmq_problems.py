@@ -1,4 +1,4 @@
-"""RabbitMQ: what queues and streams have in common, namely the errors of a broker."""
+"""Problems of RabbitMQ: what queues, streams and exchanges have in common, namely the errors of a broker."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 from typing import Final
 
 from penstock.bindings.secrets import resolved_setting
-from penstock.bindings.types import QueueBinding, RabbitStreamBinding
+from penstock.bindings.types import ExchangeBinding, QueueBinding, RabbitStreamBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 
-__all__ = ["Problems"]
+__all__ = ["Problems", "password_of"]
 
 for _name in ("pika", "rstream"):
     # The clients also log what they raise; without a handler that would all go to standard error.
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
-def password_of(binding: QueueBinding | RabbitStreamBinding) -> str:
+def password_of(binding: QueueBinding | RabbitStreamBinding | ExchangeBinding) -> str:
     """Return the password of a binding, as this process has it. Raises BindingError when a reference leads nowhere."""
     return str(resolved_setting(binding.stream, {"password": binding.virtual_host.password}, "password"))
 
@@ -25,11 +25,15 @@ def password_of(binding: QueueBinding | RabbitStreamBinding) -> str:
 class Problems:
     """The errors of one binding: each says which stream, what is wrong where, and what to do."""
 
-    def __init__(self, binding: QueueBinding | RabbitStreamBinding) -> None:
+    def __init__(self, binding: QueueBinding | RabbitStreamBinding | ExchangeBinding) -> None:
         self._binding = binding
         self._host: Final = binding.virtual_host
         if isinstance(binding, QueueBinding):
             self._what = f"queue {binding.queue!r}"
+        elif isinstance(binding, ExchangeBinding):
+            self._what = (
+                f"exchange {binding.exchange!r}" if binding.exchange else f"queue {binding.routing_key!r}"
+            )
         else:
             self._what = f"stream {binding.name!r}"
 
@@ -60,10 +64,14 @@ class Problems:
         )
 
     def missing(self) -> PlaceMissingError:
-        """Return the error when the queue or stream does not exist."""
+        """Return the error when the queue, stream or exchange does not exist."""
+        is_exchange = isinstance(self._binding, ExchangeBinding) and self._binding.exchange
+        advice = (
+            "Create it and bind queues to it" if is_exchange else "Create it, or add create=true to the URI"
+        )
         return PlaceMissingError(
             f"{self._stream}: the {self._what} does not exist in the virtual host {self._host.name!r} on "
-            f"{self._host}. Create it, or add create=true to the URI."
+            f"{self._host}. {advice}."
         )
 
     def refused(self, reason: object) -> ExternalSystemError:

@@ -27,9 +27,9 @@ from rstream.exceptions import (
 
 from penstock.bindings.types import RabbitStreamBinding
 from penstock.errors import BindingError, JobFailedError
-from penstock.sources.amqp_body import message_body
+from penstock.rabbitmq.amqp_body import message_body
+from penstock.rabbitmq.rabbitmq_problems import Problems, password_of
 from penstock.sources.journal import JournalWriter
-from penstock.sources.rabbitmq import Problems, password_of
 from penstock.sources.receiver import Group, Receiver
 
 __all__ = ["StreamReceiver", "check_stream", "publish_to_stream"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rstream import AMQPMessage, Properties
 
-from penstock.sources.amqp_body import message_body
+from penstock.rabbitmq.amqp_body import message_body
 
 DATA = b"\x00\x53\x75"
 

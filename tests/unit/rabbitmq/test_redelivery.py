@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.rabbitmq.rabbitmq_queue import _Inbox, _Message
+from penstock.rabbitmq.rabbitmq_stream import _OFFSET, behind_last_offset
 from penstock.sources.base import SourceChunk
 from penstock.sources.journal import JournalLog, JournalWriter
-from penstock.sources.rabbitmq_queue import _Inbox, _Message
-from penstock.sources.rabbitmq_stream import _OFFSET, behind_last_offset
 from penstock.sources.receiver import Group
 from penstock.sources.redelivery import JournaledMessages, message_digest
 

@@ -1,0 +1,300 @@
+"""HTTP receiver: a request is answered when its records are in the journal, not before."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import uvicorn
+
+from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.types import HttpListenBinding
+from penstock.errors import CheckpointError, ExternalSystemError
+from penstock.sources.journal import JournalWriter, journal_begin
+from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
+from penstock.sources.redelivery import JournaledMessages, message_digest
+from penstock.webhooks.request_records import split_records
+
+__all__ = ["HttpReceiver", "listen"]
+
+_BACKLOG: Final = 1024
+_UNDER_WAY_BYTES: Final = 64 << 20
+_SOON_S: Final = 1
+_LATER_S: Final = 10
+_GRACE_S: Final = 5
+
+
+def listen(binding: HttpListenBinding) -> socket.socket:
+    """Return a socket that listens where a binding says. Raises ExternalSystemError when that is not possible."""
+    family = socket.AF_INET6 if ":" in binding.host else socket.AF_INET
+    try:
+        if binding.certfile is not None:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(binding.certfile, binding.keyfile)
+    except OSError as e:
+        raise ExternalSystemError(
+            f"Stream {binding.stream!r}: the certificate {binding.certfile} with the key {binding.keyfile} cannot be "
+            f"used ({e.strerror or e}). Correct the paths in the URI."
+        ) from e
+    try:
+        return socket.create_server((binding.host, binding.port), family=family, backlog=_BACKLOG)
+    except OSError as e:
+        raise ExternalSystemError(
+            f"Stream {binding.stream!r}: the job cannot listen at {binding.host}:{binding.port} ({e.strerror or e}). "
+            "Stop what listens there, or choose another port or address of this machine in the URI."
+        ) from e
+
+
+class HttpReceiver(Receiver[AbstractContextManager[Any]]):
+    """A receiver of requests, as their server.
+
+    What arrives at the same time becomes durable together. A request with an `Idempotency-Key` that comes again is
+    skipped if it is among the last 100 000 such requests in the journal. A bounded run has the records that the journal
+    has at its start, and does not listen.
+    """
+
+    def __init__(
+        self, binding: HttpListenBinding, folder: Path, journal: JournalWriter, *, bounded: bool = False
+    ) -> None:
+        super().__init__(binding.stream, journal, bounded=bounded)
+        self._binding = binding
+        self._folder = folder
+        self._journaled = JournaledMessages(journal.notes())
+        self._token: str | None = None
+
+    def _connect(self) -> AbstractContextManager[Any]:
+        if self._bounded:
+            return nullcontext()
+        self._token = resolved_setting(self._stream, self._binding.login, "token")
+        return listen(self._binding)
+
+    def _receive(self, connection: AbstractContextManager[Any]) -> None:
+        if isinstance(connection, socket.socket):
+            asyncio.run(self._serve(connection))
+
+    async def _serve(self, listening: socket.socket) -> None:
+        binding = self._binding
+        commits = _Commits(self._journal, self._journaled)
+        config = uvicorn.Config(
+            _Application(binding, self._token, self._folder, commits),
+            ssl_certfile=binding.certfile,
+            ssl_keyfile=binding.keyfile,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        server = uvicorn.Server(config)
+        committing = asyncio.create_task(commits.run())
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not (self._stopping.is_set() or serving.done() or committing.done()):
+            await asyncio.wait([serving, committing], timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        # Requests that have arrived are still answered.
+        await serving
+        if committing.done():
+            await committing
+        committing.cancel()
+        with suppress(asyncio.CancelledError):
+            await committing
+
+
+class _Arrived(NamedTuple):
+    """The records of a request, a digest that tells it apart, and who waits for what becomes of it."""
+
+    records: list[bytes]
+    size: int
+    digest: bytes
+    outcome: asyncio.Future[dict[str, Any]]
+
+
+class _Commits:
+    """Requests that wait to become durable; one task commits all that wait, while others arrive."""
+
+    def __init__(self, journal: JournalWriter, journaled: JournaledMessages) -> None:
+        self._journal: Final = journal
+        self._journaled: Final = journaled
+        self._waiting: Final[deque[_Arrived]] = deque()
+        self._came: Final = asyncio.Event()
+
+    @property
+    def position(self) -> int:
+        """The end of the journal."""
+        return self._journal.position
+
+    async def commit(self, records: list[bytes], size: int, digest: bytes) -> dict[str, Any]:
+        """Return the place of records, once they are durable. Raises CheckpointError when they cannot be."""
+        arrived = _Arrived(records, size, digest, asyncio.get_running_loop().create_future())
+        self._waiting.append(arrived)
+        self._came.set()
+        return await arrived.outcome
+
+    async def run(self) -> None:
+        """Commit what arrives. Raises CheckpointError when the journal cannot be written, and ends all that wait."""
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._waiting:
+                await self._commit(self._group())
+
+    def _group(self) -> list[_Arrived]:
+        """Return what is committed next: at least one request."""
+        group: list[_Arrived] = []
+        size = 0
+        while self._waiting and (not group or size + self._waiting[0].size <= MAX_BYTES):
+            group.append(self._waiting.popleft())
+            size += group[-1].size
+        return group
+
+    async def _commit(self, group: list[_Arrived]) -> None:
+        new: dict[bytes, None] = {}
+        repeated: list[bool] = []
+        records: list[bytes] = []
+        for one in group:
+            repeated.append(bool(one.digest) and (one.digest in self._journaled or one.digest in new))
+            if not repeated[-1]:
+                records += one.records
+                if one.digest:
+                    new[one.digest] = None
+        try:
+            position = await asyncio.to_thread(self._journal.append, records, b"".join(new))
+        except CheckpointError as e:
+            for one in [*group, *self._waiting]:
+                if not one.outcome.done():
+                    one.outcome.set_exception(e)
+            raise
+        self._journaled.add(new)
+        for one, again in zip(group, repeated, strict=True):
+            # Its client may have gone away meanwhile.
+            if not one.outcome.done():
+                place = {"records": len(one.records), "position": position}
+                one.outcome.set_result({**place, "repeated": True} if again else place)
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: Mapping[str, Any]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class _Application:
+    """What answers requests, by the interface of ASGI."""
+
+    def __init__(
+        self, binding: HttpListenBinding, token: str | None, folder: Path, commits: _Commits
+    ) -> None:
+        self._binding: Final = binding
+        self._expected: Final = None if token is None else f"Bearer {token}".encode()
+        self._folder: Final = folder
+        self._commits: Final = commits
+        self._under_way_bytes = 0
+
+    async def __call__(
+        self,
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        headers = dict(scope["headers"])
+        answer = self._refusal(scope, headers)
+        if answer is None:
+            answer = await self._accept(headers, receive)
+        if answer is None:
+            return
+        body = msgspec.json.encode(answer.body)
+        given = [("content-type", "application/json"), ("content-length", str(len(body))), *answer.headers]
+        encoded = [(name.encode(), value.encode()) for name, value in given]
+        await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
+        await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> _Answer | None:
+        """Return the answer to a request whose body does not matter."""
+        binding = self._binding
+        if scope["path"] != binding.path:
+            return _error(404, f"Records are taken at {binding.path}.")
+        if scope["method"] != "POST":
+            return _error(405, "Send records by POST.", ("allow", "POST"))
+        given = headers.get(b"authorization", b"")
+        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+            return _error(
+                401, "The header Authorization must be: Bearer TOKEN.", ("www-authenticate", "Bearer")
+            )
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            return _error(415, "Send the body without a content encoding.")
+        length = headers.get(b"content-length", b"0")
+        if int(length) > binding.max_request_bytes:
+            return self._too_large()
+        if self._under_way_bytes + int(length) > _UNDER_WAY_BYTES + binding.max_request_bytes:
+            return self._too_much()
+        if self._is_behind():
+            return _error(
+                503,
+                f"The job is behind: its journal has more than {binding.max_journal_bytes} bytes.",
+                ("retry-after", str(_LATER_S)),
+            )
+        return None
+
+    async def _accept(
+        self, headers: Mapping[bytes, bytes], receive: Callable[[], Awaitable[Any]]
+    ) -> _Answer | None:
+        """Journal the records of a request, and return its answer; None if its client has gone away."""
+        parts: list[bytes] = []
+        size, more = 0, True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                self._under_way_bytes += len(parts[-1])
+                if size > self._binding.max_request_bytes:
+                    return self._too_large()
+                if self._under_way_bytes > _UNDER_WAY_BYTES + self._binding.max_request_bytes:
+                    return self._too_much()
+                more = message.get("more_body", False)
+            return await self._commit(headers, b"".join(parts))
+        finally:
+            self._under_way_bytes -= size
+
+    async def _commit(self, headers: Mapping[bytes, bytes], body: bytes) -> _Answer:
+        try:
+            records = split_records(body)
+        except ValueError as e:
+            return _error(
+                400, f"The body must be a JSON record, an array of them, or lines of JSON, but {e}."
+            )
+        key = headers.get(b"idempotency-key")
+        digest = b"" if key is None else message_digest(key.decode("latin-1"), body)
+        try:
+            return _Answer(202, await self._commits.commit(records, len(body), digest))
+        except CheckpointError:
+            return _error(503, "The journal cannot be written.", ("retry-after", str(_LATER_S)))
+
+    def _too_much(self) -> _Answer:
+        return _error(503, "Too much is under way.", ("retry-after", str(_SOON_S)), ("connection", "close"))
+
+    def _is_behind(self) -> bool:
+        begin = journal_begin(self._folder.iterdir()) or 0
+        return self._commits.position - begin > self._binding.max_journal_bytes
+
+    def _too_large(self) -> _Answer:
+        # What is left of the body is not read.
+        return _error(
+            413,
+            f"A request has at most {self._binding.max_request_bytes} bytes. Send fewer records at once.",
+            ("connection", "close"),
+        )
+
+
+def _error(status: int, reason: str, *headers: tuple[str, str]) -> _Answer:
+    return _Answer(status, {"error": reason}, headers)

@@ -1,0 +1,131 @@
+"""HTTP receivers: what was answered with 202 is there, whatever is killed, and a job reads it."""
+
+from __future__ import annotations
+
+import json
+import random
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from certificates import Authority
+from file_feed import COUNTING_JOB, SENSORS
+from free_ports import free_port
+from job_in_session import JobInSession
+from journaled_records import journaled
+from pyspark.sql import SparkSession
+from receiving_process import receiver
+
+from penstock.jobs.settings import RunSettings
+
+RECEIVING = Path(__file__).with_name("receiving_process.py")
+
+
+class Sender:
+    """A client that sends each record with an id until it is answered with 202."""
+
+    def __init__(self, url: str, name: int) -> None:
+        self._url = url
+        self._name = name
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+        self.taken: list[str] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            while not self._stop.is_set():
+                record = f"{self._name}-{len(self.taken)}"
+                try:
+                    answer = client.post(self._url, json=record, headers={"idempotency-key": record})
+                except httpx.TransportError:
+                    # Nobody listens until the receiver is started again.
+                    self._stop.wait(0.1)
+                    continue
+                assert answer.status_code == 202
+                self.taken.append(record)
+
+
+def test_what_was_answered_is_there_after_kills(tmp_path: Path) -> None:
+    """Kill -9 at random moments under load: each record is there once, since senders repeat with the same key."""
+    chance = random.Random(3)
+    uri = f"http-listen://127.0.0.1:{free_port()}/readings"
+    senders = [Sender(uri.replace("http-listen", "http"), name) for name in range(4)]
+    command = [sys.executable, str(RECEIVING), str(tmp_path), uri, "goes"]
+    for sender in senders:
+        sender.start()
+    try:
+        for _ in range(3):
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"connected\n"
+                for _ in range(10):
+                    assert process.stdout.readline()
+                time.sleep(chance.uniform(0, 0.1))
+                process.kill()
+        with receiver(tmp_path, uri):
+            before = [len(sender.taken) for sender in senders]
+            while any(len(sender.taken) == count for sender, count in zip(senders, before, strict=True)):
+                time.sleep(0.01)
+            for sender in senders:
+                sender.stop()
+    finally:
+        for sender in senders:
+            sender.stop()
+    taken = [record for sender in senders for record in sender.taken]
+    assert len(taken) > 30
+    assert sorted(map(json.loads, journaled(tmp_path))) == sorted(taken)
+
+
+def test_requests_come_over_tls(tmp_path: Path) -> None:
+    """With a certificate that clients verify."""
+    authority = Authority(tmp_path / "certificates", "plant")
+    certificate, key = authority.sign("localhost", "DNS:localhost")
+    uri = f"http-listen://127.0.0.1:{free_port()}/readings?certfile={certificate}&keyfile={key}"
+    context = ssl.create_default_context(cafile=authority.certificate)
+    url = uri.partition("?")[0].replace("http-listen://127.0.0.1", "https://localhost")
+    with receiver(tmp_path / "journal", uri), httpx.Client(verify=context, trust_env=False) as client:
+        assert client.post(url, json=1).status_code == 202
+    assert journaled(tmp_path / "journal") == [b"1"]
+
+
+def test_a_job_reads_what_is_sent_to_it(tmp_path: Path, spark: SparkSession) -> None:
+    """While it runs; what does not fit its stream is a dead letter."""
+    port = free_port()
+    sink, dead = tmp_path / "seen", tmp_path / "checkpoint" / "dead-letters"
+    bindings = {"readings": f"http-listen://127.0.0.1:{port}/readings", "seen": f"jsonl:{sink}"}
+    run = RunSettings(bindings=bindings, checkpoint=str(tmp_path / "checkpoint"), parallelism=2)
+    with JobInSession(spark, COUNTING_JOB, run) as job:
+        url = f"http://127.0.0.1:{port}/readings"
+        records = [{"sensor": sensor, "number": 1} for sensor in range(SENSORS)]
+        job.await_true(lambda: is_taken(url, [*records, {"sensor": "x"}]))
+        job.await_true(lambda: len(rows(sink)) == SENSORS and len(rows(dead)) == 1)
+    assert Counter((row["sensor"], row["count"]) for row in rows(sink)) == Counter(
+        (sensor, 1) for sensor in range(SENSORS)
+    )
+
+
+def is_taken(url: str, records: list[dict[str, Any]]) -> bool:
+    """Whether somebody listens already, and has taken records."""
+    with suppress(httpx.ConnectError):
+        return httpx.post(url, json=records, trust_env=False, timeout=20).status_code == 202
+    return False
+
+
+def rows(folder: Path) -> list[dict[str, int]]:
+    return [
+        json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
+    ]
