@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
+    RedisBinding,
     SocketBinding,
     SparkBinding,
     WebhookBinding,
@@ -37,6 +38,7 @@ from penstock.lakes.delta_table import existing_table
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
 
@@ -112,6 +114,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
+    if isinstance(binding, RedisBinding):
+        check_redis(binding)
+        return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):
