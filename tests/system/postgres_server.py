@@ -83,6 +83,7 @@ class PostgresServer:
                     *("-D", self.data, "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.folder)),
                     # Nothing here must outlive the machine, and a slow disk would take minutes.
                     *("-c", "fsync=off"),
+                    *("-c", "max_prepared_transactions=4"),
                 ],
                 stdout=log,
                 stderr=log,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ from penstock.bindings.types import (
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.control.commands import CommandFormat
+from penstock.databases.row_json import COMMAND_ROWS, RowShape
+from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
 from penstock.records.types import RecordType
@@ -59,6 +61,8 @@ from penstock.streams.graph import (
 from penstock.streams.job_description import JobDescription
 
 __all__ = ["SourcePlace", "has_raw", "open_sources"]
+
+_MessageBinding: TypeAlias = QueueBinding | RabbitStreamBinding | MqttBinding | PostgresBinding
 
 
 @dataclass(frozen=True)
@@ -141,11 +145,13 @@ def _source(
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
+        assert not isinstance(binding, WebhookBinding | ConsoleBinding | DiscardBinding)
         folder = where / f"{node.name}.journal"
-        receiver = _receiver(binding, folder, place)
+        receiver = _receiver(node, binding, folder, place)
         log = JournalLog(folder)
-        name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
+        name = (
+            _line_format(node.record_type) if isinstance(binding, SocketBinding) else _message_format(binding)
+        )
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
     fields = None
     if is_filled:
@@ -169,8 +175,13 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
     )
 
 
+def _message_format(binding: _MessageBinding) -> str:
+    return "json" if isinstance(binding, PostgresBinding) else binding.format
+
+
 def _receiver(
-    binding: SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding,
+    node: SourceNode,
+    binding: SocketBinding | _MessageBinding,
     folder: Path,
     place: SourcePlace,
 ) -> Receiver[Any]:
@@ -191,6 +202,10 @@ def _receiver(
         return MqttReceiver(
             binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
         )
+    if isinstance(binding, PostgresBinding):
+        shape = COMMAND_ROWS if node is COMMAND_NODE else RowShape(node.record_type.schema)
+        check_table(binding, shape)
+        return TableReceiver(binding, shape, JournalWriter(folder), bounded=bounded)
     from penstock.sources.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)
