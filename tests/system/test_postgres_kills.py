@@ -1,4 +1,4 @@
-"""Jobs that write to PostgreSQL: each output is a row once, whichever process or server is killed."""
+"""Jobs that write to PostgreSQL, and read from it: each output is a row once, whichever process or server is killed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,49 @@ class Feed(FileFeed):
         assert Counter(self.rows()) == self.expected
 
 
+class TableFeed(Feed):
+    """Readings in a table of the same server."""
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        super().__init__(folder, server)
+        self._table = f"readings_{time.time_ns()}"
+        self.execute(
+            f"CREATE TABLE {self._table} (id bigserial PRIMARY KEY, sensor int, number int, UNIQUE (sensor, number))"
+        )
+
+    @property
+    def binding(self) -> str:
+        return f"{self.uri.rpartition('/')[0]}/{self._table}?poll_by=id&password=file:{self._password}"
+
+    def write(self) -> None:
+        """Insert the next rows, unless the server is away; whether it got them is then found out the next time."""
+        with suppress(psycopg.OperationalError):
+            self.execute(
+                f"INSERT INTO {self._table} (sensor, number) SELECT sensor, {self.files} "
+                f"FROM generate_series(0, {SENSORS - 1}) AS sensor ON CONFLICT DO NOTHING"
+            )
+            self.files += 1
+
+
+def test_a_job_reads_each_row_once_in_both_modes(
+    tmp_path: Path, spark: SparkSession, postgres: PostgresServer
+) -> None:
+    """A row that does not fit is a dead letter with its JSON; no secret is in the checkpoint."""
+    feed = TableFeed(tmp_path, postgres)
+    feed.write()
+    feed.execute(f"INSERT INTO {feed.binding.partition('?')[0].rpartition('/')[2]} (sensor) VALUES (1)")
+    for interval_ms in (0, 1000):
+        settings = feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=interval_ms)
+        with JobInSession(spark, COUNTING_JOB, settings) as job:
+            job.wait()
+        feed.assert_exactly_once()
+        feed.write()
+    (letter,) = read_folder(tmp_path / "checkpoint" / "dead-letters")
+    assert json.loads(base64.b64decode(letter["raw"])) == {"sensor": 1, "number": None}
+    checkpoint = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+    assert not [path for path in checkpoint if PASSWORD.encode() in path.read_bytes()]
+
+
 def test_a_job_writes_each_output_once_in_both_modes(
     tmp_path: Path, spark: SparkSession, postgres: PostgresServer
 ) -> None:
@@ -98,13 +142,14 @@ def test_a_job_writes_each_output_once_in_both_modes(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [Feed, TableFeed])
 @pytest.mark.parametrize("interval_ms", [0, 1000])
-def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load."""
+def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind: type[Feed]) -> None:
+    """Twenty in each mode, under load: readings from files, or from a table."""
     seed = 8 if interval_ms else 7
     chance = random.Random(seed)
     with PostgresServer() as server:
-        feed = Feed(tmp_path, server)
+        feed = kind(tmp_path, server)
         feed.write()
         settings = feed.settings(tmp_path, checkpoint_interval_ms=interval_ms)
         arguments = run_arguments(COUNTING_JOB, settings)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from job_in_session import JobInSession
 from journaled_records import journaled
@@ -25,16 +26,16 @@ from rooms import read_folder
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PostgresBinding
 from penstock.databases.row_json import COMMAND_ROWS, RowShape
-from penstock.databases.table_receiver import TableReceiver, check_table
+from penstock.databases.table_receiver import check_table
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, PlaceMissingError
 from penstock.jobs.settings import RunSettings
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
-from penstock.sources.journal import JournalWriter
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
+SUMS_JOB = Path(__file__).with_name("counting_job.py")
 # Long enough for a receiver that would read too early to have done so.
 EARLY_S = 0.5
 
@@ -54,7 +55,9 @@ class Tables:
         return done.fetchall() if done.description else []
 
     def insert(self, *bounds: int) -> None:
-        self.execute(f"INSERT INTO numbers (number) SELECT * FROM generate_series({bounds[0]}, {bounds[1] - 1})")
+        self.execute(
+            f"INSERT INTO numbers (number) SELECT * FROM generate_series({bounds[0]}, {bounds[1] - 1})"
+        )
 
     def uri(self, table: str = "numbers", poll_by: str = "id", login: str = "", **parameters: object) -> str:
         query = urllib.parse.urlencode({"poll_by": poll_by, **parameters})
@@ -247,7 +250,7 @@ def test_columns_become_fields(tables: Tables, tmp_path: Path) -> None:
     """Exactly; what a field cannot hold is a bad record with its reason."""
     tables.execute(ROWS)
     receive(tmp_path, tables.uri("typed"), TYPES)
-    decoded = format_of("json", record_type(TYPES)).decode(_binary(journaled(tmp_path)))
+    decoded = format_of("json", record_type(TYPES)).decode(pa.array(journaled(tmp_path), pa.binary()))
     first, second = decoded.batch.to_pylist()
     assert {name: str(value) for name, value in first.items()} == {
         "flag": "True",
@@ -268,14 +271,13 @@ def test_columns_become_fields(tables: Tables, tmp_path: Path) -> None:
     assert [row for row, _ in decoded.bad] == [2, 3, 4]
 
 
-def _binary(records: list[bytes]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(records, pa.binary())
-
-
 CASES = [
-    ("numbers", "celsius", "number BIGINT", r"has no column celsius, by which .* it has id, number\. Correct poll_by"),
+    (
+        "numbers",
+        "celsius",
+        "number BIGINT",
+        r"has no column celsius, by which .* it has id, number\. Correct poll_by",
+    ),
     ("numbers", "id", "celsius DOUBLE", r"has no column celsius; it has id, number"),
     ("numbers", "id", "number BOOLEAN", r"number is bigint, and the field takes boolean"),
     ("numbers", "number", "number BIGINT", r"CREATE UNIQUE INDEX ON .*\"numbers\" \(\"number\"\)"),
@@ -289,7 +291,9 @@ CASES = [
 @pytest.mark.parametrize(("table", "by", "fields", "told"), CASES)
 def test_what_is_wrong_is_told(tables: Tables, table: str, by: str, fields: str, told: str) -> None:
     """By a job at its start, with the remedy."""
-    tables.execute("CREATE TABLE words (word text, at timestamptz, cached serial); CREATE VIEW seen AS TABLE numbers")
+    tables.execute(
+        "CREATE TABLE words (word text, at timestamptz, cached serial); CREATE VIEW seen AS TABLE numbers"
+    )
     tables.execute("ALTER SEQUENCE words_cached_seq CACHE 10")
     with pytest.raises(BindingError, match=told):
         check_table(tables.binding(table, by), RowShape(record_type(fields).schema))
@@ -298,7 +302,9 @@ def test_what_is_wrong_is_told(tables: Tables, table: str, by: str, fields: str,
 def test_rights_and_places_are_checked(tables: Tables, tmp_path: Path) -> None:
     """By doctor too; and a checkpoint does not go on in another order."""
     reader = f"reader_{tables.schema}"
-    tables.execute(f"CREATE ROLE {reader} LOGIN PASSWORD 'r'; GRANT USAGE ON SCHEMA {tables.schema} TO {reader}")
+    tables.execute(
+        f"CREATE ROLE {reader} LOGIN PASSWORD 'r'; GRANT USAGE ON SCHEMA {tables.schema} TO {reader}"
+    )
     shape = RowShape(record_type("number BIGINT").schema)
     with pytest.raises(BindingError, match=rf'may not be read by .* GRANT SELECT ON .* TO "{reader}"'):
         check_table(tables.binding(login=f"{reader}:r"), shape)
@@ -333,3 +339,26 @@ def test_a_server_that_restarts_is_found_again(tmp_path: Path) -> None:
             assert receiving.error is None
         tables.connection.close()
     assert numbers(tmp_path) == list(range(200))
+
+
+def test_commands_come_from_a_table(tables: Tables, tmp_path: Path, spark: SparkSession) -> None:
+    """With the fields that it has; what is null counts as left out."""
+    tables.execute(
+        "CREATE TABLE commands (number bigserial PRIMARY KEY, id uuid DEFAULT gen_random_uuid(), kind text, "
+        "target jsonb, version int, effective_at timestamptz, payload jsonb, remark text); "
+        "INSERT INTO commands (kind, target, payload) "
+        """SELECT 'add', '{"step": "sums", "key": 1}', to_jsonb(n) FROM generate_series(1, 4) AS n"""
+    )
+    check_table(tables.binding("commands", "number"), COMMAND_ROWS)
+    bindings = {
+        "readings": f"jsonl:{tmp_path}",
+        "commands": tables.uri("commands", "number"),
+        "sums": f"jsonl:{tmp_path / 'sums'}",
+        "seen": "discard:",
+    }
+    settings = RunSettings(
+        bindings=bindings, checkpoint=str(tmp_path / "checkpoint"), parallelism=2, bounded=True
+    )
+    with JobInSession(spark, SUMS_JOB, settings) as job:
+        job.wait()
+    assert [row["total"] for row in read_folder(tmp_path / "sums")] == [1, 3, 6, 10]
