@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import random
 import signal
@@ -66,60 +67,57 @@ class Feed(FileFeed):
 
 
 class TableFeed(Feed):
-    """Readings in a table of the same server."""
+    """Readings and commands in tables of the same server."""
 
     def __init__(self, folder: Path, server: PostgresServer) -> None:
         super().__init__(folder, server)
-        self._table = f"readings_{time.time_ns()}"
+        self.table = f"readings_{time.time_ns()}"
         self.execute(
-            f"CREATE TABLE {self._table} (id bigserial PRIMARY KEY, sensor int, number int, UNIQUE (sensor, number))"
+            f"CREATE TABLE {self.table} (id bigserial PRIMARY KEY, sensor int, number int, UNIQUE (sensor, number)); "
+            f"CREATE TABLE commands_of_{self.table} (number bigserial PRIMARY KEY, id text, kind text, payload jsonb)"
         )
 
     @property
     def binding(self) -> str:
-        return f"{self.uri.rpartition('/')[0]}/{self._table}?poll_by=id&password=file:{self._password}"
+        return self._place(self.table, "id")
+
+    def settings(self, folder: Path, **settings: object) -> RunSettings:
+        found = super().settings(folder, **settings)
+        commands = self._place(f"commands_of_{self.table}", "number")
+        return dataclasses.replace(found, bindings={**found.bindings, "commands": commands})
 
     def write(self) -> None:
-        """Insert the next rows, unless the server is away; whether it got them is then found out the next time."""
+        """Insert the next rows, unless the server is away; whether it has them is then found out the next time."""
         with suppress(psycopg.OperationalError):
             self.execute(
-                f"INSERT INTO {self._table} (sensor, number) SELECT sensor, {self.files} "
+                f"INSERT INTO {self.table} (sensor, number) SELECT sensor, {self.files} "
                 f"FROM generate_series(0, {SENSORS - 1}) AS sensor ON CONFLICT DO NOTHING"
             )
             self.files += 1
 
+    def add_command(self, kind: str) -> None:
+        self.execute(f"INSERT INTO commands_of_{self.table} (id, kind) VALUES ('c1', '{kind}')")
 
-def test_a_job_reads_each_row_once_in_both_modes(
-    tmp_path: Path, spark: SparkSession, postgres: PostgresServer
-) -> None:
-    """A row that does not fit is a dead letter with its JSON; no secret is in the checkpoint."""
-    feed = TableFeed(tmp_path, postgres)
-    feed.write()
-    feed.execute(f"INSERT INTO {feed.binding.partition('?')[0].rpartition('/')[2]} (sensor) VALUES (1)")
-    for interval_ms in (0, 1000):
-        settings = feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=interval_ms)
-        with JobInSession(spark, COUNTING_JOB, settings) as job:
-            job.wait()
-        feed.assert_exactly_once()
-        feed.write()
-    (letter,) = read_folder(tmp_path / "checkpoint" / "dead-letters")
-    assert json.loads(base64.b64decode(letter["raw"])) == {"sensor": 1, "number": None}
-    checkpoint = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
-    assert not [path for path in checkpoint if PASSWORD.encode() in path.read_bytes()]
+    def _place(self, table: str, poll_by: str) -> str:
+        place = f"{self.uri.rpartition('/')[0]}/{table}"
+        return f"{place}?poll_by={poll_by}&password=file:{self._password}"
 
 
-def test_a_job_writes_each_output_once_in_both_modes(
+def test_a_job_reads_and_writes_each_row_once_in_both_modes(
     tmp_path: Path, spark: SparkSession, postgres: PostgresServer
 ) -> None:
     """It goes on from the checkpoint, in real time after micro-batches; no secret is in the checkpoint.
 
-    What the table refuses is a dead letter with the place of its record.
+    What does not fit the stream's schema, and what the table refuses, is a dead letter. Commands come from a table too.
     """
-    feed = Feed(tmp_path, postgres)
+    feed = TableFeed(tmp_path, postgres)
     feed.write()
+    feed.add_command("sing")
     with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
         job.wait()
     feed.assert_exactly_once()
+    receipts = read_folder(tmp_path / "checkpoint" / "receipts")
+    assert {(receipt["id"], receipt["status"]) for receipt in receipts} == {("c1", "rejected")}
     feed.write()
     with JobInSession(
         spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=1000)
@@ -128,14 +126,19 @@ def test_a_job_writes_each_output_once_in_both_modes(
     feed.assert_exactly_once()
 
     feed.execute("DELETE FROM {table}; ALTER TABLE {table} ADD CHECK (sensor <> 7)")
+    feed.execute(f"INSERT INTO {feed.table} (sensor) VALUES (1)")
     feed.write()
     with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
         job.wait()
     assert sorted(feed.rows()) == [(sensor, 3) for sensor in range(SENSORS) if sensor != 7]
-    (letter,) = read_folder(tmp_path / "checkpoint" / "dead-letters")
-    assert letter["step"] == "sink/seen"
-    assert "violates check constraint" in letter["reason"]
-    assert json.loads(base64.b64decode(letter["raw"])) == {"sensor": 7, "count": 3}
+    letters = {letter["step"]: letter for letter in read_folder(tmp_path / "checkpoint" / "dead-letters")}
+    assert set(letters) == {"source/readings", "sink/seen"}
+    assert "violates check constraint" in letters["sink/seen"]["reason"]
+    bodies = {step: json.loads(base64.b64decode(letter["raw"])) for step, letter in letters.items()}
+    assert bodies == {
+        "source/readings": {"sensor": 1, "number": None},
+        "sink/seen": {"sensor": 7, "count": 3},
+    }
     checkpoint = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     assert not [path for path in checkpoint if PASSWORD.encode() in path.read_bytes()]
 

@@ -18,6 +18,7 @@ from penstock.bindings.types import (
     FilesBinding,
     KafkaBinding,
     MqttBinding,
+    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
 )
@@ -63,6 +64,11 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
     if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding):
         _form(binding)
         return binding
+    if isinstance(binding, PostgresBinding):
+        raise BindingError(
+            f"The commands of the job are the rows of {binding.place}. Add one with INSERT; its columns are those of "
+            "a command: id, kind, target, payload."
+        )
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
         f"send the command, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
