@@ -10,11 +10,12 @@ database count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from typing import Any, Final
 
 from penstock.databases.polled_table import PolledTable
 
-__all__ = ["OpenWriters"]
+__all__ = ["OpenWriters", "still_open"]
 
 _WRITING: Final = (
     "WITH RECURSIVE tree AS (SELECT unnest(%s::oid[]) AS id "
@@ -55,13 +56,7 @@ class OpenWriters:
     def have_ended(self) -> bool:
         """Return whether all of them have ended."""
         if self._waiting:
-            now = self._open()
-            # A transaction that is prepared gets another name, so each new one may have been among them.
-            self._waiting = {
-                name: pid
-                for name, pid in now.items()
-                if name in self._waiting or (pid is None and name not in self._seen)
-            }
+            self._waiting = still_open(self._waiting, self._seen, self._open())
             self._seen.update(self._waiting)
         return not self._waiting
 
@@ -70,3 +65,17 @@ class OpenWriters:
         if writes is None:
             return dict(self._connection.execute(_ALL).fetchall())
         return dict(self._connection.execute(_WRITING, (list(writes),)).fetchall())
+
+
+def still_open(
+    awaited: Mapping[str, int | None], seen: Set[str], now: Mapping[str, int | None]
+) -> dict[str, int | None]:
+    """Return which of the transactions that are open now are awaited, by name, with their processes.
+
+    A transaction that is prepared gets another name and has no process, so a prepared one that was not `seen` may be
+    one of the awaited.
+
+    >>> still_open({"3/1": 10, "4/1": 11}, {"3/1", "4/1"}, {"3/1": 10, "5/1": 12, "-1/700": None})
+    {'3/1': 10, '-1/700': None}
+    """
+    return {name: pid for name, pid in now.items() if name in awaited or (pid is None and name not in seen)}

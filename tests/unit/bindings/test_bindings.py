@@ -311,6 +311,11 @@ def test_postgresql_names_a_table() -> None:
     assert binding.client == {"user": "me", "password": "s@crt", "sslmode": "require"}
     assert binding.upsert_by == ("id", "day")
     assert "crt" not in repr(binding)
+    source = parse_binding(
+        "r", "postgresql://me@db:5432/shop/orders?poll_by=id&poll_s=5&start=latest", "data"
+    )
+    assert isinstance(source, PostgresBinding)
+    assert (source.poll_by, source.poll_s, source.start, source.poll_delay_s) == ("id", 5, "latest", None)
     plain = parse_binding("r", "postgres://me@[::1]:5432/shop/orders", "sink")
     assert isinstance(plain, PostgresBinding)
     assert (plain.host, plain.schema, plain.table, plain.upsert_by) == ("::1", "public", "orders", ())
