@@ -10,7 +10,7 @@ database count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from penstock.databases.polled_table import PolledTable
@@ -68,7 +68,7 @@ class OpenWriters:
 
 
 def still_open(
-    awaited: Mapping[str, int | None], seen: Set[str], now: Mapping[str, int | None]
+    awaited: Mapping[str, int | None], seen: Collection[str], now: Mapping[str, int | None]
 ) -> dict[str, int | None]:
     """Return which of the transactions that are open now are awaited, by name, with their processes.
 

@@ -165,9 +165,10 @@ class TableReceiver(Receiver[_TableConnection]):
         records: list[bytes] = []
         at: Sequence[str] = ()
         while rows := page.fetchmany(_FETCHED_ROWS):
-            for record, *at in rows:  # noqa: B007  # the last is the place
-                records.append(record.encode())
-                size += len(records[-1])
+            found = [row[0].encode() for row in rows]
+            at = rows[-1][1:]
+            records += found
+            size += sum(map(len, found))
             count += len(rows)
             if size >= MAX_BYTES:
                 self._keep(table, at, records)
