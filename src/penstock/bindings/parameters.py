@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from penstock.bindings.secrets import check_reference
+from penstock.bindings.parameter_values import Parameter
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     POLL_S,
@@ -27,6 +25,7 @@ __all__ = [
     "PARAMETERS",
     "POSTGRES_SCHEMES",
     "RABBIT_SCHEMES",
+    "REDIS_SCHEMES",
     "REQUEST_PREFIXES",
     "SOURCE_ROLES",
     "WEB_SCHEMES",
@@ -42,94 +41,11 @@ FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
 _READ_SCHEMES: Final = (*FILE_SCHEMES, "text")
 RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 MQTT_SCHEMES: Final = ("mqtt", "mqtts")
+REDIS_SCHEMES: Final = ("redis", "rediss")
 WEB_SCHEMES: Final = ("http", "https")
 REQUEST_PREFIXES: Final = ("header.", "query.")
 """The beginnings of parameters that name a part of a request, whose values may be references to secrets."""
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A query parameter of a URI: where it is allowed, its possible values, and what it does.
-
-    `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names),
-    "fields with names" (each with another name behind a colon if that differs), "path", "text", "secret" (a value,
-    `env:NAME` or `file:PATH`), or the allowed words. `default` describes what applies when it is left out.
-    """
-
-    name: str
-    schemes: tuple[str, ...]
-    roles: tuple[Role, ...]
-    values: (
-        tuple[str, ...]
-        | Literal["integer", "field", "field or key", "fields", "fields with names", "path", "secret", "text"]
-    )
-    default: str
-    meaning: str
-
-    @property
-    def form(self) -> str:
-        """The written form: `name=a|b`, or `name=N` for an integer."""
-        if isinstance(self.values, tuple):
-            return f"{self.name}={'|'.join(self.values)}"
-        return f"{self.name}={_FORMS[self.values]}"
-
-    def parse(self, text: str) -> int | str | tuple[str, ...] | tuple[tuple[str, str], ...]:
-        """Return the value of the parameter. Raises ValueError, which says what is wrong with it."""
-        if self.values == "integer":
-            if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
-                raise ValueError(f"{self.name}={text!r} must be a whole number of at least 1")
-            return int(text)
-        if self.values == "field or key" and text == RECORD_KEY:
-            return text
-        if self.values in ("field", "field or key"):
-            if not text.isidentifier():
-                raise ValueError(f"{self.name}={text!r} must name one field")
-            return text
-        if self.values == "fields with names":
-            return _names(self.name, text)
-        if self.values == "fields":
-            return _fields(self.name, text)
-        if self.values == "secret":
-            check_reference(self.name, text)
-            return text
-        if self.values in ("path", "text"):
-            return text
-        if text not in self.values:
-            raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
-        return text
-
-
-_FORMS: Final = {
-    "integer": "N",
-    "field": "FIELD",
-    "field or key": f"FIELD|{RECORD_KEY}",
-    "fields": "FIELD,...",
-    "fields with names": "FIELD[:NAME],...",
-    "path": "PATH",
-    "text": "TEXT",
-    "secret": "env:NAME|file:PATH|VALUE",
-}
-
-
-def _fields(parameter: str, text: str) -> tuple[str, ...]:
-    """Return fields. Raises ValueError when one is not a name or is repeated."""
-    found = tuple(text.split(","))
-    if not all(map(str.isidentifier, found)) or len(set(found)) < len(found):
-        raise ValueError(f"{parameter}={text!r} must name fields, each once")
-    return found
-
-
-def _names(parameter: str, text: str) -> tuple[tuple[str, str], ...]:
-    """Return fields, each with its other name. Raises ValueError when one of them is empty or there twice."""
-    pairs = [part.partition(":") for part in text.split(",")]
-    found = tuple((field, other if colon else field) for field, colon, other in pairs)
-    if not all(field.isidentifier() and other for field, other in found):
-        raise ValueError(f"{parameter}={text!r} must name fields, each perhaps with :NAME behind it")
-    names = [other for _, other in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{parameter}={text!r} gives the same name twice")
-    return found
 
 
 PARAMETERS: Final[tuple[Parameter, ...]] = (
@@ -356,6 +272,37 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "keyfile", ("mqtts",), ALL_ROLES, "path", "none", "The key of the client's certificate, in PEM."
     ),
     Parameter(
+        "type",
+        REDIS_SCHEMES,
+        ("sink",),
+        ("hash", "json"),
+        "hash",
+        "What is under a key: a hash with the fields of the record, or the record as a string of JSON.",
+    ),
+    Parameter(
+        "ttl_s",
+        REDIS_SCHEMES,
+        ("sink",),
+        "integer",
+        "never",
+        "After how many seconds a key that is not written again expires.",
+    ),
+    Parameter(
+        "password",
+        REDIS_SCHEMES,
+        ("sink",),
+        "secret",
+        "that of the URI",
+        "The password of the user, best as a reference.",
+    ),
+    Parameter(
+        "cafile", ("rediss",), ("sink",), "path", "those of the system", "The certificates to trust, in PEM."
+    ),
+    Parameter("certfile", ("rediss",), ("sink",), "path", "none", "The certificate of the client, in PEM."),
+    Parameter(
+        "keyfile", ("rediss",), ("sink",), "path", "none", "The key of the client's certificate, in PEM."
+    ),
+    Parameter(
         "upsert_by",
         POSTGRES_SCHEMES,
         ("sink",),
@@ -410,6 +357,22 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("earliest", "latest"),
         "earliest",
         "Whether a job without a checkpoint reads the rows that the table has, or only those that come.",
+    ),
+    Parameter(
+        "partition_by",
+        ("delta",),
+        ("sink",),
+        "fields",
+        "those of the table; of a new one, none",
+        "The fields by which the files of the table are apart, so that readers skip those of other values.",
+    ),
+    Parameter(
+        "create_table",
+        ("delta",),
+        ("sink",),
+        ("true", "false"),
+        "true",
+        "Create the table when it does not exist, with a column for each field.",
     ),
     Parameter(
         "password",

@@ -15,8 +15,6 @@ from penstock.bindings.types import (
     LINE_FORMATS,
     RECORDS_PER_BATCH,
     Binding,
-    ConsoleBinding,
-    DiscardBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
@@ -26,7 +24,6 @@ from penstock.bindings.types import (
     RateBinding,
     SocketBinding,
     SparkBinding,
-    WebhookBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.control.commands import CommandFormat
@@ -64,7 +61,9 @@ from penstock.streams.job_description import JobDescription
 
 __all__ = ["SourcePlace", "has_raw", "open_sources"]
 
+# What the source gives once is kept in a journal.
 _MessageBinding: TypeAlias = QueueBinding | RabbitStreamBinding | MqttBinding | PostgresBinding
+_Received: TypeAlias = SocketBinding | _MessageBinding
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def _source(
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, WebhookBinding | ConsoleBinding | DiscardBinding)
+        assert isinstance(binding, _Received)
         folder = where / f"{node.name}.journal"
         receiver = _receiver(node, binding, folder, place)
         log = JournalLog(folder)
@@ -188,7 +187,7 @@ def _message_format(binding: _MessageBinding) -> str:
 
 def _receiver(
     node: SourceNode,
-    binding: SocketBinding | _MessageBinding,
+    binding: _Received,
     folder: Path,
     place: SourcePlace,
 ) -> Receiver[Any]:
