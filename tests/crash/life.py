@@ -185,7 +185,7 @@ class Life:
         """The process that makes a dump, which has done so when it is looked at."""
         return DumpProcess(self._spark, dumps._checkpoint, wanted)
 
-    def _receiver(self, binding: Any, folder: Path, place: Any) -> Any:
+    def _receiver(self, node: Any, binding: Any, folder: Path, place: Any) -> Any:
         return JournaledReceiver(folder, self.root / "in" / binding.stream, self._acknowledged)
 
     def _acknowledged(self, path: Path) -> None:

@@ -18,7 +18,7 @@ class PostgresServer(LocalPostgres):
 
     def __init__(self) -> None:
         with skipped_where_missing():
-            super().__init__(PASSWORD)
+            super().__init__(PASSWORD, ["max_prepared_transactions=4"])
 
     def new_schema(self) -> str:
         """The URL of an empty schema, which is much quicker to make than a database, and serves as one."""

@@ -11,17 +11,29 @@ import time
 from pathlib import Path
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import HttpListenBinding, MqttBinding, QueueBinding, RabbitStreamBinding
+from penstock.bindings.types import (
+    HttpListenBinding,
+    MqttBinding,
+    PostgresBinding,
+    QueueBinding,
+    RabbitStreamBinding,
+)
+from penstock.databases.row_json import RowShape
+from penstock.databases.table_receiver import TableReceiver
 from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
 from penstock.rabbitmq.rabbitmq_queue import QueueReceiver
 from penstock.rabbitmq.rabbitmq_stream import StreamReceiver
+from penstock.records.schemas import record_type
 from penstock.sources.journal import JournalWriter
 from penstock.sources.receiver import Receiver
 from penstock.webhooks.http_receiver import HttpReceiver
 
 
-def receiver(folder: Path, uri: str, *, bounded: bool = False) -> Receiver:  # type: ignore[type-arg]
-    """What receives the stream, which is a control stream and so begins at its earliest record."""
+def receiver(folder: Path, uri: str, *, bounded: bool = False, fields: str = "number BIGINT") -> Receiver:  # type: ignore[type-arg]
+    """What receives the stream, which is a control stream and so begins at its earliest record.
+
+    Rows of a table have `fields`.
+    """
     binding = parse_binding("settings", uri, "control")
     if isinstance(binding, QueueBinding):
         return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
@@ -29,6 +41,10 @@ def receiver(folder: Path, uri: str, *, bounded: bool = False) -> Receiver:  # t
         return MqttReceiver(binding, session_of(binding, folder.name), JournalWriter(folder), bounded=bounded)
     if isinstance(binding, HttpListenBinding):
         return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, PostgresBinding):
+        return TableReceiver(
+            binding, RowShape(record_type(fields).schema), JournalWriter(folder), bounded=bounded
+        )
     assert isinstance(binding, RabbitStreamBinding)
     return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
 

@@ -1,13 +1,15 @@
-"""Jobs that write to PostgreSQL: each output is a row once, whichever process or server is killed."""
+"""Jobs that write to PostgreSQL, and read from it: each output is a row once, whichever process or server is killed."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,18 +66,61 @@ class Feed(FileFeed):
         assert Counter(self.rows()) == self.expected
 
 
-def test_a_job_writes_each_output_once_in_both_modes(
+class TableFeed(Feed):
+    """Readings and commands in tables of the same server."""
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        super().__init__(folder, server)
+        self.table = f"readings_{time.time_ns()}"
+        self.execute(
+            f"CREATE TABLE {self.table} (id bigserial PRIMARY KEY, sensor int, number int, UNIQUE (sensor, number)); "
+            f"CREATE TABLE commands_of_{self.table} (number bigserial PRIMARY KEY, id text, kind text, payload jsonb)"
+        )
+
+    @property
+    def binding(self) -> str:
+        return self._place(self.table, "id")
+
+    def settings(self, folder: Path, **settings: object) -> RunSettings:
+        found = super().settings(folder, **settings)
+        commands = self._place(f"commands_of_{self.table}", "number")
+        return dataclasses.replace(found, bindings={**found.bindings, "commands": commands})
+
+    def write(self) -> None:
+        """Insert the next rows, unless the server is away; whether it has them is then found out the next time."""
+        with suppress(psycopg.OperationalError):
+            self.execute(
+                f"INSERT INTO {self.table} (sensor, number) SELECT sensor, {self.files} "
+                f"FROM generate_series(0, {SENSORS - 1}) AS sensor ON CONFLICT DO NOTHING"
+            )
+            self.files += 1
+
+    def add_command(self, kind: str) -> None:
+        self.execute(f"INSERT INTO commands_of_{self.table} (id, kind) VALUES ('c1', '{kind}')")
+
+    def _place(self, table: str, poll_by: str) -> str:
+        place = f"{self.uri.rpartition('/')[0]}/{table}"
+        return f"{place}?poll_by={poll_by}&password=file:{self._password}"
+
+
+def test_a_job_reads_and_writes_each_row_once_in_both_modes(
     tmp_path: Path, spark: SparkSession, postgres: PostgresServer
 ) -> None:
     """It goes on from the checkpoint, in real time after micro-batches; no secret is in the checkpoint.
 
-    What the table refuses is a dead letter with the place of its record.
+    What does not fit the stream's schema, and what the table refuses, is a dead letter. Commands come from a table too.
     """
-    feed = Feed(tmp_path, postgres)
+    feed = TableFeed(tmp_path, postgres)
     feed.write()
+    feed.add_command("sing")
     with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
         job.wait()
     feed.assert_exactly_once()
+    receipts = read_folder(tmp_path / "checkpoint" / "receipts")
+    assert {(receipt["id"], receipt["status"]) for receipt in receipts} == {
+        ("c1", "ACCEPTED"),
+        ("c1", "REJECTED"),
+    }
     feed.write()
     with JobInSession(
         spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=1000)
@@ -84,31 +129,39 @@ def test_a_job_writes_each_output_once_in_both_modes(
     feed.assert_exactly_once()
 
     feed.execute("DELETE FROM {table}; ALTER TABLE {table} ADD CHECK (sensor <> 7)")
+    feed.execute(f"INSERT INTO {feed.table} (sensor) VALUES (1)")
     feed.write()
     with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
         job.wait()
     assert sorted(feed.rows()) == [(sensor, 3) for sensor in range(SENSORS) if sensor != 7]
-    (letter,) = read_folder(tmp_path / "checkpoint" / "dead-letters")
-    assert letter["step"] == "sink/seen"
-    assert "violates check constraint" in letter["reason"]
-    assert json.loads(base64.b64decode(letter["raw"])) == {"sensor": 7, "count": 3}
+    letters = {letter["step"]: letter for letter in read_folder(tmp_path / "checkpoint" / "dead-letters")}
+    assert set(letters) == {"", "sink/seen"}
+    assert "violates check constraint" in letters["sink/seen"]["reason"]
+    bodies = {step: json.loads(base64.b64decode(letter["raw"])) for step, letter in letters.items()}
+    assert bodies == {
+        "": {"sensor": 1, "number": None},
+        "sink/seen": {"sensor": 7, "count": 3},
+    }
     checkpoint = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     assert not [path for path in checkpoint if PASSWORD.encode() in path.read_bytes()]
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [Feed, TableFeed])
 @pytest.mark.parametrize("interval_ms", [0, 1000])
-def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load."""
-    seed = 8 if interval_ms else 7
+def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind: type[Feed]) -> None:
+    """Twenty in each mode, under load: readings from files, or from a table."""
+    seed = (8 if interval_ms else 7) + (2 if kind is TableFeed else 0)
+    does = "reads and writes tables" if kind is TableFeed else "writes to PostgreSQL"
+    suite = "database sources" if kind is TableFeed else "database sinks"
     chance = random.Random(seed)
     with PostgresServer() as server:
-        feed = Feed(tmp_path, server)
+        feed = kind(tmp_path, server)
         feed.write()
         settings = feed.settings(tmp_path, checkpoint_interval_ms=interval_ms)
         arguments = run_arguments(COUNTING_JOB, settings)
-        with noting("database sinks", "-k kills_of_a_job_and_its_database", str(seed)) as injected:
+        with noting(suite, "-k kills_of_a_job_and_its_database", str(seed)) as injected:
             with feed.feeding():
                 for number in range(20):
                     victim = VICTIMS[number % len(VICTIMS)]
@@ -116,7 +169,7 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int) -> No
                         await_progress(feed, job)
                         time.sleep(chance.uniform(0, 2))
                         mode = "real time" if interval_ms else "micro-batches"
-                        injected.add(f"{victim} of a job that writes to PostgreSQL in {mode}")
+                        injected.add(f"{victim} of a job that {does} in {mode}")
                         strike(victim, job, server)
                         time.sleep(chance.uniform(0, 2))
             with JobProcess(arguments, tmp_path) as job:

@@ -8,8 +8,10 @@ from penstock.bindings.parameter import Parameter
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     JOURNAL_BYTES,
+    POLL_S,
     RECORD_KEY,
     RECORDS_PER_BATCH,
+    RECORDS_PER_POLL,
     REQUEST_BYTES,
     UNACKNOWLEDGED,
     Role,
@@ -370,6 +372,46 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Create the table when it does not exist, with a column for each field.",
     ),
     Parameter(
+        "poll_by",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "text",
+        "none; it is needed",
+        "The column, of integers or times, whose values grow from row to row. The rows are read in its order.",
+    ),
+    Parameter(
+        "poll_s",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        str(POLL_S),
+        "After how many seconds the table is asked for new rows.",
+    ),
+    Parameter(
+        "poll_delay_s",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        "1 by a column of times",
+        "By a column of times: how many seconds ago, by the server's clock, a row's time must be.",
+    ),
+    Parameter(
+        "max_records_per_poll",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        str(RECORDS_PER_POLL),
+        "The maximum number of rows that one query takes. Further queries follow at once.",
+    ),
+    Parameter(
+        "start",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        ("earliest", "latest"),
+        "earliest",
+        "Whether a job without a checkpoint reads the rows that the table has, or only those that come.",
+    ),
+    Parameter(
         "partition_by",
         ("delta",),
         ("sink",),
@@ -388,7 +430,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "password",
         POSTGRES_SCHEMES,
-        ("sink",),
+        ALL_ROLES,
         "secret",
         "that of the URI, or of libpq (PGPASSWORD, ~/.pgpass)",
         "The password of the user, best as a reference.",
@@ -396,7 +438,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "sslmode",
         POSTGRES_SCHEMES,
-        ("sink",),
+        ALL_ROLES,
         ("disable", "prefer", "require", "verify-ca", "verify-full"),
         "prefer",
         "Whether the connection uses TLS, and whether the server's certificate is verified.",
@@ -404,7 +446,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "sslrootcert",
         POSTGRES_SCHEMES,
-        ("sink",),
+        ALL_ROLES,
         "path",
         "that of libpq",
         "The certificates, in PEM, that the server's certificate is verified by; `system` for those of the system.",
@@ -412,13 +454,13 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "sslcert",
         POSTGRES_SCHEMES,
-        ("sink",),
+        ALL_ROLES,
         "path",
         "that of libpq",
         "The certificate of the client, in PEM.",
     ),
     Parameter(
-        "sslkey", POSTGRES_SCHEMES, ("sink",), "path", "that of libpq", "The key of the client's certificate."
+        "sslkey", POSTGRES_SCHEMES, ALL_ROLES, "path", "that of libpq", "The key of the client's certificate."
     ),
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""

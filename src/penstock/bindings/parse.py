@@ -412,7 +412,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
-        name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)
+        name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ALL_ROLES, parse_postgres)
         for name in POSTGRES_SCHEMES
     },
     "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),

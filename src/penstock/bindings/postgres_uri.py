@@ -13,6 +13,7 @@ __all__ = ["parse_postgres"]
 
 _MAX_NAME_BYTES: Final = 63
 _TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
+_SOURCE: Final = ("poll_by", "poll_s", "poll_delay_s", "max_records_per_poll", "start")
 
 
 def parse_postgres(uri: UriParts) -> PostgresBinding:
@@ -34,6 +35,10 @@ def parse_postgres(uri: UriParts) -> PostgresBinding:
     if not all(name and len(name.encode()) <= _MAX_NAME_BYTES and "\0" not in name for name in found):
         raise ValueError(f"names of databases, schemas and tables have 1 to {_MAX_NAME_BYTES} bytes")
     known = uri.known()
+    if uri.role != "sink" and "poll_by" not in known:
+        raise ValueError(
+            "it needs poll_by=COLUMN, a column whose values grow: the rows are read in its order"
+        )
     if password and "password" in known:
         raise ValueError("the password is given twice; leave out the one before the host")
     if not known.get("sslrootcert", "/").startswith("/") and known["sslrootcert"] != "system":
@@ -54,4 +59,5 @@ def parse_postgres(uri: UriParts) -> PostgresBinding:
         client=client,
         upsert_by=known.get("upsert_by", ()),
         create_table=known.get("create_table") == "true",
+        **{name: known[name] for name in _SOURCE if name in known},
     )

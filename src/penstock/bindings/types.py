@@ -13,7 +13,9 @@ __all__ = [
     "JOURNAL_BYTES",
     "LINE_FORMATS",
     "PATTERN_MARK",
+    "POLL_S",
     "RECORDS_PER_BATCH",
+    "RECORDS_PER_POLL",
     "RECORD_KEY",
     "REQUEST_BYTES",
     "UNACKNOWLEDGED",
@@ -61,6 +63,8 @@ REQUEST_BYTES: Final = 8 << 20
 JOURNAL_BYTES: Final = 1 << 30
 """The size of its journal from which an HTTP receiver takes nothing, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
+POLL_S: Final = 1
+RECORDS_PER_POLL: Final = 10_000
 RECORD_KEY: Final = "record-key"
 """What stands for the key that a record comes with, where a field could stand. No field can have that name."""
 PATTERN_MARK: Final = "~"
@@ -237,8 +241,10 @@ class MqttBinding:
 class PostgresBinding:
     """A table of a PostgreSQL database. `uri` has its password masked.
 
-    `client` has settings of libpq, such as `sslmode`; the password may be a reference. `upsert_by` are the fields that
-    identify a row which a later record replaces; without them each record becomes a row.
+    `client` has settings of libpq, such as `sslmode`; the password may be a reference. For a sink, `upsert_by` are the
+    fields that identify a row which a later record replaces; without them each record becomes a row. A source reads the
+    rows in the order of the column `poll_by`, asks for new ones every `poll_s`, and takes `max_records_per_poll` at
+    once; by a column of times only those older than `poll_delay_s`, or without it than a second.
     """
 
     stream: str
@@ -251,6 +257,11 @@ class PostgresBinding:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     upsert_by: tuple[str, ...] = ()
     create_table: bool = False
+    poll_by: str | None = None
+    poll_s: int = POLL_S
+    poll_delay_s: int | None = None
+    max_records_per_poll: int = RECORDS_PER_POLL
+    start: Start = "earliest"
 
     @property
     def place(self) -> str:

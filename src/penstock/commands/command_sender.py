@@ -19,6 +19,7 @@ from penstock.bindings.types import (
     HttpListenBinding,
     KafkaBinding,
     MqttBinding,
+    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
 )
@@ -68,6 +69,11 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
         raise BindingError(
             f"The job itself listens at {redacted(place)!r}. Send the command there by POST, as JSON, or bind "
             f"{COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
+        )
+    if isinstance(binding, PostgresBinding):
+        raise BindingError(
+            f"The commands of the job are the rows of {binding.place}. Add one with INSERT; its columns are those of "
+            "a command: id, kind, target, payload."
         )
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "

@@ -11,7 +11,14 @@ from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import PostgresBinding
 from penstock.errors import BindingError, ExternalSystemError
 
-__all__ = ["as_external", "end_earlier_sessions", "open_connection", "return_connection", "take_connection"]
+__all__ = [
+    "as_external",
+    "as_unread",
+    "end_earlier_sessions",
+    "open_connection",
+    "return_connection",
+    "take_connection",
+]
 
 _CONNECT_S: Final = 10
 # Of a dead server or machine nothing comes back; then the connection fails after these.
@@ -122,4 +129,19 @@ def as_external(binding: PostgresBinding) -> Iterator[None]:
         raise ExternalSystemError(
             f"Sink {binding.stream!r}: {binding.place} cannot be written ({' '.join(str(e).split())}{code}). What was "
             "not committed is written again."
+        ) from e
+
+
+@contextlib.contextmanager
+def as_unread(binding: PostgresBinding) -> Iterator[None]:
+    """Turn an error of the server into one of a stream. The stream goes on where it was."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as e:
+        code = f", {e.sqlstate}" if e.sqlstate else ""
+        raise ExternalSystemError(
+            f"Stream {binding.stream!r}: {binding.place} cannot be read ({' '.join(str(e).split())}{code}). It goes "
+            "on from the last row in the journal."
         ) from e

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
@@ -31,6 +33,8 @@ from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.databases.postgres_connections import as_external, open_connection
 from penstock.databases.postgres_table import check_place
+from penstock.databases.row_json import RowShape
+from penstock.databases.table_receiver import check_table
 from penstock.doctor.findings import Finding, failed, fine, refused
 from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
@@ -110,6 +114,11 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
+    if isinstance(binding, PostgresBinding) and is_source:
+        check_table(binding, RowShape(pa.schema([])))
+        return (
+            f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}, which can be read"
+        )
     if isinstance(binding, PostgresBinding):
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)

@@ -19,6 +19,7 @@ from penstock.bindings.types import (
     HttpListenBinding,
     KafkaBinding,
     MqttBinding,
+    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
     RateBinding,
@@ -27,6 +28,8 @@ from penstock.bindings.types import (
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.control.commands import CommandFormat
+from penstock.databases.row_json import COMMAND_ROWS, RowShape
+from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
 from penstock.records.types import RecordType
@@ -60,7 +63,10 @@ from penstock.streams.job_description import JobDescription
 __all__ = ["SourcePlace", "has_raw", "open_sources"]
 
 # What the source gives once is kept in a journal.
-_Received: TypeAlias = SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding | HttpListenBinding
+_MessageBinding: TypeAlias = (
+    QueueBinding | RabbitStreamBinding | MqttBinding | HttpListenBinding | PostgresBinding
+)
+_Received: TypeAlias = SocketBinding | _MessageBinding
 
 
 @dataclass(frozen=True)
@@ -150,9 +156,11 @@ def _source(
     else:
         assert isinstance(binding, _Received)
         folder = where / f"{node.name}.journal"
-        receiver = _receiver(binding, folder, place)
+        receiver = _receiver(node, binding, folder, place)
         log = JournalLog(folder)
-        name = _line_format(node.record_type) if isinstance(binding, SocketBinding) else binding.format
+        name = (
+            _line_format(node.record_type) if isinstance(binding, SocketBinding) else _message_format(binding)
+        )
     lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
     fields = None
     if is_filled:
@@ -176,7 +184,11 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
     )
 
 
-def _receiver(binding: _Received, folder: Path, place: SourcePlace) -> Receiver[Any]:
+def _message_format(binding: _MessageBinding) -> str:
+    return "json" if isinstance(binding, PostgresBinding) else binding.format
+
+
+def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourcePlace) -> Receiver[Any]:
     bounded = place.settings.bounded
     if isinstance(binding, SocketBinding):
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
@@ -198,6 +210,10 @@ def _receiver(binding: _Received, folder: Path, place: SourcePlace) -> Receiver[
         return MqttReceiver(
             binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
         )
+    if isinstance(binding, PostgresBinding):
+        shape = COMMAND_ROWS if node is COMMAND_NODE else RowShape(node.record_type.schema)
+        check_table(binding, shape)
+        return TableReceiver(binding, shape, JournalWriter(folder), bounded=bounded)
     from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)

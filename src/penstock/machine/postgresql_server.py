@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,11 +37,17 @@ class LocalPostgres(LocalServer):
     """One server with the role `tester`, in a temporary folder of its own; a context manager.
 
     Nothing of it outlives the machine: it does not wait for the disk.
+
+    Args:
+        password: that of the role.
+        settings: further settings of the server, such as `max_connections=20`.
+
     """
 
-    def __init__(self, password: str) -> None:
+    def __init__(self, password: str, settings: Sequence[str] = ()) -> None:
         self._programs = postgres_programs()
         self._password = password
+        self._settings = ("fsync=off", *settings)
         self.port = free_port()
         self._user = _USER if os.geteuid() == 0 else None
         # The server's user cannot see into other folders of root.
@@ -61,8 +68,9 @@ class LocalPostgres(LocalServer):
         if not Path(self.data).exists():
             self._init()
         place = ("-D", self.data, "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.folder))
+        settings = [f"--{setting}" for setting in self._settings]
         self.launch(
-            [str(self._programs / "postgres"), *place, "-c", "fsync=off"],
+            [str(self._programs / "postgres"), *place, *settings],
             self._answers,
             folder=self.folder,
             user=self._user,

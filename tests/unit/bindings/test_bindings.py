@@ -276,7 +276,10 @@ WRONG: list[tuple[str, Role, str]] = [
     ("postgresql://u@h:1/d/t?sslkey=key.pem", "sink", "absolute path"),
     ("postgresql://u@h:1/d/t?password=env:1", "sink", "must name an environment variable"),
     ("postgresql://u:p@h:1/d/t?password=env:P", "sink", "given twice"),
-    ("postgresql://u@h:1/d/t", "data", "only for sinks"),
+    ("postgresql://u@h:1/d/t", "data", "needs poll_by=COLUMN"),
+    ("postgresql://u@h:1/d/t?poll_by=id&poll_s=0", "control", "must be a whole number of at least 1"),
+    ("postgresql://u@h:1/d/t?poll_by=id&upsert_by=id", "data", "upsert_by has no meaning for a data stream"),
+    ("postgresql://u@h:1/d/t?poll_by=id", "sink", "poll_by has no meaning for a sink"),
     ("delta:", "sink", "the directory is missing"),
     ("delta:s3://bucket/t", "sink", "is not a local folder"),
     ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
@@ -367,6 +370,11 @@ def test_postgresql_names_a_table() -> None:
     assert binding.client == {"user": "me", "password": "s@crt", "sslmode": "require"}
     assert binding.upsert_by == ("id", "day")
     assert "crt" not in repr(binding)
+    source = parse_binding(
+        "r", "postgresql://me@db:5432/shop/orders?poll_by=id&poll_s=5&start=latest", "data"
+    )
+    assert isinstance(source, PostgresBinding)
+    assert (source.poll_by, source.poll_s, source.start, source.poll_delay_s) == ("id", 5, "latest", None)
     plain = parse_binding("r", "postgres://me@[::1]:5432/shop/orders", "sink")
     assert isinstance(plain, PostgresBinding)
     assert (plain.host, plain.schema, plain.table, plain.upsert_by) == ("::1", "public", "orders", ())

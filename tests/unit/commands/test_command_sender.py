@@ -42,6 +42,13 @@ def test_commands_in_a_folder_are_read_in_the_order_in_which_they_were_sent(tmp_
     assert not [path for path in (checkpoint / "commands").iterdir() if path.name.startswith(".")]
 
 
+def test_commands_in_a_table_are_added_with_insert() -> None:
+    """Nothing is sent there."""
+    entry = msgspec.structs.replace(ENTRY, commands="postgresql://u@h:1/d/commands?poll_by=number")
+    with pytest.raises(BindingError, match=r"rows of the table public\.commands .* Add one with INSERT"):
+        command_binding(entry, None)
+
+
 def test_a_command_that_waits_is_found(tmp_path: Path) -> None:
     """Whether it was sent from here, or stands with others in a file of another program."""
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
