@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from penstock.bindings.secrets import check_reference
-from penstock.bindings.types import BYTES_PER_BATCH, RECORD_KEY, RECORDS_PER_BATCH, UNACKNOWLEDGED, Role
+from penstock.bindings.types import (
+    BYTES_PER_BATCH,
+    EXPANDED_BYTES,
+    RECORD_KEY,
+    RECORDS_PER_BATCH,
+    UNACKNOWLEDGED,
+    Role,
+)
 
 __all__ = [
     "ALL_ROLES",
-    "CLIENT_SETTING",
     "FILE_SCHEMES",
-    "JAVA_SETTINGS",
     "MQTT_SCHEMES",
-    "OWN_SETTINGS",
     "PARAMETERS",
     "POSTGRES_SCHEMES",
     "RABBIT_SCHEMES",
@@ -23,7 +27,6 @@ __all__ = [
     "SOURCE_ROLES",
     "WEB_SCHEMES",
     "Parameter",
-    "is_client_setting",
     "parameters_of",
 ]
 
@@ -40,22 +43,33 @@ REQUEST_PREFIXES: Final = ("header.", "query.")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 
 
+_Kind: TypeAlias = Literal[
+    "character",
+    "field",
+    "field or key",
+    "fields",
+    "fields with names",
+    "integer",
+    "path",
+    "secret",
+    "text",
+]
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A query parameter of a URI: where it is allowed, its possible values, and what it does.
 
     `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names),
     "fields with names" (each with another name behind a colon if that differs), "path", "text", "secret" (a value,
-    `env:NAME` or `file:PATH`), or the allowed words. `default` describes what applies when it is left out.
+    `env:NAME` or `file:PATH`), "character" (one, `tab` or `none`), or the allowed words. `default` describes what
+    applies when it is left out.
     """
 
     name: str
     schemes: tuple[str, ...]
     roles: tuple[Role, ...]
-    values: (
-        tuple[str, ...]
-        | Literal["integer", "field", "field or key", "fields", "fields with names", "path", "secret", "text"]
-    )
+    values: tuple[str, ...] | _Kind
     default: str
     meaning: str
 
@@ -87,6 +101,8 @@ class Parameter:
             return text
         if self.values in ("path", "text"):
             return text
+        if self.values == "character":
+            return _character(self.name, text)
         if text not in self.values:
             raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
         return text
@@ -101,7 +117,18 @@ _FORMS: Final = {
     "path": "PATH",
     "text": "TEXT",
     "secret": "env:NAME|file:PATH|VALUE",
+    "character": "CHARACTER|tab|none",
 }
+
+
+def _character(parameter: str, text: str) -> str:
+    """Return a character, or "" for none. Raises ValueError when it cannot separate or quote values."""
+    found = {"tab": "\t", "none": ""}.get(text, text)
+    if found and (len(found) > 1 or not found.isascii() or found.isalnum() or found in "\r\n\0"):
+        raise ValueError(
+            f"{parameter}={text!r} must be one ASCII character that is not a letter or digit, tab, or none"
+        )
+    return found
 
 
 def _fields(parameter: str, text: str) -> tuple[str, ...]:
@@ -140,6 +167,38 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "integer",
         str(BYTES_PER_BATCH),
         "The maximum bytes of files that one batch reads, but always one file; a file counts as at least 4096 bytes.",
+    ),
+    Parameter(
+        "max_expanded_bytes",
+        ("jsonl", "csv", "text"),
+        SOURCE_ROLES,
+        "integer",
+        str(EXPANDED_BYTES),
+        "The maximum bytes that one compressed file may expand to; what comes after them is a dead letter.",
+    ),
+    Parameter(
+        "delimiter",
+        ("csv",),
+        SOURCE_ROLES,
+        "character",
+        "a comma",
+        "What separates the values of a row.",
+    ),
+    Parameter(
+        "quote",
+        ("csv",),
+        SOURCE_ROLES,
+        "character",
+        "a double quote",
+        "What encloses a value that contains the delimiter, a quote or a line end; none where values have no quotes.",
+    ),
+    Parameter(
+        "header",
+        ("csv",),
+        SOURCE_ROLES,
+        ("true", "false"),
+        "true",
+        "Whether the first line names the columns. Without it, columns are the stream's fields in their order.",
     ),
     Parameter(
         "missing",
@@ -401,44 +460,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""
 
-CLIENT_SETTING: Final = (
-    "client settings: a name with a dot (fetch.max.bytes), or the prefix kafka. (kafka.acks)"
-)
-
-OWN_SETTINGS: Final = {
-    "auto.offset.reset": "write start=latest|earliest instead",
-    "bootstrap.servers": "write the servers before the topic",
-    "enable.auto.commit": "the checkpoint keeps the offsets",
-    "enable.auto.offset.store": "the checkpoint keeps the offsets",
-    "enable.idempotence": "sinks are always idempotent",
-    "group.id": "the checkpoint keeps the offsets",
-    "interceptor.classes": "penstock reads and writes without interceptors",
-    "key.deserializer": "keys stay bytes",
-    "key.serializer": "keys stay bytes",
-    "partitioner": "write partitioner=... without kafka. before it",
-    "transactional.id": "write delivery=exactly-once instead",
-    "value.deserializer": "write format=json|protobuf|bytes instead",
-    "value.serializer": "write format=json|protobuf|bytes instead",
-}
-"""Client settings that would break penstock's guarantees, and what to do instead."""
-
-
-JAVA_SETTINGS: Final = {
-    "sasl.jaas.config": "write sasl.username=USER&sasl.password=env:NAME",
-    "ssl.truststore.": "write ssl.ca.location=FILE, with certificates in PEM",
-    "ssl.keystore.type": "write ssl.certificate.location=FILE and ssl.key.location=FILE, in PEM",
-    "ssl.keystore.key": "write ssl.key.location=FILE, in PEM",
-    "ssl.keystore.certificate.chain": "write ssl.certificate.location=FILE, in PEM",
-}
-"""Beginnings of settings that only Kafka's Java client has, and what librdkafka has instead."""
-
 
 def parameters_of(scheme: str, role: Role) -> list[Parameter]:
     """Return the parameters that a URI of a scheme may have in a role."""
     return [p for p in PARAMETERS if scheme in p.schemes and role in p.roles]
-
-
-def is_client_setting(name: str) -> bool:
-    """Return whether a parameter is a setting of the Kafka client."""
-    # A name without a dot is more likely a misspelt parameter than a setting, so such settings need the prefix.
-    return "." in name.strip(".")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.parameters import (
@@ -26,11 +26,13 @@ from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
+    EXPANDED_BYTES,
     PATTERN_MARK,
     RECORDS_PER_BATCH,
     UNACKNOWLEDGED,
     Binding,
     ConsoleBinding,
+    CsvDialect,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -157,7 +159,22 @@ def _parse_files(uri: UriParts) -> FilesBinding:
         max_files_per_batch=known.get("max_files_per_batch"),
         missing=known.get("missing", "fail"),
         max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
+        max_expanded_bytes=known.get("max_expanded_bytes", EXPANDED_BYTES),
+        dialect=_dialect(known),
     )
+
+
+def _dialect(known: Mapping[str, Any]) -> CsvDialect:
+    dialect = CsvDialect(
+        known.get("delimiter", ","), known.get("quote", '"'), known.get("header", "true") == "true"
+    )
+    if not dialect.delimiter:
+        raise ValueError("delimiter=none separates no values; write one character, or tab")
+    if dialect.delimiter == dialect.quote:
+        raise ValueError(
+            f"delimiter and quote are both {dialect.quote!r}; choose another quote, or quote=none"
+        )
+    return dialect
 
 
 def _check_no_uri(scheme: str, path: str) -> None:

@@ -9,13 +9,16 @@ from typing import Final, Literal, TypeAlias
 
 __all__ = [
     "BYTES_PER_BATCH",
+    "EXPANDED_BYTES",
     "LINE_FORMATS",
     "PATTERN_MARK",
+    "PLAIN_CSV",
     "RECORDS_PER_BATCH",
     "RECORD_KEY",
     "UNACKNOWLEDGED",
     "Binding",
     "ConsoleBinding",
+    "CsvDialect",
     "Delivery",
     "DiscardBinding",
     "FileFormat",
@@ -48,12 +51,27 @@ RECORDS_PER_BATCH: Final = 2_000_000
 """The most records that a micro-batch reads from a topic, unless its binding says otherwise."""
 BYTES_PER_BATCH: Final = 256 << 20
 """The most bytes that a micro-batch reads from a folder, unless its binding says otherwise."""
+EXPANDED_BYTES: Final = 16 << 30
+"""The most bytes that a compressed file may expand to, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
 RECORD_KEY: Final = "record-key"
 """What stands for the key that a record comes with, where a field could stand. No field can have that name."""
 PATTERN_MARK: Final = "~"
 """The mark before a pattern of topics. No topic has it in its name."""
 _OWN_TOPICS: Final = "__"
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How the rows of CSV files are written. An empty `quote` says that values have no quotes."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    header: bool = True
+
+
+PLAIN_CSV: Final = CsvDialect()
+"""Commas, double quotes and a header."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,8 @@ class FilesBinding:
     max_files_per_batch: int | None = None
     missing: Missing = "fail"
     max_bytes_per_batch: int = BYTES_PER_BATCH
+    max_expanded_bytes: int = EXPANDED_BYTES
+    dialect: CsvDialect = PLAIN_CSV
 
 
 @dataclass(frozen=True)

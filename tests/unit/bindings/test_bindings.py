@@ -148,6 +148,13 @@ def test_queues_and_streams_of_rabbitmq() -> None:
 
 
 WRONG: list[tuple[str, Role, str]] = [
+    ("csv:in?delimiter=none", "data", "delimiter=none separates no values"),
+    ("csv:in?delimiter=;;", "data", "delimiter=';;' must be one ASCII character"),
+    ("csv:in?quote=x", "data", "quote='x' must be one ASCII character that is not a letter or digit"),
+    ("csv:in?quote=;&delimiter=;", "data", "delimiter and quote are both ';'"),
+    ("csv:in?header=no", "data", "header='no' must be one of true, false"),
+    ("jsonl:in?delimiter=;", "data", "unknown parameter 'delimiter'"),
+    ("csv:out?header=false", "sink", "header has no meaning for a sink"),
     ("/data/in", "data", "no scheme"),
     ("", "data", "no scheme"),
     ("json:in", "data", "did you mean jsonl:"),
