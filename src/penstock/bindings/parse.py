@@ -23,7 +23,9 @@ from penstock.bindings.parameters import (
     parameters_of,
 )
 from penstock.bindings.postgres_uri import parse_postgres
+from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
+from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     EXPANDED_BYTES,
@@ -33,6 +35,7 @@ from penstock.bindings.types import (
     Binding,
     ConsoleBinding,
     CsvDialect,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -139,7 +142,8 @@ def _query(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _parse_files(uri: UriParts) -> FilesBinding:
+def _folder(uri: UriParts) -> str:
+    """Return the absolute path of the folder that a URI names."""
     path = urllib.parse.unquote(uri.rest)
     if path.startswith("//"):
         if not path.startswith("///"):
@@ -150,12 +154,17 @@ def _parse_files(uri: UriParts) -> FilesBinding:
     _check_no_uri(uri.scheme, path)
     if "\0" in path:
         raise ValueError("the name of a directory cannot contain NUL characters")
+    return _absolute(path)
+
+
+def _parse_files(uri: UriParts) -> FilesBinding:
+    directory = _folder(uri)
     known = uri.known()
     return FilesBinding(
         stream=uri.stream,
         uri=uri.uri,
         format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these
-        directory=_absolute(path),
+        directory=directory,
         max_files_per_batch=known.get("max_files_per_batch"),
         missing=known.get("missing", "fail"),
         max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
@@ -175,6 +184,13 @@ def _dialect(known: Mapping[str, Any]) -> CsvDialect:
             f"delimiter and quote are both {dialect.quote!r}; choose another quote, or quote=none"
         )
     return dialect
+
+
+def _parse_delta(uri: UriParts) -> DeltaBinding:
+    directory = _folder(uri)
+    known = uri.known()
+    creates = known.get("create_table", "true") == "true"
+    return DeltaBinding(uri.stream, uri.uri, directory, known.get("partition_by", ()), creates)
 
 
 def _check_no_uri(scheme: str, path: str) -> None:
@@ -249,6 +265,7 @@ def _parse_kafka(uri: UriParts) -> KafkaBinding:
         partitioner=known.get("partitioner", "murmur2_random"),
         partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
+        registry=registry_of(known, uri.role, f"{topic}-value"),
     )
 
 
@@ -321,6 +338,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding:
         format=known.get("format", "json"),
         prefetch=prefetch,
         create=known.get("create") == "true",
+        registry=registry_of(known, uri.role),
     )
 
 
@@ -335,6 +353,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
         format=known.get("format", "json"),
         start=known.get("start", "earliest" if uri.role == "control" else "latest"),
         create=known.get("create") == "true",
+        registry=registry_of(known, uri.role),
     )
 
 
@@ -380,11 +399,13 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", ALL_ROLES, parse_mqtt)
         for name in MQTT_SCHEMES
     },
+    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)
         for name in POSTGRES_SCHEMES
     },
+    "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ConsoleBinding",
     "CsvDialect",
     "Delivery",
+    "DeltaBinding",
     "DiscardBinding",
     "FileFormat",
     "FilesBinding",
@@ -32,8 +34,10 @@ __all__ = [
     "RabbitStreamBinding",
     "RabbitVirtualHost",
     "RateBinding",
+    "RegistryBinding",
     "Role",
     "SocketBinding",
+    "SparkBinding",
     "Start",
     "WebhookBinding",
 ]
@@ -41,7 +45,7 @@ __all__ = [
 
 Role: TypeAlias = Literal["data", "control", "sink"]
 FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
-MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes"]
+MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
 Missing: TypeAlias = Literal["fail", "skip"]
@@ -94,6 +98,19 @@ class FilesBinding:
 
 
 @dataclass(frozen=True)
+class RegistryBinding:
+    """A schema registry with Confluent's API. The password may be a reference.
+
+    `subject` is where a sink registers the schema of its records.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    subject: str | None = None
+
+
+@dataclass(frozen=True)
 class KafkaBinding:
     """A Kafka topic, or for a source, `~` with a pattern, a regular expression for the whole names of topics.
 
@@ -125,6 +142,7 @@ class KafkaBinding:
     partitioner: str = "murmur2_random"
     partition_by: str | None = None
     origin: bool = False
+    registry: RegistryBinding | None = None
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -193,6 +211,7 @@ class QueueBinding:
     format: MessageFormat = "json"
     prefetch: int = UNACKNOWLEDGED
     create: bool = False
+    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +225,7 @@ class RabbitStreamBinding:
     format: MessageFormat = "json"
     start: Start = "latest"
     create: bool = False
+    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +254,7 @@ class MqttBinding:
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
+    registry: RegistryBinding | None = None
 
     @property
     def is_one_topic(self) -> bool:
@@ -264,6 +285,25 @@ class PostgresBinding:
     def place(self) -> str:
         """What the binding names, in a sentence."""
         return f"the table {self.schema}.{self.table} of the database {self.database!r} on {self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class DeltaBinding:
+    """A table of Delta Lake in a folder. `directory` is absolute.
+
+    `partition_by` are the fields by which its files are apart; empty if the table decides.
+    """
+
+    stream: str
+    uri: str
+    directory: str
+    partition_by: tuple[str, ...] = ()
+    create_table: bool = True
+
+    @property
+    def path(self) -> Path:
+        """The folder of the table."""
+        return Path(self.directory)
 
 
 @dataclass(frozen=True)
@@ -311,6 +351,19 @@ class DiscardBinding:
     uri: str
 
 
+@dataclass(frozen=True)
+class SparkBinding:
+    """What a format of Spark loads once, before the stream begins. `uri` has secrets masked.
+
+    `options` are those of the format, whose values may be references; `path` is what it loads.
+    """
+
+    stream: str
+    uri: str
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 Binding: TypeAlias = (
     FilesBinding
     | KafkaBinding
@@ -319,8 +372,10 @@ Binding: TypeAlias = (
     | RabbitStreamBinding
     | MqttBinding
     | PostgresBinding
+    | DeltaBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding
+    | SparkBinding
     | DiscardBinding
 )

@@ -14,11 +14,11 @@ from penstock.bindings.client_settings import (
     OWN_SETTINGS,
     is_client_setting,
 )
+from penstock.bindings.parameter_kinds import Parameter
 from penstock.bindings.parameters import (
     PARAMETERS,
     REQUEST_PREFIXES,
     WEB_SCHEMES,
-    Parameter,
     parameters_of,
 )
 from penstock.bindings.secrets import check_reference

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
+    DeltaBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
@@ -20,6 +21,7 @@ from penstock.bindings.types import (
     QueueBinding,
     RabbitStreamBinding,
     SocketBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.brokers.kafka_topics import check_topic
@@ -31,6 +33,8 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
+from penstock.lakes.delta_table import existing_table
+from penstock.registries.registry_client import kept_client
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
@@ -80,7 +84,12 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
         return _resolved(check, binding)
     careful = _not_created(binding)
     try:
-        return fine(check, _answer(careful, is_source=is_source))
+        answer = _answer(careful, is_source=is_source)
+        registry = getattr(binding, "registry", None)
+        if registry is not None:
+            kept_client(binding.stream, registry).check()
+            answer += f"; the schema registry {registry.url} answers"
+        return fine(check, answer)
     except PlaceMissingError as e:
         if careful != binding:
             return fine(check, f"{redacted(binding.uri)} does not exist yet; the job creates it")
@@ -107,8 +116,12 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, DeltaBinding):
+        return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
+    if isinstance(binding, SparkBinding):
+        return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import check_queue
@@ -163,6 +176,6 @@ def _not_created(binding: Binding) -> Binding:
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding):
         return dataclasses.replace(binding, create=False)
-    if isinstance(binding, PostgresBinding):
+    if isinstance(binding, DeltaBinding | PostgresBinding):
         return dataclasses.replace(binding, create_table=False)
     return binding

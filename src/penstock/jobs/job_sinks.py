@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.bindings.types import (
     Binding,
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -21,10 +22,12 @@ from penstock.bindings.types import (
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
+from penstock.lakes.delta_sink import DeltaSink
 from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import format_of
+from penstock.registries.message_formats import message_format
 from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan, has_timers
 from penstock.sinks.base import Sink
@@ -157,12 +160,19 @@ def open_sink(
                     f"{binding.key_field} from its URI."
                 )
             rows = row_type(record_type)
-            return KafkaSink(binding, UpsertEncoder(format_of(binding.format, rows, protobuf=protobuf), rows))
-        return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
+            return KafkaSink(binding, UpsertEncoder(message_format(binding, rows, protobuf), rows))
+        return KafkaSink(binding, message_format(binding, record_type, protobuf))
     if isinstance(binding, DiscardBinding):
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
+    if isinstance(binding, DeltaBinding):
+        if upsert_key is not None:
+            raise BindingError(
+                f"Sink {binding.stream!r} takes upserts, but a sink for Delta Lake only adds records. Use "
+                'sink_to(..., changes="records"), and merge the changes where you read them.'
+            )
+        return DeltaSink(binding, record_type)
     if isinstance(binding, MqttBinding | WebhookBinding) and upsert_key is not None:
         raise BindingError(
             f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT have a key that a "
@@ -172,7 +182,7 @@ def open_sink(
         # The client takes a tenth of a second to load.
         from penstock.mqtt.mqtt_sink import MqttSink
 
-        return MqttSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
+        return MqttSink(binding, message_format(binding, record_type, protobuf), record_type)
     if isinstance(binding, WebhookBinding):
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)

@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.base.durable import make_folder
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     LINE_FORMATS,
     RECORDS_PER_BATCH,
     Binding,
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -24,6 +26,7 @@ from penstock.bindings.types import (
     RabbitStreamBinding,
     RateBinding,
     SocketBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
@@ -32,6 +35,7 @@ from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
+from penstock.registries.message_formats import message_format
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.cuts import oldest_ends
@@ -110,7 +114,7 @@ def has_raw(binding: Binding) -> bool:
     """Return whether the source has raw bytes for each record."""
     if isinstance(binding, FilesBinding):
         return binding.format in LINE_FORMATS
-    return not isinstance(binding, RateBinding)
+    return not isinstance(binding, RateBinding | SparkBinding)
 
 
 def _source(
@@ -137,11 +141,18 @@ def _source(
         files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)
+    elif isinstance(binding, SparkBinding):
+        # Spark loads it before the stream begins; what it has written is read like any folder.
+        loaded = FilesBinding(node.name, binding.uri, "parquet", str(place.checkpoint.inputs / node.name))
+        make_folder(Path(loaded.directory))
+        log = FileLog(loaded, where / f"{node.name}.files", place.keeping(node.name, loaded), place.fence)
     elif isinstance(binding, RateBinding):
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
+        assert not isinstance(
+            binding, DeltaBinding | PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding
+        )
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, place)
         log = JournalLog(folder)
@@ -151,7 +162,7 @@ def _source(
     if is_filled:
         fields = MessageFields(node.record_type, node.metadata, place.topics.known[node.name].names)
     kind = node.record_type if fields is None else node.body_type
-    reader = StreamReader(place.plan, node, _format(name, node, kind), lines, fields)
+    reader = StreamReader(place.plan, node, _format(name, binding, node, kind), lines, fields)
     return BoundSource(node, log, reader), receiver
 
 
@@ -160,7 +171,7 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
     if not node.metadata or isinstance(binding, KafkaBinding):
         return bool(node.metadata)
     # Files that were made from records have all of their fields, and so have records from Python.
-    if isinstance(binding, FilesBinding) and binding.format != "text":
+    if isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and binding.format != "text"):
         return False
     raise BindingError(
         f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
@@ -203,7 +214,8 @@ def _command_source(
     """Return the source that reads commands from the input of a bound source. Raises BindingError for its format."""
     form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
-    if form not in known or (isinstance(binding, FilesBinding) and binding.format != "jsonl"):
+    is_table = isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and form != "jsonl")
+    if form not in known or is_table:
         raise BindingError(
             f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
         )
@@ -244,7 +256,9 @@ def _is_one_text(record_type: RecordType) -> bool:
     return len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary())
 
 
-def _format(name: Any, node: SourceNode, kind: RecordType) -> Format | None:
+def _format(name: Any, binding: Binding, node: SourceNode, kind: RecordType) -> Format | None:
     if name is None or node is COMMAND_NODE:
         return None
+    if isinstance(binding, KafkaBinding | MqttBinding | QueueBinding | RabbitStreamBinding):
+        return message_format(binding, kind, node.protobuf, allow_nan=node.allow_nan)
     return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)
