@@ -17,12 +17,14 @@ from penstock.bindings.parameters import (
     MQTT_SCHEMES,
     POSTGRES_SCHEMES,
     RABBIT_SCHEMES,
+    REDIS_SCHEMES,
     REQUEST_PREFIXES,
     SOURCE_ROLES,
     WEB_SCHEMES,
     parameters_of,
 )
 from penstock.bindings.postgres_uri import parse_postgres
+from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.spark_uri import parse_spark
@@ -406,6 +408,10 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         for name in POSTGRES_SCHEMES
     },
     "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),
+    **{
+        name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
+        for name in REDIS_SCHEMES
+    },
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),

@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
+    RedisBinding,
     SocketBinding,
     SparkBinding,
     WebhookBinding,
@@ -38,6 +39,7 @@ from penstock.registries.registry_client import kept_client
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
 
@@ -118,6 +120,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
+    if isinstance(binding, RedisBinding):
+        check_redis(binding)
+        return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):

@@ -17,6 +17,7 @@ from penstock.bindings.types import (
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
+    RedisBinding,
     WebhookBinding,
 )
 from penstock.databases.postgres_sink import PostgresSink
@@ -36,6 +37,7 @@ from penstock.sinks.discard import DiscardSink
 from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
+from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
 from penstock.tables.changes import row_type
@@ -173,6 +175,9 @@ def open_sink(
                 'sink_to(..., changes="records"), and merge the changes where you read them.'
             )
         return DeltaSink(binding, record_type)
+    if isinstance(binding, RedisBinding):
+        rows = record_type if upsert_key is None else row_type(record_type)
+        return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
     if isinstance(binding, MqttBinding | WebhookBinding) and upsert_key is not None:
         raise BindingError(
             f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT have a key that a "
