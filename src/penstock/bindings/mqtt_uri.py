@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from typing import Final
 
+from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import UNACKNOWLEDGED, MqttBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
@@ -62,6 +63,7 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
         retain=known.get("retain") == "true",
         client_id=known.get("client_id"),
         prefetch=prefetch,
+        registry=registry_of(known, uri.role),
         **{name: known[name] for name in _FILES if name in known},
     )
 

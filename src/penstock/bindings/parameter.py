@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from penstock.bindings.secrets import check_reference
 from penstock.bindings.types import RECORD_KEY, Role
 
 __all__ = ["Parameter"]
+
+_Kind: TypeAlias = Literal[
+    "character",
+    "field",
+    "field or key",
+    "fields",
+    "fields with names",
+    "integer",
+    "path",
+    "secret",
+    "text",
+]
 
 
 @dataclass(frozen=True)
@@ -18,16 +30,14 @@ class Parameter:
 
     `values` is "integer", "field" (the name of a field), "field or key" (likewise, or RECORD_KEY), "fields" (names),
     "fields with names" (each with another name behind a colon if that differs), "path", "text", "secret" (a value,
-    `env:NAME` or `file:PATH`), or the allowed words. `default` describes what applies when it is left out.
+    `env:NAME` or `file:PATH`), "character" (one, `tab` or `none`), or the allowed words. `default` describes what
+    applies when it is left out.
     """
 
     name: str
     schemes: tuple[str, ...]
     roles: tuple[Role, ...]
-    values: (
-        tuple[str, ...]
-        | Literal["integer", "field", "field or key", "fields", "fields with names", "path", "secret", "text"]
-    )
+    values: tuple[str, ...] | _Kind
     default: str
     meaning: str
 
@@ -59,6 +69,8 @@ class Parameter:
             return text
         if self.values in ("path", "text"):
             return text
+        if self.values == "character":
+            return _character(self.name, text)
         if text not in self.values:
             raise ValueError(f"{self.name}={text!r} must be one of {', '.join(self.values)}")
         return text
@@ -73,7 +85,18 @@ _FORMS: Final = {
     "path": "PATH",
     "text": "TEXT",
     "secret": "env:NAME|file:PATH|VALUE",
+    "character": "CHARACTER|tab|none",
 }
+
+
+def _character(parameter: str, text: str) -> str:
+    """Return a character, or "" for none. Raises ValueError when it cannot separate or quote values."""
+    found = {"tab": "\t", "none": ""}.get(text, text)
+    if found and (len(found) > 1 or not found.isascii() or found.isalnum() or found in "\r\n\0"):
+        raise ValueError(
+            f"{parameter}={text!r} must be one ASCII character that is not a letter or digit, tab, or none"
+        )
+    return found
 
 
 def _fields(parameter: str, text: str) -> tuple[str, ...]:

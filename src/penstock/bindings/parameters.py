@@ -7,6 +7,7 @@ from typing import Final
 from penstock.bindings.parameter import Parameter
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
+    EXPANDED_BYTES,
     JOURNAL_BYTES,
     POLL_S,
     RECORD_KEY,
@@ -19,11 +20,8 @@ from penstock.bindings.types import (
 
 __all__ = [
     "ALL_ROLES",
-    "CLIENT_SETTING",
     "FILE_SCHEMES",
-    "JAVA_SETTINGS",
     "MQTT_SCHEMES",
-    "OWN_SETTINGS",
     "PARAMETERS",
     "POSTGRES_SCHEMES",
     "RABBIT_SCHEMES",
@@ -31,8 +29,6 @@ __all__ = [
     "REQUEST_PREFIXES",
     "SOURCE_ROLES",
     "WEB_SCHEMES",
-    "Parameter",
-    "is_client_setting",
     "parameters_of",
 ]
 
@@ -43,6 +39,7 @@ FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
 _READ_SCHEMES: Final = (*FILE_SCHEMES, "text")
 RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 MQTT_SCHEMES: Final = ("mqtt", "mqtts")
+_MESSAGE_SCHEMES: Final = ("kafka", *RABBIT_SCHEMES, *MQTT_SCHEMES)
 REDIS_SCHEMES: Final = ("redis", "rediss")
 WEB_SCHEMES: Final = ("http", "https")
 REQUEST_PREFIXES: Final = ("header.", "query.")
@@ -68,6 +65,38 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "The maximum bytes of files that one batch reads, but always one file; a file counts as at least 4096 bytes.",
     ),
     Parameter(
+        "max_expanded_bytes",
+        ("jsonl", "csv", "text"),
+        SOURCE_ROLES,
+        "integer",
+        str(EXPANDED_BYTES),
+        "The maximum bytes that one compressed file may expand to; what comes after them is a dead letter.",
+    ),
+    Parameter(
+        "delimiter",
+        ("csv",),
+        SOURCE_ROLES,
+        "character",
+        "a comma",
+        "What separates the values of a row.",
+    ),
+    Parameter(
+        "quote",
+        ("csv",),
+        SOURCE_ROLES,
+        "character",
+        "a double quote",
+        "What encloses a value that contains the delimiter, a quote or a line end; none where values have no quotes.",
+    ),
+    Parameter(
+        "header",
+        ("csv",),
+        SOURCE_ROLES,
+        ("true", "false"),
+        "true",
+        "Whether the first line names the columns. Without it, columns are the stream's fields in their order.",
+    ),
+    Parameter(
         "missing",
         (*_READ_SCHEMES, "kafka"),
         SOURCE_ROLES,
@@ -78,11 +107,37 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "format",
-        ("kafka", *RABBIT_SCHEMES, *MQTT_SCHEMES),
+        _MESSAGE_SCHEMES,
         ALL_ROLES,
-        ("json", "protobuf", "bytes"),
+        ("json", "protobuf", "bytes", "avro"),
         "json",
-        "The form of a message value: a JSON object, a protobuf message of the stream's schema, or plain bytes.",
+        "The form of a message value: a JSON object, a protobuf message of the stream's schema, plain bytes, or Avro "
+        "with a schema of a registry.",
+    ),
+    Parameter(
+        "registry",
+        _MESSAGE_SCHEMES,
+        ALL_ROLES,
+        "text",
+        "none",
+        "The URL of the schema registry, with Confluent's API, of format=avro.",
+    ),
+    Parameter("registry_user", _MESSAGE_SCHEMES, ALL_ROLES, "text", "no login", "The user of the registry."),
+    Parameter(
+        "registry_password",
+        _MESSAGE_SCHEMES,
+        ALL_ROLES,
+        "secret",
+        "no login",
+        "The password of that user, best as a reference.",
+    ),
+    Parameter(
+        "subject",
+        ("kafka", *MQTT_SCHEMES),
+        ("sink",),
+        "text",
+        "TOPIC-value for kafka",
+        "The subject under which a sink with format=avro registers the schema of its records.",
     ),
     Parameter(
         "start",
@@ -465,44 +520,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""
 
-CLIENT_SETTING: Final = (
-    "client settings: a name with a dot (fetch.max.bytes), or the prefix kafka. (kafka.acks)"
-)
-
-OWN_SETTINGS: Final = {
-    "auto.offset.reset": "write start=latest|earliest instead",
-    "bootstrap.servers": "write the servers before the topic",
-    "enable.auto.commit": "the checkpoint keeps the offsets",
-    "enable.auto.offset.store": "the checkpoint keeps the offsets",
-    "enable.idempotence": "sinks are always idempotent",
-    "group.id": "the checkpoint keeps the offsets",
-    "interceptor.classes": "penstock reads and writes without interceptors",
-    "key.deserializer": "keys stay bytes",
-    "key.serializer": "keys stay bytes",
-    "partitioner": "write partitioner=... without kafka. before it",
-    "transactional.id": "write delivery=exactly-once instead",
-    "value.deserializer": "write format=json|protobuf|bytes instead",
-    "value.serializer": "write format=json|protobuf|bytes instead",
-}
-"""Client settings that would break penstock's guarantees, and what to do instead."""
-
-
-JAVA_SETTINGS: Final = {
-    "sasl.jaas.config": "write sasl.username=USER&sasl.password=env:NAME",
-    "ssl.truststore.": "write ssl.ca.location=FILE, with certificates in PEM",
-    "ssl.keystore.type": "write ssl.certificate.location=FILE and ssl.key.location=FILE, in PEM",
-    "ssl.keystore.key": "write ssl.key.location=FILE, in PEM",
-    "ssl.keystore.certificate.chain": "write ssl.certificate.location=FILE, in PEM",
-}
-"""Beginnings of settings that only Kafka's Java client has, and what librdkafka has instead."""
-
 
 def parameters_of(scheme: str, role: Role) -> list[Parameter]:
     """Return the parameters that a URI of a scheme may have in a role."""
     return [p for p in PARAMETERS if scheme in p.schemes and role in p.roles]
-
-
-def is_client_setting(name: str) -> bool:
-    """Return whether a parameter is a setting of the Kafka client."""
-    # A name without a dot is more likely a misspelt parameter than a setting, so such settings need the prefix.
-    return "." in name.strip(".")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.mqtt_uri import parse_mqtt
@@ -26,15 +26,18 @@ from penstock.bindings.parameters import (
 )
 from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.redis_uri import parse_redis
+from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
+    EXPANDED_BYTES,
     PATTERN_MARK,
     RECORDS_PER_BATCH,
     UNACKNOWLEDGED,
     Binding,
     ConsoleBinding,
+    CsvDialect,
     DeltaBinding,
     DiscardBinding,
     ExchangeBinding,
@@ -170,7 +173,22 @@ def _parse_files(uri: UriParts) -> FilesBinding:
         max_files_per_batch=known.get("max_files_per_batch"),
         missing=known.get("missing", "fail"),
         max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
+        max_expanded_bytes=known.get("max_expanded_bytes", EXPANDED_BYTES),
+        dialect=_dialect(known),
     )
+
+
+def _dialect(known: Mapping[str, Any]) -> CsvDialect:
+    dialect = CsvDialect(
+        known.get("delimiter", ","), known.get("quote", '"'), known.get("header", "true") == "true"
+    )
+    if not dialect.delimiter:
+        raise ValueError("delimiter=none separates no values; write one character, or tab")
+    if dialect.delimiter == dialect.quote:
+        raise ValueError(
+            f"delimiter and quote are both {dialect.quote!r}; choose another quote, or quote=none"
+        )
+    return dialect
 
 
 def _parse_delta(uri: UriParts) -> DeltaBinding:
@@ -252,6 +270,7 @@ def _parse_kafka(uri: UriParts) -> KafkaBinding:
         partitioner=known.get("partitioner", "murmur2_random"),
         partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
+        registry=registry_of(known, uri.role, f"{topic}-value"),
     )
 
 
@@ -326,6 +345,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
         format=known.get("format", "json"),
         prefetch=prefetch,
         create=known.get("create") == "true",
+        registry=registry_of(known, uri.role),
     )
 
 
@@ -348,6 +368,7 @@ def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> Exch
         routing_key=name if routing_key is None else routing_key,
         format=known.get("format", "json"),
         create=creates,
+        registry=registry_of(known, uri.role),
         origin=uri.switch("origin"),
     )
 
@@ -363,6 +384,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
         format=known.get("format", "json"),
         start=known.get("start", "earliest" if uri.role == "control" else "latest"),
         create=known.get("create") == "true",
+        registry=registry_of(known, uri.role),
     )
 
 

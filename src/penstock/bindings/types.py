@@ -10,9 +10,11 @@ from typing import Final, Literal, TypeAlias
 
 __all__ = [
     "BYTES_PER_BATCH",
+    "EXPANDED_BYTES",
     "JOURNAL_BYTES",
     "LINE_FORMATS",
     "PATTERN_MARK",
+    "PLAIN_CSV",
     "POLL_S",
     "RECORDS_PER_BATCH",
     "RECORDS_PER_POLL",
@@ -21,6 +23,7 @@ __all__ = [
     "UNACKNOWLEDGED",
     "Binding",
     "ConsoleBinding",
+    "CsvDialect",
     "Delivery",
     "DeltaBinding",
     "DiscardBinding",
@@ -38,6 +41,7 @@ __all__ = [
     "RabbitVirtualHost",
     "RateBinding",
     "RedisBinding",
+    "RegistryBinding",
     "Role",
     "SocketBinding",
     "SparkBinding",
@@ -48,7 +52,7 @@ __all__ = [
 
 Role: TypeAlias = Literal["data", "control", "sink"]
 FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
-MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes"]
+MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
 Missing: TypeAlias = Literal["fail", "skip"]
@@ -62,6 +66,8 @@ REQUEST_BYTES: Final = 8 << 20
 """The largest body of a request that an HTTP receiver takes, unless its binding says otherwise."""
 JOURNAL_BYTES: Final = 1 << 30
 """The size of its journal from which an HTTP receiver takes nothing, unless its binding says otherwise."""
+EXPANDED_BYTES: Final = 16 << 30
+"""The most bytes that a compressed file may expand to, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
 POLL_S: Final = 1
 RECORDS_PER_POLL: Final = 10_000
@@ -70,6 +76,19 @@ RECORD_KEY: Final = "record-key"
 PATTERN_MARK: Final = "~"
 """The mark before a pattern of topics. No topic has it in its name."""
 _OWN_TOPICS: Final = "__"
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How the rows of CSV files are written. An empty `quote` says that values have no quotes."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    header: bool = True
+
+
+PLAIN_CSV: Final = CsvDialect()
+"""Commas, double quotes and a header."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +106,21 @@ class FilesBinding:
     max_files_per_batch: int | None = None
     missing: Missing = "fail"
     max_bytes_per_batch: int = BYTES_PER_BATCH
+    max_expanded_bytes: int = EXPANDED_BYTES
+    dialect: CsvDialect = PLAIN_CSV
+
+
+@dataclass(frozen=True)
+class RegistryBinding:
+    """A schema registry with Confluent's API. The password may be a reference.
+
+    `subject` is where a sink registers the schema of its records.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    subject: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +155,7 @@ class KafkaBinding:
     partitioner: str = "murmur2_random"
     partition_by: str | None = None
     origin: bool = False
+    registry: RegistryBinding | None = None
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -189,6 +224,7 @@ class QueueBinding:
     format: MessageFormat = "json"
     prefetch: int = UNACKNOWLEDGED
     create: bool = False
+    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
@@ -202,6 +238,7 @@ class RabbitStreamBinding:
     format: MessageFormat = "json"
     start: Start = "latest"
     create: bool = False
+    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
@@ -230,6 +267,7 @@ class MqttBinding:
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
+    registry: RegistryBinding | None = None
 
     @property
     def is_one_topic(self) -> bool:
@@ -390,6 +428,7 @@ class ExchangeBinding:
     routing_key: str
     format: MessageFormat = "json"
     create: bool = False
+    registry: RegistryBinding | None = None
     origin: bool | None = None
 
 

@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.bindings.parameters import (
+from penstock.bindings.client_settings import (
     CLIENT_SETTING,
     JAVA_SETTINGS,
     OWN_SETTINGS,
+    is_client_setting,
+)
+from penstock.bindings.parameter import Parameter
+from penstock.bindings.parameters import (
     PARAMETERS,
     REQUEST_PREFIXES,
     WEB_SCHEMES,
-    Parameter,
-    is_client_setting,
     parameters_of,
 )
 from penstock.bindings.secrets import check_reference

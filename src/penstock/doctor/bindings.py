@@ -41,6 +41,7 @@ from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
 from penstock.lakes.delta_table import existing_table
+from penstock.registries.registry_client import kept_client
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
@@ -91,7 +92,12 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
         return _resolved(check, binding)
     careful = _not_created(binding)
     try:
-        return fine(check, _answer(careful, is_source=is_source))
+        answer = _answer(careful, is_source=is_source)
+        registry = getattr(binding, "registry", None)
+        if registry is not None:
+            kept_client(binding.stream, registry).check()
+            answer += f"; the schema registry {registry.url} answers"
+        return fine(check, answer)
     except PlaceMissingError as e:
         if careful != binding:
             return fine(check, f"{redacted(binding.uri)} does not exist yet; the job creates it")

@@ -29,6 +29,7 @@ from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import format_of
+from penstock.registries.message_formats import message_format
 from penstock.runtime.packed_rows import DEAD_LETTER_TYPE, DEAD_LETTERS
 from penstock.runtime.plan import JobPlan, has_timers
 from penstock.sinks.base import Sink
@@ -165,8 +166,8 @@ def open_sink(
                     f"{binding.key_field} from its URI."
                 )
             rows = row_type(record_type)
-            return KafkaSink(binding, UpsertEncoder(format_of(binding.format, rows, protobuf=protobuf), rows))
-        return KafkaSink(binding, format_of(binding.format, record_type, protobuf=protobuf))
+            return KafkaSink(binding, UpsertEncoder(message_format(binding, rows, protobuf), rows))
+        return KafkaSink(binding, message_format(binding, record_type, protobuf))
     if isinstance(binding, DiscardBinding):
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
@@ -190,11 +191,11 @@ def open_sink(
         # Each client takes a tenth of a second to load.
         from penstock.mqtt.mqtt_sink import MqttSink
 
-        return MqttSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
+        return MqttSink(binding, message_format(binding, record_type, protobuf), record_type)
     if isinstance(binding, ExchangeBinding):
         from penstock.rabbitmq.rabbitmq_sink import RabbitSink
 
-        return RabbitSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
+        return RabbitSink(binding, message_format(binding, record_type, protobuf), record_type)
     if isinstance(binding, WebhookBinding):
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)

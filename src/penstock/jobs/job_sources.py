@@ -34,6 +34,7 @@ from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
+from penstock.registries.message_formats import message_format
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.command_reader import COMMAND_NODE, CommandReader
 from penstock.runtime.cuts import oldest_ends
@@ -166,7 +167,7 @@ def _source(
     if is_filled:
         fields = MessageFields(node.record_type, node.metadata, place.topics.known[node.name].names)
     kind = node.record_type if fields is None else node.body_type
-    reader = StreamReader(place.plan, node, _format(name, node, kind), lines, fields)
+    reader = StreamReader(place.plan, node, _format(name, binding, node, kind), lines, fields)
     return BoundSource(node, log, reader), receiver
 
 
@@ -268,7 +269,9 @@ def _is_one_text(record_type: RecordType) -> bool:
     return len(fields) == 1 and fields[0].arrow_type in (pa.string(), pa.binary())
 
 
-def _format(name: Any, node: SourceNode, kind: RecordType) -> Format | None:
+def _format(name: Any, binding: Binding, node: SourceNode, kind: RecordType) -> Format | None:
     if name is None or node is COMMAND_NODE:
         return None
+    if isinstance(binding, KafkaBinding | MqttBinding | QueueBinding | RabbitStreamBinding):
+        return message_format(binding, kind, node.protobuf, allow_nan=node.allow_nan)
     return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)

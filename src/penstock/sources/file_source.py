@@ -21,9 +21,11 @@ from penstock.bindings.types import LINE_FORMATS, FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.types import RecordType, empty_like
 from penstock.sources.base import MISSING, CountedLog, SourceChunk, Split
-from penstock.sources.file_tables import UnreadableFileError, parquet_rows, read_csv, read_parquet
+from penstock.sources.compressed_files import compression_of, open_expanded
+from penstock.sources.file_errors import UnreadableFileError
+from penstock.sources.file_tables import CsvFile, parquet_rows, read_csv, read_parquet
 from penstock.sources.found_files import FoundFiles, Listing, LoggedFile, no_fence
-from penstock.sources.lines import bad_chunk, read_lines
+from penstock.sources.lines import bad_chunk, read_expanded_lines, read_lines
 
 __all__ = ["FileLog", "Keeping", "LoggedFile", "share"]
 
@@ -60,6 +62,9 @@ class FileLog(CountedLog):
     twice. They are expected to be complete when they get their names: write under a name that begins with `.`
     or `_`, or ends in `.tmp`, and rename. Lines appended to a file after it was found are not read; when the
     driver sees them before the file is read, a bad record says so.
+
+    Files whose names end in `.gz`, `.zst` or `.bz2` are compressed, other than Parquet files. They are not cut, and the
+    offsets of their records count what they expand to.
 
     Content that cannot be parsed becomes a bad record. A file that the system cannot read (it is gone, its disk or
     share fails, memory is out) raises ExternalSystemError, so that its micro-batch is run again.
@@ -174,10 +179,13 @@ class FileLog(CountedLog):
             try:
                 if file_format in LINE_FORMATS and split.start == split.end:
                     yield from _report_appended(split)
+                elif file_format in LINE_FORMATS and compression_of(split.path):
+                    most_bytes = self._binding.max_expanded_bytes
+                    yield from read_expanded_lines(split.path, split.partition, split.end, most_bytes)
                 elif file_format in LINE_FORMATS:
                     yield from read_lines(split.path, split.partition, split.start, split.end)
                 elif file_format == "csv":
-                    yield from read_csv(split.path, split.partition, record_type)
+                    yield from read_csv(self._csv_file(split), split.partition, record_type)
                 else:
                     yield from read_parquet(split.path, split.partition, split.start, split.end, record_type)
                 if file_format != "parquet":
@@ -189,6 +197,12 @@ class FileLog(CountedLog):
                     raise
                 reason = f"The file {split.path} disappeared after it was found, so its records are missing."
                 yield self._bad(split, reason, split.start, record_type)
+
+    def _csv_file(self, split: Split) -> CsvFile:
+        dialect, most_bytes = self._binding.dialect, self._binding.max_expanded_bytes
+        if not compression_of(split.path):
+            return CsvFile(split.path, dialect)
+        return CsvFile(split.path, dialect, lambda: open_expanded(split.path, split.end, most_bytes))
 
     def forget(self, end: int) -> None:
         """Remove the files before a position from a folder of the checkpoint's own, and keep the list short.
@@ -399,7 +413,11 @@ def _cuts(
     """Return where each file is cut, in bytes or rows, the unit of its size."""
     smallest = _SMALL_ROWS if file_format == "parquet" else _SMALL_BYTES
     whole = [
-        file_format == "csv" or file.size < _SMALL_BYTES or size == _UNKNOWN_ROWS
+        file_format == "csv"
+        or file.size < _SMALL_BYTES
+        or size == _UNKNOWN_ROWS
+        # What a compressed file expands to can only be read from its beginning.
+        or (file_format in LINE_FORMATS and compression_of(file.name) is not None)
         for file, size in zip(files, sizes, strict=True)
     ]
     known = [size if size < _UNKNOWN_ROWS else 0 for size in sizes]

@@ -6,8 +6,9 @@ import csv
 import dataclasses
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
@@ -16,34 +17,17 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from penstock.bindings.types import PLAIN_CSV, CsvDialect
 from penstock.records.types import RecordType, empty_like, rows_where
 from penstock.sources.base import BadRecord, SourceChunk
 from penstock.sources.cells import Cells, cast_cells, missing_cells, parse_cells
+from penstock.sources.file_errors import UnreadableFileError, is_of_system
 from penstock.sources.lines import int64_array
 
-__all__ = ["UnreadableFileError", "parquet_rows", "read_csv", "read_parquet"]
+__all__ = ["CsvFile", "parquet_rows", "read_csv", "read_parquet"]
 
 _CSV_BLOCK_BYTES: Final = 8 << 20
 _CHUNK_ROWS: Final = 512 * 1024
-
-
-class UnreadableFileError(Exception):
-    """The content of a file cannot be parsed from `offset` on; the message says why. Only the file log sees it.
-
-    The bytes of the file are at fault. When the system cannot read them, OSError or MemoryError is raised.
-    """
-
-    def __init__(self, reason: str, offset: int) -> None:
-        super().__init__(reason)
-        self.offset = offset
-
-
-def _is_of_system(error: Exception) -> bool:
-    """Return whether the system caused an error of Arrow.
-
-    Arrow raises OSError for damaged bytes as well; only the system's own errors have a number.
-    """
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
 
 
 def parquet_rows(path: str) -> int:
@@ -51,7 +35,7 @@ def parquet_rows(path: str) -> int:
     try:
         return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowException) as e:
-        if _is_of_system(e):
+        if is_of_system(e):
             raise
         raise UnreadableFileError(f"The Parquet file cannot be read: {e}", 0) from e
 
@@ -72,7 +56,7 @@ def read_parquet(
                 yield _table_chunk(table, partition, np.arange(offset, offset + len(table)), record_type)
                 position = offset + len(table)
     except (OSError, pa.ArrowException) as e:
-        if _is_of_system(e):
+        if is_of_system(e):
             raise
         reason = f"The Parquet file cannot be read from row {position} on: {e}"
         raise UnreadableFileError(reason, position) from e
@@ -119,61 +103,95 @@ def _table_chunk(
     return _chunk(cells, partition, offsets, record_type, raw)
 
 
-def read_csv(path: str, partition: str, record_type: RecordType) -> Iterator[SourceChunk]:
-    """Yield the rows of a CSV file with a header. The offset of a record is its row, from 1, without blank lines.
+@dataclass(frozen=True)
+class CsvFile:
+    """A CSV file: its path, how it is written, and if it is compressed, what opens its content."""
+
+    path: str
+    dialect: CsvDialect = PLAIN_CSV
+    expanded: Callable[[], BinaryIO] | None = None
+
+    def open(self) -> BinaryIO:
+        """Open the content of the file. Raises OSError."""
+        return Path(self.path).open("rb") if self.expanded is None else self.expanded()
+
+    def open_for_arrow(self) -> Any:
+        """Open the content of the file; Arrow reads a plain one without Python. Raises OSError."""
+        return pa.OSFile(self.path) if self.expanded is None else self.expanded()
+
+
+def read_csv(file: CsvFile, partition: str, record_type: RecordType) -> Iterator[SourceChunk]:
+    """Yield the rows of a CSV file. The offset of a record is its row, from 1, without header and blank lines.
 
     An empty cell is null, unless it is quoted (`""`) in a column of str or bytes.
     """
     done = 0
     try:
-        header = _csv_header(path)
+        header = _csv_header(file, record_type)
         if header is None:
             return
         places = {name: place for place, name in enumerate(header)}
         if not places.keys() & set(record_type.field_names):
             raise UnreadableFileError(_no_fields(record_type, header), 0)
-        invalid: list[pa.csv.InvalidRow] = []
-        with _open_csv(path, len(header), invalid) as reader:
+        rows = _SkippedRows(file.dialect)
+        with file.open_for_arrow() as content, _open_csv(content, len(header), rows) as reader:
             for table in reader:
-                early, invalid[:] = _split_reached(invalid, done, len(table))
-                offsets = _row_numbers(done, len(table), early)
+                early = rows.reached(done, len(table))
+                offsets = rows.numbers(done, len(table), early)
                 done += len(table) + len(early)
-                chunk = _csv_chunk(table, partition, offsets, places, record_type)
-                yield _with_bad(chunk, _invalid(partition, early))
-        if invalid:
+                chunk = _csv_chunk(table, partition, offsets, (places, file.dialect), record_type)
+                yield _with_bad(chunk, rows.as_bad(partition, early))
+        if rows.left:
             empty = SourceChunk(partition, pa.array([], pa.int64()), batch=empty_like(record_type.schema))
-            yield _with_bad(empty, _invalid(partition, invalid))
+            yield _with_bad(empty, rows.as_bad(partition, rows.left))
+    except UnreadableFileError as e:
+        raise UnreadableFileError(str(e), done) from e
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as e:
-        if _is_of_system(e):
+        if is_of_system(e):
             raise
         raise UnreadableFileError(f"The CSV file cannot be read after row {done}: {e}", done) from e
 
 
-def _csv_header(path: str) -> list[str] | None:
-    """Return the names of the columns, or None when no rows follow them."""
+def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
+    """Return the names of the columns, or None when there are no rows."""
+    dialect = file.dialect
     # The reader decodes more than the header, so invalid UTF-8 after it must pass here.
-    with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        rows = csv.reader(file)
+    with (
+        file.open() as content,
+        io.TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
+    ):
+        if not dialect.header:
+            return list(record_type.field_names) if text.read(1) else None
+        rows = csv.reader(
+            text,
+            delimiter=dialect.delimiter,
+            quotechar=dialect.quote or None,
+            quoting=csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE,
+        )
         header = next(filter(None, rows), None)
         if header is None or next(rows, None) is None:
             return None
         return [name.encode("utf-8", "surrogateescape").decode().strip() for name in header]
 
 
-def _open_csv(path: str, width: int, invalid: list[pa.csv.InvalidRow]) -> pa.csv.CSVStreamingReader:
+def _open_csv(content: Any, width: int, rows: _SkippedRows) -> pa.csv.CSVStreamingReader:
     names = [str(place) for place in range(width)]
-
-    def note(row: pa.csv.InvalidRow) -> str:
-        invalid.append(row)
-        return "skip"
-
+    dialect = rows.dialect
     return pa.csv.open_csv(
-        path,
+        content,
         # One thread: otherwise skipped rows would have no numbers.
         read_options=pa.csv.ReadOptions(
-            use_threads=False, block_size=_CSV_BLOCK_BYTES, column_names=names, skip_rows_after_names=1
+            use_threads=False,
+            block_size=_CSV_BLOCK_BYTES,
+            column_names=names,
+            skip_rows_after_names=1 if dialect.header else 0,
         ),
-        parse_options=pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=note),
+        parse_options=pa.csv.ParseOptions(
+            delimiter=dialect.delimiter,
+            quote_char=dialect.quote or False,
+            newlines_in_values=bool(dialect.quote),
+            invalid_row_handler=rows.note,
+        ),
         convert_options=pa.csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.binary()),
             check_utf8=False,
@@ -184,33 +202,57 @@ def _open_csv(path: str, width: int, invalid: list[pa.csv.InvalidRow]) -> pa.csv
     )
 
 
-def _row_number(row: pa.csv.InvalidRow) -> int:
-    # Arrow counts the header as row 1.
-    return int(row.number) - 1
+class _SkippedRows:
+    """The rows that Arrow has skipped, since they have too many or too few values."""
 
+    def __init__(self, dialect: CsvDialect) -> None:
+        self.dialect = dialect
+        self.left: list[pa.csv.InvalidRow] = []
 
-def _split_reached(
-    invalid: list[pa.csv.InvalidRow], done: int, count: int
-) -> tuple[list[pa.csv.InvalidRow], list[pa.csv.InvalidRow]]:
-    """Split the skipped rows into those before the last of the next `count` good rows, and those after it."""
-    early = 0
-    while early < len(invalid) and _row_number(invalid[early]) <= done + count + early:
-        early += 1
-    return invalid[:early], invalid[early:]
+    def note(self, row: pa.csv.InvalidRow) -> str:
+        """Note a row, and have Arrow skip it."""
+        self.left.append(row)
+        return "skip"
 
+    def _number(self, row: pa.csv.InvalidRow) -> int:
+        # Arrow counts the header as row 1.
+        return int(row.number) - 1 if self.dialect.header else int(row.number)
 
-def _row_numbers(done: int, count: int, left_out: Sequence[pa.csv.InvalidRow]) -> npt.NDArray[np.int64]:
-    numbers = np.arange(done + 1, done + 1 + count + len(left_out))
-    return np.setdiff1d(numbers, [_row_number(row) for row in left_out], assume_unique=True)
+    def reached(self, done: int, count: int) -> list[pa.csv.InvalidRow]:
+        """Take the rows that come before the last of the next `count` good rows."""
+        early = 0
+        while early < len(self.left) and self._number(self.left[early]) <= done + count + early:
+            early += 1
+        found, self.left[:early] = self.left[:early], []
+        return found
+
+    def numbers(self, done: int, count: int, left_out: Sequence[pa.csv.InvalidRow]) -> npt.NDArray[np.int64]:
+        """Return the numbers of the next `count` good rows, among which some are left out."""
+        numbers = np.arange(done + 1, done + 1 + count + len(left_out))
+        return np.setdiff1d(numbers, [self._number(row) for row in left_out], assume_unique=True)
+
+    def as_bad(self, partition: str, rows: Sequence[pa.csv.InvalidRow]) -> list[BadRecord]:
+        """Return skipped rows as bad records."""
+        expected = "the header has" if self.dialect.header else "the stream has"
+        return [
+            BadRecord(
+                f"The row has {row.actual_columns} fields where {expected} {row.expected_columns}.",
+                partition,
+                self._number(row),
+                row.text.encode(),
+            )
+            for row in rows
+        ]
 
 
 def _csv_chunk(
     table: pa.RecordBatch,
     partition: str,
     offsets: npt.NDArray[np.int64],
-    places: Mapping[str, int],
+    layout: tuple[Mapping[str, int], CsvDialect],
     record_type: RecordType,
 ) -> SourceChunk:
+    places, dialect = layout
     cells = [
         parse_cells(table.column(places[f.name]), f) if f.name in places else missing_cells(f, len(table))
         for f in record_type.fields
@@ -218,7 +260,7 @@ def _csv_chunk(
 
     def raw(rows: pa.Array) -> list[bytes]:
         columns = [column.take(rows).fill_null(b"").to_pylist() for column in table.columns]
-        return [_csv_line(row) for row in zip(*columns, strict=True)]
+        return [_csv_line(row, dialect) for row in zip(*columns, strict=True)]
 
     return _chunk(cells, partition, offsets, record_type, raw)
 
@@ -229,21 +271,12 @@ def _with_bad(chunk: SourceChunk, more: Sequence[BadRecord]) -> SourceChunk:
     return dataclasses.replace(chunk, bad=sorted([*chunk.bad, *more], key=lambda bad: bad.offset))
 
 
-def _invalid(partition: str, rows: Sequence[pa.csv.InvalidRow]) -> list[BadRecord]:
-    return [
-        BadRecord(
-            f"The row has {row.actual_columns} fields where the header has {row.expected_columns}.",
-            partition,
-            _row_number(row),
-            row.text.encode(),
-        )
-        for row in rows
-    ]
-
-
-def _csv_line(cells: Sequence[bytes]) -> bytes:
+def _csv_line(cells: Sequence[bytes], dialect: CsvDialect) -> bytes:
+    if not dialect.quote:
+        return dialect.delimiter.encode().join(cells)
     line = io.StringIO(newline="")
-    csv.writer(line, lineterminator="").writerow([cell.decode("utf-8", "surrogateescape") for cell in cells])
+    writer = csv.writer(line, delimiter=dialect.delimiter, quotechar=dialect.quote, lineterminator="")
+    writer.writerow([cell.decode("utf-8", "surrogateescape") for cell in cells])
     return line.getvalue().encode("utf-8", "surrogateescape")
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.sources.base import BadRecord, SourceChunk
+from penstock.sources.compressed_files import ExpandedBlocks
 
-__all__ = ["LineLimits", "bad_chunk", "int64_array", "read_lines"]
+__all__ = ["LineLimits", "bad_chunk", "int64_array", "read_expanded_lines", "read_lines"]
 
 _NEWLINE: Final = 10
 _IS_BLANK: Final = np.isin(np.arange(256), [9, 10, 13, 32])
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SHOWN_BYTES: Final = 4096
+_NO_END: Final = 1 << 62
+_ReadAt: TypeAlias = Callable[[int, int], bytes]
+"""What returns a number of bytes at a position, or fewer at the end."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +53,46 @@ def read_lines(
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        position = _first_line(descriptor, start, end, limits)
-        while position < end:
-            block, used = _whole_lines(descriptor, position, end, limits)
-            if used:
-                yield from _chunks(block, used, position, partition, limits)
-                position += used
-            elif block:
-                yield _too_long(block, position, partition, limits)
-                position = _behind_newline(descriptor, position, limits)
-            else:
-                return
+
+        def read_at(size: int, position: int) -> bytes:
+            return _read_fully(descriptor, size, position)
+
+        first = _first_line(read_at, start, end, limits)
+        yield from _lines(read_at, partition, first, end, limits)
     finally:
         os.close(descriptor)
+
+
+def read_expanded_lines(
+    path: str, partition: str, end: int, most_bytes: int, limits: LineLimits = _LIMITS
+) -> Iterator[SourceChunk]:
+    """Yield the lines of a compressed file, of which the first `end` bytes are read.
+
+    The offset of a line is the position of its first byte in what the file expands to, of which at most `most_bytes`
+    are read. Raises UnreadableFileError after the last whole line when more of the file cannot be expanded, and OSError
+    when the file cannot be read.
+    """
+    blocks = ExpandedBlocks(path, end, most_bytes)
+    try:
+        yield from _lines(blocks.read_at, partition, 0, _NO_END, limits)
+    finally:
+        blocks.close()
+
+
+def _lines(
+    read_at: _ReadAt, partition: str, position: int, end: int, limits: LineLimits
+) -> Iterator[SourceChunk]:
+    """Yield the lines that start in the bytes [position, end), of which a line starts at the first."""
+    while position < end:
+        block, used = _whole_lines(read_at, position, end, limits)
+        if used:
+            yield from _chunks(block, used, position, partition, limits)
+            position += used
+        elif block:
+            yield _too_long(block, position, partition, limits)
+            position = _behind_newline(read_at, position, limits)
+        else:
+            return
 
 
 def int64_array(values: npt.NDArray[np.int64]) -> pa.Array:
@@ -75,17 +106,17 @@ def bad_chunk(partition: str, reason: str, offset: int, raw: bytes) -> SourceChu
     return SourceChunk(partition, pa.array([], pa.int64()), raw=pa.array([], pa.binary()), bad=(bad,))
 
 
-def _first_line(descriptor: int, start: int, end: int, limits: LineLimits) -> int:
+def _first_line(read_at: _ReadAt, start: int, end: int, limits: LineLimits) -> int:
     """Return where the first line that starts in [start, end) starts, or `end` when none does."""
     if start == 0:
         return 0
-    return min(end, _behind_newline(descriptor, start - 1, limits, end))
+    return min(end, _behind_newline(read_at, start - 1, limits, end))
 
 
-def _behind_newline(descriptor: int, position: int, limits: LineLimits, end: int | None = None) -> int:
+def _behind_newline(read_at: _ReadAt, position: int, limits: LineLimits, end: int | None = None) -> int:
     """Return the position after the first newline at or after `position`; without one, where the search ended."""
     while end is None or position < end:
-        block = os.pread(descriptor, limits.chunk_bytes, position)
+        block = read_at(limits.chunk_bytes, position)
         found = block.find(b"\n")
         if found >= 0:
             return position + found + 1
@@ -95,7 +126,7 @@ def _behind_newline(descriptor: int, position: int, limits: LineLimits, end: int
     return position
 
 
-def _whole_lines(descriptor: int, position: int, end: int, limits: LineLimits) -> tuple[bytes, int]:
+def _whole_lines(read_at: _ReadAt, position: int, end: int, limits: LineLimits) -> tuple[bytes, int]:
     """Return a block read at a line's start, and how many of its bytes are whole lines that start before `end`.
 
     A block that is not empty with 0 bytes used begins a line longer than `limits.line_bytes`.
@@ -103,7 +134,7 @@ def _whole_lines(descriptor: int, position: int, end: int, limits: LineLimits) -
     # Most lines that cross the range's end are short, so a little more than the range is enough.
     size = min(limits.chunk_bytes, end - position + 65_536)
     while True:
-        block = _read_fully(descriptor, size, position)
+        block = read_at(size, position)
         at_end_of_file = len(block) < size
         within = end - position
         if len(block) >= within:

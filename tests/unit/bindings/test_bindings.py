@@ -176,6 +176,19 @@ def test_a_job_may_listen_for_requests() -> None:
 
 
 WRONG: list[tuple[str, Role, str]] = [
+    ("kafka://h:1/t?format=avro", "data", "format=avro needs registry=http://HOST:PORT"),
+    ("kafka://h:1/t?registry=http://r:1", "data", "registry is for format=avro alone"),
+    ("kafka://h:1/t?format=avro&registry=r:8081", "data", "'r:8081' is not of the form http://HOST:PORT"),
+    ("kafka://h:1/t?format=avro&registry=http://me:x@r", "data", "registry= has no login"),
+    ("kafka://h:1/t?format=avro&registry=http://r&registry_user=me", "data", "need each other"),
+    ("mqtt://h:1/t?format=avro&registry=http://r:1", "sink", "needs subject=NAME"),
+    ("csv:in?delimiter=none", "data", "delimiter=none separates no values"),
+    ("csv:in?delimiter=;;", "data", "delimiter=';;' must be one ASCII character"),
+    ("csv:in?quote=x", "data", "quote='x' must be one ASCII character that is not a letter or digit"),
+    ("csv:in?quote=;&delimiter=;", "data", "delimiter and quote are both ';'"),
+    ("csv:in?header=no", "data", "header='no' must be one of true, false"),
+    ("jsonl:in?delimiter=;", "data", "unknown parameter 'delimiter'"),
+    ("csv:out?header=false", "sink", "header has no meaning for a sink"),
     ("/data/in", "data", "no scheme"),
     ("", "data", "no scheme"),
     ("json:in", "data", "did you mean jsonl:"),

@@ -26,7 +26,7 @@ from penstock.records.types import RecordType
 from penstock.sinks import file_sink
 from penstock.sinks.base import TaskContext
 from penstock.sinks.file_sink import FilesSink
-from penstock.sources.file_tables import read_csv
+from penstock.sources.file_tables import CsvFile, read_csv
 
 COMMAND = record_type("sensor_id INT, command STRING")
 Rows = Sequence[tuple[int, str | None]]
@@ -272,7 +272,7 @@ def test_csv_has_one_header(tmp_path: Path) -> None:
     path = job.folder / "part-0001-0000000000.csv"
     with path.open(newline="") as file:
         assert next(csv.reader(file)) == ["sensor_id", "command"]
-    read = [row for chunk in read_csv(str(path), "p", COMMAND) for row in chunk.batch.to_pylist()]  # type: ignore[union-attr]
+    read = [row for chunk in read_csv(CsvFile(str(path)), "p", COMMAND) for row in chunk.batch.to_pylist()]  # type: ignore[union-attr]
     assert [(row["sensor_id"], row["command"]) for row in read] == [row for task in rows for row in task]
 
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
 from penstock.sources.base import BadRecord
-from penstock.sources.file_tables import UnreadableFileError, read_csv, read_parquet
+from penstock.sources.file_errors import UnreadableFileError
+from penstock.sources.file_tables import CsvFile, read_csv, read_parquet
 
 
 class Switch(enum.Enum):
@@ -46,7 +47,7 @@ class Everything:
 def csv_rows(path: Path, kind: RecordType) -> tuple[list[tuple[int, dict[str, Any]]], list[BadRecord]]:
     rows: list[tuple[int, dict[str, Any]]] = []
     bad: list[BadRecord] = []
-    for chunk in read_csv(str(path), "p", kind):
+    for chunk in read_csv(CsvFile(str(path)), "p", kind):
         assert chunk.batch is not None
         assert chunk.batch.schema == kind.schema
         rows += zip(chunk.offsets.to_pylist(), chunk.batch.to_pylist(), strict=True)

@@ -1,0 +1,141 @@
+"""Avro messages of a registry to columns, beside fastavro, in turns in one process.
+
+fastavro reads the same records from a file of Avro, its fastest way, and message by message, both to dictionaries and
+no further. penstock makes the columns of a record type, and checks where each message ends. Times are those of the
+processor, which other work of the machine hardly changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import statistics
+import struct
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+
+from benchmarks.report import note, print_json, print_table
+from penstock.bindings.types import RegistryBinding
+from penstock.records.schemas import record_type
+from penstock.registries.avro_format import AvroFormat
+from penstock.registries.registry_client import RegisteredSchema, RegistryClient
+
+READING: Final = record_type("sensor STRING NOT NULL, number BIGINT NOT NULL, celsius DOUBLE, room STRING")
+_SCHEMA: Final = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "sensor", "type": "string"},
+        {"name": "number", "type": "long"},
+        {"name": "celsius", "type": "double"},
+        {"name": "room", "type": ["null", "string"]},
+    ],
+}
+
+
+class _Known(RegistryClient):
+    """A registry that is not asked: its answers are not what is measured."""
+
+    def schema(self, schema_id: int) -> RegisteredSchema:  # noqa: ARG002  # as RegistryClient
+        return RegisteredSchema(fastavro.schema.to_parsing_canonical_form(_SCHEMA), "AVRO")
+
+
+class Contestants:
+    """What decodes the same records, and how long it takes."""
+
+    def __init__(self, rows: int) -> None:
+        self._schema: Final = fastavro.parse_schema(_SCHEMA)
+        records = [
+            {
+                "sensor": f"sensor {number % 1000}",
+                "number": number,
+                "celsius": number / 7,
+                "room": None if number % 3 else f"room {number % 100}",
+            }
+            for number in range(rows)
+        ]
+        bodies = []
+        for record in records:
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, self._schema, record)
+            bodies.append(out.getvalue())
+        self._bodies: Final = bodies
+        self._raw: Final = pa.array([struct.pack(">bI", 0, 1) + body for body in bodies], pa.binary())
+        file = io.BytesIO()
+        fastavro.writer(file, self._schema, records)
+        self._file: Final = file.getvalue()
+        self._format: Final = AvroFormat(READING, _Known("readings", RegistryBinding("http://none")))
+
+    def penstock(self) -> int:
+        """The format, to columns."""
+        decoded = self._format.decode(self._raw)
+        if decoded.bad:
+            raise SystemExit(f"{len(decoded.bad)} messages were not decoded: {decoded.bad[0]}")
+        return len(decoded.batch)
+
+    def reader(self) -> int:
+        """Fastavro's reader of a file, to dictionaries."""
+        return len(list(fastavro.reader(io.BytesIO(self._file))))
+
+    def messages(self) -> int:
+        """Fastavro message by message, to dictionaries."""
+        return len(
+            [fastavro.schemaless_reader(io.BytesIO(body), self._schema, None) for body in self._bodies]
+        )
+
+
+def measure(rows: int, rounds: int) -> dict[str, Any]:
+    """Return records per second of each contestant, and the medians of the ratios to the others of a round."""
+    contestants = Contestants(rows)
+    turns: dict[str, Callable[[], int]] = {
+        "penstock": contestants.penstock,
+        "fastavro, a file": contestants.reader,
+        "fastavro, messages": contestants.messages,
+    }
+    runs: list[dict[str, float]] = []
+    for number in range(rounds):
+        rates = {}
+        for name, decode in turns.items():
+            begun_s = time.process_time()
+            found = decode()
+            rates[name] = rows / (time.process_time() - begun_s)
+            if found != rows:
+                raise SystemExit(f"{name} has decoded {found} of {rows} records.")
+        runs.append(rates)
+        note(
+            f"round {number + 1} of {rounds}: {', '.join(f'{name} {rate:,.0f}/s' for name, rate in rates.items())}"
+        )
+    return {
+        "rows": rows,
+        "rows_per_s": {name: statistics.median(run[name] for run in runs) for name in turns},
+        "ratio": {
+            name: statistics.median(run["penstock"] / run[name] for run in runs) for name in list(turns)[1:]
+        },
+    }
+
+
+def main() -> None:
+    """Measure, and print a table and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    found = measure(options.rows, options.rounds)
+    print_table(
+        "Records per second of processor time",
+        ["decoded by", "records/s", "penstock beside it"],
+        [
+            [name, f"{rate:,.0f}", f"{found['ratio'][name]:.2f}" if name in found["ratio"] else ""]
+            for name, rate in found["rows_per_s"].items()
+        ],
+        left=("decoded by",),
+    )
+    print_json({"avro": found})
+
+
+if __name__ == "__main__":
+    main()

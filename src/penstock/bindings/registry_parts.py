@@ -1,0 +1,41 @@
+"""Registry parts: the schema registry that the parameters of a URI name."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.bindings.types import RegistryBinding, Role
+
+__all__ = ["registry_of"]
+
+
+def registry_of(known: Mapping[str, Any], role: Role, subject: str | None = None) -> RegistryBinding | None:
+    """Return the registry of parameters; None for formats that have none.
+
+    `subject` is that of a sink that names none. Raises ValueError when what belongs together is not there.
+    """
+    url = known.get("registry")
+    if known.get("format") != "avro":
+        given = next((name for name in _NAMES if name in known), None)
+        if given is not None:
+            raise ValueError(f"{given} is for format=avro alone")
+        return None
+    if url is None:
+        raise ValueError("format=avro needs registry=http://HOST:PORT, the URL of a schema registry")
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"registry={url!r} is not of the form http://HOST:PORT or https://HOST:PORT/PATH")
+    if "@" in parts.netloc:
+        raise ValueError("registry= has no login; write registry_user=USER and registry_password=env:NAME")
+    user, password = known.get("registry_user"), known.get("registry_password")
+    if (user is None) != (password is None):
+        raise ValueError("registry_user and registry_password need each other")
+    subject = known.get("subject", subject)
+    if role == "sink" and subject is None:
+        raise ValueError("a sink with format=avro needs subject=NAME, for the schema of its records")
+    return RegistryBinding(url.rstrip("/"), user, password, subject if role == "sink" else None)
+
+
+_NAMES = ("registry", "registry_user", "registry_password", "subject")

@@ -1,0 +1,241 @@
+"""Avro: records as Avro with the id of their schema before them, as Confluent's serializers write them."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import struct
+import uuid
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import BindingError, SchemaError
+from penstock.records.types import RecordType, concat_batches, empty_like, python_values, rows_where
+from penstock.records.wire_formats import Decoded, decode_pieces
+from penstock.registries.avro_schemas import NO_DEFAULT, check_items, default_of, schema_text, wire_names
+from penstock.registries.registry_client import RegistryClient, UnknownSchemaError
+
+__all__ = ["AvroFormat", "check_installed"]
+
+_MAGIC: Final = 0
+_HEADER: Final = struct.Struct(">bI")
+# Records become dictionaries, then columns; few at a time stay in the processor's cache.
+_BLOCK_ROWS: Final = 2048
+
+
+def check_installed(stream: str) -> None:
+    """Raise BindingError when the library for Avro is missing."""
+    try:
+        import fastavro  # noqa: F401
+    except ImportError as e:
+        raise BindingError(
+            f"Stream {stream!r}: format=avro needs fastavro. Install it with: pip install 'penstock[avro]'"
+        ) from e
+
+
+class _Reader:
+    """A decoder of what one registered schema describes."""
+
+    def __init__(self, schema: Any, record_type: RecordType) -> None:
+        self._schema: Final = schema
+        self._type: Final = record_type
+        self._names: Final = wire_names(record_type, schema)
+        kinds = {field["name"]: field["type"] for field in schema["fields"]}
+        self._has_uuid: Final = [
+            name is not None and '"uuid"' in json.dumps(kinds[name]) for name in self._names
+        ]
+
+    def decode(self, raw: pa.Array) -> pa.RecordBatch:
+        """Decode messages. Raises ValueError or what fastavro raises when one of them does not fit."""
+        found = [
+            self._decode_block(raw.slice(first, _BLOCK_ROWS)) for first in range(0, len(raw), _BLOCK_ROWS)
+        ]
+        return concat_batches(found, self._type.schema)
+
+    def _decode_block(self, raw: pa.Array) -> pa.RecordBatch:
+        from fastavro import schemaless_reader
+
+        # All messages are one buffer for the reader; each must end where the next begins.
+        messages = raw.to_pylist()
+        body = io.BytesIO(b"".join(messages))
+        seek, tell, schema = body.seek, body.tell, self._schema
+        records: list[Any] = []
+        end = 0
+        for message in messages:
+            begin, end = end + _HEADER.size, end + len(message)
+            seek(begin)
+            records.append(schemaless_reader(body, schema, None))
+            if tell() != end:
+                raise ValueError(
+                    f"the message has {end - begin} bytes of Avro, and its schema describes {tell() - begin}"
+                )
+        columns = [self._column(records, place) for place in range(len(self._names))]
+        return pa.RecordBatch.from_arrays(columns, schema=self._type.schema)
+
+    def _column(self, records: list[Any], place: int) -> pa.Array:
+        field, name = self._type.fields[place], self._names[place]
+        if name is None:
+            default = default_of(self._type, field.name)
+            if default is NO_DEFAULT:
+                raise ValueError(f"the schema has no field {field.name!r}, which must have a value")
+            return field.to_arrow([default] * len(records), check=False)
+        values = [record[name] for record in records]
+        if self._has_uuid[place]:
+            values = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
+        return field.to_arrow(values, check=False)
+
+
+class AvroFormat:
+    """Messages of Avro: a zero, the id of the schema in the registry (four bytes), and the record.
+
+    Messages are decoded by the schema that each of them names. Fields become those of the record type: one that the
+    schema does not have gets its default, one that the record type does not have is left out, and numbers may be
+    wider than they were. For a sink, `subject` is where the schema of the record type is registered.
+    """
+
+    def __init__(
+        self,
+        record_type: RecordType,
+        registry: RegistryClient,
+        *,
+        allow_nan: bool = False,
+        schema_id: int = 0,
+    ) -> None:
+        self._type = record_type
+        self._registry = registry
+        self._allow_nan = allow_nan
+        self._schema_id = schema_id
+        self._readers: dict[int, _Reader | str] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(AvroFormat, allow_nan=self._allow_nan, schema_id=self._schema_id), (
+            self._type,
+            self._registry,
+        )
+
+    def registered(self, subject: str) -> AvroFormat:
+        """Return the same format, after registration of the schema with which it encodes."""
+        schema_id = self._registry.register(subject, schema_text(self._type))
+        return AvroFormat(self._type, self._registry, allow_nan=self._allow_nan, schema_id=schema_id)
+
+    def decode(self, raw: pa.Array) -> Decoded:
+        """Decode messages, of each schema all at once. Raises ExternalSystemError when the registry is away."""
+        ids, reasons = _ids(raw)
+        pieces: list[pa.RecordBatch] = []
+        rows: list[npt.NDArray[np.int64]] = []
+        bad = [(int(row), reasons[row]) for row in np.flatnonzero(ids < 0).tolist()]
+        for schema_id in np.unique(ids[ids >= 0]).tolist():
+            places = np.flatnonzero(ids == schema_id)
+            reader = self._reader(schema_id)
+            if isinstance(reader, str):
+                bad += [(row, reader) for row in places.tolist()]
+                continue
+            wanted = raw if len(places) == len(raw) else pc.take(raw, pa.array(places))
+            batch, good, failed = decode_pieces(wanted, reader.decode, self._type.schema)
+            bad += [(int(places[row]), f"schema {schema_id}: {reason}") for row, reason in failed]
+            pieces.append(batch)
+            rows.append(places if good is None else places[good])
+        return self._in_order(pieces, rows, bad)
+
+    def _in_order(
+        self,
+        pieces: list[pa.RecordBatch],
+        rows: list[npt.NDArray[np.int64]],
+        bad: list[tuple[int, str]],
+    ) -> Decoded:
+        """Return records of several schemas in the order of their messages, without those that are not valid."""
+        if not pieces:
+            return Decoded(empty_like(self._type.schema), np.zeros(0, np.int64), sorted(bad))
+        batch, at = concat_batches(pieces, self._type.schema), np.concatenate(rows)
+        if len(pieces) > 1:
+            order = np.argsort(at)
+            batch, at = batch.take(pa.array(order)), at[order]
+        reasons = self._type.missing(batch, allow_nan=self._allow_nan)
+        if reasons is not None:
+            good = reasons == ""
+            bad += [(int(at[row]), str(reasons[row])) for row in np.flatnonzero(~good)]
+            batch, at = rows_where(batch, good), at[good]
+        return Decoded(batch, at if bad else None, sorted(bad))
+
+    def _reader(self, schema_id: int) -> _Reader | str:
+        """Return what decodes messages of a schema, or why nothing can. Raises ExternalSystemError."""
+        if schema_id not in self._readers:
+            try:
+                self._readers[schema_id] = _Reader(self._parsed(schema_id), self._type)
+            except UnknownSchemaError as e:
+                # It may be registered later, so this is asked again.
+                return str(e)
+            except (SchemaError, RecursionError) as e:
+                self._readers[schema_id] = f"the schema {schema_id} of the registry cannot be used: {e}"
+        return self._readers[schema_id]
+
+    def _parsed(self, schema_id: int) -> Any:
+        from fastavro import parse_schema
+        from fastavro.schema import SchemaParseException
+
+        found = self._registry.schema(schema_id)
+        if found.kind != "AVRO":
+            raise SchemaError(f"it is of type {found.kind}, not AVRO")
+        try:
+            named: dict[str, Any] = {}
+            for text in found.references:
+                parse_schema(json.loads(text), named_schemas=named)
+            schema = json.loads(found.text)
+            check_items(schema)
+            return parse_schema(schema, named_schemas=named)
+        except (SchemaParseException, ValueError, TypeError, KeyError) as e:
+            raise SchemaError(f"{type(e).__name__}: {e}") from e
+
+    @functools.cached_property
+    def _writer_schema(self) -> Any:
+        from fastavro import parse_schema
+
+        return parse_schema(json.loads(schema_text(self._type)))
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode records by the schema of their type, with the id that the registry has given it."""
+        from fastavro import schemaless_writer
+
+        header, schema, names = (
+            _HEADER.pack(_MAGIC, self._schema_id),
+            self._writer_schema,
+            self._type.field_names,
+        )
+        columns = [python_values(batch.column(name)) for name in names]
+        out = io.BytesIO()
+        ends = [0]
+        for values in zip(*columns, strict=True):
+            out.write(header)
+            schemaless_writer(out, schema, dict(zip(names, values, strict=True)))
+            ends.append(out.tell())
+        offsets = pa.array(ends, pa.int32()).buffers()[1]
+        return pa.BinaryArray.from_buffers(
+            pa.binary(), len(batch), [None, offsets, pa.py_buffer(out.getvalue())]
+        )
+
+
+def _ids(raw: pa.Array) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
+    """Return the schema id of each message, -1 for what is no message, and why."""
+    sizes = pc.binary_length(raw).fill_null(-1).to_numpy(zero_copy_only=False)
+    offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw)]
+    ids = np.full(len(raw), -1, np.int64)
+    fits = np.flatnonzero(sizes >= _HEADER.size)
+    if len(fits):
+        data = np.frombuffer(raw.buffers()[2], np.uint8)
+        starts = offsets[fits].astype(np.int64)
+        found = np.zeros(len(fits), np.int64)
+        for byte in range(1, _HEADER.size):
+            found = found << 8 | data[starts + byte]
+        ids[fits] = np.where(data[starts] == _MAGIC, found, -1)
+    reasons = {
+        int(row): "the value is null"
+        if sizes[row] < 0
+        else "the message does not begin with a zero and the id of a schema, as Confluent's serializers write it"
+        for row in np.flatnonzero(ids < 0)
+    }
+    return ids, reasons

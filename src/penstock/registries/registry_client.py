@@ -1,0 +1,186 @@
+"""Registry client: schemas by their ids, and their registration, in a registry with Confluent's API."""
+
+from __future__ import annotations
+
+import threading
+import urllib.parse
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.types import RegistryBinding
+from penstock.errors import BindingError, ExternalSystemError
+
+__all__ = ["RegisteredSchema", "RegistryClient", "UnknownSchemaError", "kept_client"]
+
+_TIMEOUT_S: Final = 10.0
+_SHOWN: Final = 200
+_MAX_REFERENCES: Final = 100
+_CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+
+
+class UnknownSchemaError(Exception):
+    """The registry has no schema of that id; the message says so. Only formats see it."""
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    name: str
+    subject: str
+    version: int
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    schema: str
+    schemaType: str = "AVRO"  # noqa: N815  # the name in the registry's API
+    references: tuple[_Reference, ...] = ()
+
+
+class _Id(msgspec.Struct, frozen=True):
+    id: int
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema of the registry: its text, its type (AVRO), and the texts of those it refers to, in their order."""
+
+    text: str
+    kind: str
+    references: tuple[str, ...] = ()
+
+
+class RegistryClient:
+    """A client of one registry. It keeps every schema that it has read, since ids never change their meaning."""
+
+    def __init__(self, stream: str, registry: RegistryBinding) -> None:
+        self._stream: Final = stream
+        self._registry: Final = registry
+        self._known: dict[int, RegisteredSchema] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return kept_client, (self._stream, self._registry)
+
+    def check(self) -> None:
+        """Raise ExternalSystemError or BindingError when the registry does not answer as one."""
+        self._answer("GET", "/subjects")
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """Return the schema of an id.
+
+        Raises UnknownSchemaError when the registry has none, and ExternalSystemError when it does not answer.
+        """
+        with self._lock:
+            if schema_id not in self._known:
+                answer = self._answer("GET", f"/schemas/ids/{schema_id}")
+                if answer.status_code == httpx.codes.NOT_FOUND:
+                    raise UnknownSchemaError(f"the registry {self._registry.url} has no schema {schema_id}")
+                found = self._parsed(answer, _Schema)
+                texts: dict[tuple[str, int], str] = {}
+                self._add_references(found, texts)
+                self._known[schema_id] = RegisteredSchema(
+                    found.schema, found.schemaType, tuple(texts.values())
+                )
+            return self._known[schema_id]
+
+    def _add_references(self, schema: _Schema, texts: dict[tuple[str, int], str]) -> None:
+        """Add the schemas that one refers to, each behind those that it refers to itself."""
+        for reference in schema.references:
+            place = (reference.subject, reference.version)
+            if place in texts:
+                continue
+            if len(texts) >= _MAX_REFERENCES:
+                raise UnknownSchemaError(f"the schema refers to more than {_MAX_REFERENCES} others")
+            subject = urllib.parse.quote(reference.subject, safe="")
+            answer = self._answer("GET", f"/subjects/{subject}/versions/{reference.version}")
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                raise UnknownSchemaError(
+                    f"the registry {self._registry.url} has no version {reference.version} of {reference.subject!r}, "
+                    "which the schema refers to"
+                )
+            found = self._parsed(answer, _Schema)
+            self._add_references(found, texts)
+            texts[place] = found.schema
+
+    def register(self, subject: str, text: str) -> int:
+        """Register a schema under a subject, unless it is there, and return its id.
+
+        Raises BindingError when the registry refuses it, for example since it is not compatible with an earlier one.
+        """
+        place = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+        answer = self._answer("POST", place, msgspec.json.encode({"schema": text}))
+        if answer.is_success:
+            found: _Id = self._parsed(answer, _Id)
+            return found.id
+        raise BindingError(
+            f"Sink {self._stream!r}: the registry {self._registry.url} refuses the schema for the subject {subject!r} "
+            f"({_why(answer)}). Change the record so that it is compatible with the subject's schemas, or name "
+            "another subject with subject=."
+        )
+
+    def _answer(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
+        """Return an answer that is about the request. Raises for those about the place, the login or the server."""
+        where = f"Stream {self._stream!r}: the schema registry {self._registry.url}"
+        again = "when the job is started again, it continues where it was"
+        try:
+            answer = httpx.request(
+                method,
+                self._registry.url + path,
+                content=body,
+                headers={"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE},
+                auth=self._login(),
+                timeout=_TIMEOUT_S,
+            )
+        except httpx.TransportError as e:
+            raise ExternalSystemError(
+                f"{where} cannot be reached ({type(e).__name__}: {e}). Check that it runs, and the address in "
+                f"registry=; {again}."
+            ) from e
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise BindingError(
+                f"{where} refuses the login ({answer.status_code}). Set registry_user=USER and "
+                "registry_password=env:NAME, and give that user access."
+            )
+        is_of_request = answer.is_success or httpx.codes.is_client_error(answer.status_code)
+        if not is_of_request or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            raise ExternalSystemError(
+                f"{where} answers {answer.status_code} ({_why(answer)}) to {method} {path}. Repair it; {again}."
+            )
+        return answer
+
+    def _login(self) -> tuple[str, str] | None:
+        if self._registry.user is None:
+            return None
+        secrets = {"registry_password": self._registry.password}
+        return self._registry.user, resolved_setting(self._stream, secrets, "registry_password") or ""
+
+    def _parsed(self, answer: httpx.Response, kind: type[Any]) -> Any:
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.MsgspecError as e:
+            raise ExternalSystemError(
+                f"Stream {self._stream!r}: what answers at {self._registry.url} is no schema registry with "
+                f"Confluent's API ({e}). Correct registry= in the URI."
+            ) from e
+
+
+_clients: Final[dict[tuple[str, RegistryBinding], RegistryClient]] = {}
+
+
+def kept_client(stream: str, registry: RegistryBinding) -> RegistryClient:
+    """Return the client of this process, which tasks of all micro-batches share."""
+    return _clients.setdefault((stream, registry), RegistryClient(stream, registry))
+
+
+def _why(answer: httpx.Response) -> str:
+    try:
+        why = msgspec.json.decode(answer.content, type=_Problem).message
+    except msgspec.MsgspecError:
+        why = ""
+    return (why or answer.text)[:_SHOWN].strip() or answer.reason_phrase

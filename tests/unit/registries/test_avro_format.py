@@ -1,0 +1,310 @@
+"""Avro with a schema registry: what others write is read by the schema that it names, and the other way round."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import io
+import json
+import pickle
+import struct
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from registry_server import RegistryServer, running_registry
+
+from penstock.bindings.types import RegistryBinding
+from penstock.errors import BindingError, ExternalSystemError, SchemaError
+from penstock.records.schemas import record_type
+from penstock.registries.avro_format import AvroFormat
+from penstock.registries.avro_schemas import schema_text
+from penstock.registries.registry_client import RegistryClient, kept_client
+
+
+class Unit(enum.Enum):
+    C = "celsius"
+    F = "fahrenheit"
+
+
+@dataclasses.dataclass
+class Reading:
+    sensor: str
+    celsius: float
+    room: str = "hall"
+    note: str | None = None
+
+
+@dataclasses.dataclass
+class Inner:
+    x: int | None
+    y: str | None
+
+
+@dataclasses.dataclass
+class Everything:
+    i: int
+    f: float
+    b: bool | None
+    s: str
+    y: bytes
+    t: dt.datetime
+    d: dt.date
+    m: decimal.Decimal
+    xs: list[int]
+    by_name: dict[str, float]
+    inner: Inner
+    none: str | None
+
+
+READING = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [{"name": "sensor", "type": "string"}, {"name": "celsius", "type": "double"}],
+}
+
+
+@pytest.fixture
+def registry() -> Iterator[RegistryServer]:
+    with running_registry() as running:
+        yield running
+
+
+def client(registry: RegistryServer, **login: Any) -> RegistryClient:
+    return RegistryClient("readings", RegistryBinding(registry.url, **login))
+
+
+def message(schema_id: int, schema: Any, record: Any) -> bytes:
+    """Return a message as Confluent's serializer writes it."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), record)
+    return struct.pack(">bI", 0, schema_id) + out.getvalue()
+
+
+def column(*values: bytes | None) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
+def test_messages_of_several_schemas_are_decoded_in_their_order(registry: RegistryServer) -> None:
+    """A field added with a default, one that is gone, one that became wider, in one batch."""
+    newer = {
+        "type": "record",
+        "name": "Reading",
+        "fields": [
+            {"name": "firmware", "type": "int"},
+            {"name": "celsius", "type": "int"},
+            {"name": "sensor", "type": ["null", "string"]},
+            {"name": "note", "type": ["null", "string"], "default": None},
+        ],
+    }
+    old, new = registry.register("t-value", READING), registry.register("t-value", newer)
+    found = AvroFormat(record_type(Reading), client(registry)).decode(
+        column(
+            message(new, newer, {"firmware": 1, "celsius": 20, "sensor": "a", "note": "x"}),
+            message(old, READING, {"sensor": "b", "celsius": 20.5}),
+            message(new, newer, {"firmware": 1, "celsius": 21, "sensor": "c", "note": None}),
+        )
+    )
+    assert (found.rows, found.bad) == (None, [])
+    assert found.batch.to_pylist() == [
+        {"sensor": "a", "celsius": 20.0, "room": "hall", "note": "x"},
+        {"sensor": "b", "celsius": 20.5, "room": "hall", "note": None},
+        {"sensor": "c", "celsius": 21.0, "room": "hall", "note": None},
+    ]
+
+
+def test_what_does_not_decode_is_bad_and_the_rest_is_not(registry: RegistryServer) -> None:
+    nullable = {**READING, "fields": [READING["fields"][0], {"name": "celsius", "type": ["null", "double"]}]}
+    old, new = registry.register("t-value", READING), registry.register("t-value", nullable)
+    good = message(old, READING, {"sensor": "a", "celsius": 1.0})
+    found = AvroFormat(record_type(Reading), client(registry)).decode(
+        column(
+            good,
+            None,
+            b"{}",
+            b'{"sensor":"a"}',
+            good[:-1],
+            good + b"x",
+            message(99, READING, {"sensor": "a", "celsius": 1.0}),
+            message(new, nullable, {"sensor": "a", "celsius": None}),
+            message(old, READING, {"sensor": "a", "celsius": float("nan")}),
+            good,
+        )
+    )
+    assert found.rows is not None
+    assert found.rows.tolist() == [0, 9]
+    assert len(found.batch) == 2
+    reasons = dict(found.bad)
+    assert sorted(reasons) == list(range(1, 9))
+    assert reasons[1] == "the value is null"
+    assert "does not begin with a zero" in reasons[2]
+    assert "does not begin with a zero" in reasons[3]
+    assert reasons[4].startswith(f"schema {old}: ")
+    assert "has 11 bytes of Avro, and its schema describes 10" in reasons[5]
+    assert "has no schema 99" in reasons[6]
+    assert reasons[7] == "field 'celsius' is missing or null"
+    assert reasons[8] == "field 'celsius' is NaN"
+
+
+def test_a_column_may_be_part_of_another(registry: RegistryServer) -> None:
+    number = registry.register("t-value", READING)
+    values = [message(number, READING, {"sensor": str(n), "celsius": 1.0}) for n in range(5000)]
+    found = AvroFormat(record_type(Reading), client(registry)).decode(column(b"x", None, *values).slice(2))
+    assert found.batch.column("sensor").to_pylist() == [str(n) for n in range(5000)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ('"string"', "the schema is not that of a record"),
+        (
+            {
+                "type": "record",
+                "name": "O",
+                "fields": [{"name": "a", "type": {"type": "array", "items": "null"}}],
+            },
+            "an array whose items take no bytes",
+        ),
+        ({"type": "record", "name": "Other", "fields": [{"name": "a", "type": "unknown"}]}, "unknown"),
+        ({"type": "record", "name": "Other", "fields": [{"name": "a", "type": "int"}]}, "no field 'sensor'"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_makes_its_messages_bad(
+    registry: RegistryServer, schema: Any, why: str
+) -> None:
+    number = registry.register("t-value", schema)
+    found = AvroFormat(record_type(Reading), client(registry)).decode(
+        column(struct.pack(">bI", 0, number) + b"\2")
+    )
+    assert len(found.batch) == 0
+    [(row, reason)] = found.bad
+    assert row == 0
+    assert why in reason
+
+
+def test_schemas_of_other_types_are_named(registry: RegistryServer) -> None:
+    number = registry.register("t-value", "{}", schemaType="JSON")
+    found = AvroFormat(record_type(Reading), client(registry)).decode(column(struct.pack(">bI", 0, number)))
+    assert "it is of type JSON, not AVRO" in found.bad[0][1]
+
+
+def test_a_schema_may_refer_to_others(registry: RegistryServer) -> None:
+    unit = {"type": "enum", "name": "plant.Unit", "symbols": ["celsius", "fahrenheit"]}
+    registry.register("unit", unit)
+    schema = {
+        "type": "record",
+        "name": "plant.Reading",
+        "fields": [{"name": "sensorID", "type": "string"}, {"name": "unit", "type": "plant.Unit"}],
+    }
+    reference = [{"name": "plant.Unit", "subject": "unit", "version": 1}]
+    number = registry.register("t-value", schema, references=reference)
+    kind = record_type(dataclasses.make_dataclass("Measured", [("sensor_id", str), ("unit", Unit)]))
+    raw = struct.pack(">bI", 0, number) + b"\x02a\x02"
+    found = AvroFormat(kind, client(registry)).decode(column(raw))
+    assert found.bad == []
+    assert found.batch.to_pylist() == [{"sensor_id": "a", "unit": "fahrenheit"}]
+    missing = registry.register("u-value", schema, references=[{**reference[0], "version": 7}])
+    found = AvroFormat(kind, client(registry)).decode(column(struct.pack(">bI", 0, missing) + raw[5:]))
+    assert "has no version 7 of 'unit'" in found.bad[0][1]
+
+
+def test_logical_types_become_those_of_the_record(registry: RegistryServer) -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        ],
+    }
+    number, one = registry.register("t-value", schema), uuid.UUID(int=7)
+    at = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
+    found = AvroFormat(record_type("id STRING, at TIMESTAMP"), client(registry)).decode(
+        column(message(number, schema, {"id": one, "at": at}))
+    )
+    assert found.batch.to_pylist() == [{"id": str(one), "at": at}]
+
+
+def test_what_is_encoded_is_what_fastavro_and_penstock_decode(registry: RegistryServer) -> None:
+    kind = record_type(Everything)
+    record = Everything(
+        1,
+        2.5,
+        True,
+        "ä",
+        b"\0\xff",
+        dt.datetime(2026, 5, 1, 12, 0, 0, 5, tzinfo=dt.UTC),
+        dt.date(2026, 5, 1),
+        decimal.Decimal("1.5"),
+        [1, 2],
+        {"a": 1.5},
+        Inner(1, None),
+        None,
+    )
+    batch = kind.batch([record, dataclasses.replace(record, i=2, b=None)])
+    sink = AvroFormat(kind, client(registry)).registered("t-value")
+    raw = pickle.loads(pickle.dumps(sink)).encode(batch)
+    number = struct.unpack(">bI", raw[0].as_py()[:5])
+    assert number == (0, 1)
+    schema = fastavro.parse_schema(json.loads(registry.schemas[1]["schema"]))
+    plain = fastavro.schemaless_reader(io.BytesIO(raw[1].as_py()[5:]), schema, None)
+    assert (plain["i"], plain["inner"], plain["none"]) == (2, {"x": 1, "y": None}, None)
+    found = AvroFormat(kind, client(registry)).decode(raw)
+    assert found.bad == []
+    assert found.batch.equals(batch)
+
+
+def test_a_schema_is_registered_once_and_a_refusal_says_why(registry: RegistryServer) -> None:
+    sink = AvroFormat(record_type(Reading), client(registry))
+    sink.registered("a/b-value")
+    sink.registered("a/b-value")
+    assert list(registry.subjects) == ["a/b-value"]
+    assert registry.subjects["a/b-value"] == [1]
+    wider = record_type("sensor STRING NOT NULL, pressure DOUBLE NOT NULL")
+    with pytest.raises(BindingError, match=r"refuses the schema .* 'a/b-value' \(Schema is incompatible"):
+        AvroFormat(wider, client(registry)).registered("a/b-value")
+
+
+def test_a_name_that_avro_cannot_have_is_refused() -> None:
+    with pytest.raises(SchemaError, match="'größe' is no name in Avro"):
+        schema_text(record_type(dataclasses.make_dataclass("R", [("größe", int)])))
+
+
+def test_the_registry_is_asked_once_for_a_schema(registry: RegistryServer) -> None:
+    number = registry.register("t-value", READING)
+    raw = column(message(number, READING, {"sensor": "a", "celsius": 1.0}))
+    kept = AvroFormat(record_type(Reading), kept_client("readings", RegistryBinding(registry.url)))
+    for _ in range(3):
+        assert len(pickle.loads(pickle.dumps(kept)).decode(raw).batch) == 1
+    assert registry.asked == [f"GET /schemas/ids/{number}"]
+
+
+def test_a_registry_that_is_away_is_no_dead_letter() -> None:
+    with running_registry() as registry:
+        number = registry.register("t-value", READING)
+    raw = column(message(number, READING, {"sensor": "a", "celsius": 1.0}))
+    with pytest.raises(ExternalSystemError, match=rf"registry {registry.url} cannot be reached .* continues"):
+        AvroFormat(record_type(Reading), client(registry)).decode(raw)
+
+
+def test_what_is_no_registry_is_named(registry: RegistryServer) -> None:
+    registry.schemas[1] = {"text": "no schema"}
+    with pytest.raises(ExternalSystemError, match="is no schema registry with Confluent's API"):
+        client(registry).schema(1)
+
+
+def test_the_login_is_a_reference_that_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGISTRY_PASSWORD", "s3cret")
+    with running_registry(("me", "s3cret")) as registry:
+        number = registry.register("t-value", READING)
+        asking = client(registry, user="me", password="env:REGISTRY_PASSWORD")
+        assert asking.schema(number).kind == "AVRO"
+        with pytest.raises(BindingError, match=r"refuses the login \(401\)") as refused:
+            client(registry, user="me", password="wrong-one").check()
+    assert "wrong-one" not in str(refused.value)
+    assert "wrong-one" not in repr(RegistryBinding("http://r", "me", "wrong-one"))

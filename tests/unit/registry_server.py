@@ -1,0 +1,101 @@
+"""A schema registry for tests, which keeps the contract of Confluent's API as far as clients of Avro use it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+__all__ = ["RegistryServer", "running_registry"]
+
+
+class RegistryServer:
+    """Schemas by id and by subject. `asked` has the method and the path of each request."""
+
+    def __init__(self, url: str, login: tuple[str, str] | None) -> None:
+        self.url = url
+        self.login = login
+        self.schemas: dict[int, dict[str, Any]] = {}
+        self.subjects: dict[str, list[int]] = {}
+        self.asked: list[str] = []
+        self._lock = threading.Lock()
+
+    def register(self, subject: str, schema: Any, **more: Any) -> int:
+        """Register a schema as the API does, and return its id."""
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        with self._lock:
+            found = {"schema": text, **more}
+            known = next((number for number, one in self.schemas.items() if one == found), None)
+            number = known or len(self.schemas) + 1
+            self.schemas[number] = found
+            versions = self.subjects.setdefault(subject, [])
+            if number not in versions:
+                versions.append(number)
+            return number
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        """Return the status and the body of an answer."""
+        if found := re.fullmatch(r"/schemas/ids/([0-9]+)", path):
+            schema = self.schemas.get(int(found[1]))
+            return (200, schema) if schema else (404, {"error_code": 40403, "message": "Schema not found"})
+        if path == "/subjects":
+            return 200, list(self.subjects)
+        if found := re.fullmatch(r"/subjects/([^/]+)/versions(?:/([0-9]+))?", path):
+            subject = urllib.parse.unquote(found[1])
+            if method == "POST":
+                return self._posted(subject, body)
+            versions = self.subjects.get(subject, [])
+            version = int(found[2] or 0)
+            if not 1 <= version <= len(versions):
+                return 404, {"error_code": 40402, "message": "Version not found"}
+            number = versions[version - 1]
+            return 200, {"subject": subject, "version": version, "id": number, **self.schemas[number]}
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _posted(self, subject: str, body: Any) -> tuple[int, Any]:
+        fields = json.loads(body["schema"])["fields"]
+        for number in self.subjects.get(subject, []):
+            old = {field["name"]: field for field in json.loads(self.schemas[number]["schema"])["fields"]}
+            if any(field["name"] not in old and "default" not in field for field in fields):
+                return 409, {"error_code": 409, "message": "Schema is incompatible with an earlier one"}
+        return 200, {"id": self.register(subject, body["schema"])}
+
+
+@contextmanager
+def running_registry(login: tuple[str, str] | None = None) -> Iterator[RegistryServer]:
+    """Run a registry on a free port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(size)) if size else None
+            registry.asked.append(f"{self.command} {self.path}")
+            status, found = registry.answer(self.command, self.path, body)
+            if registry.login is not None:
+                expected = base64.b64encode(":".join(registry.login).encode()).decode()
+                if self.headers.get("Authorization") != f"Basic {expected}":
+                    status, found = 401, {"error_code": 401, "message": "Unauthorized"}
+            content = json.dumps(found).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET: Callable[..., None] = _answer
+        do_POST: Callable[..., None] = _answer
+
+        def log_message(self, *_: Any) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        registry = RegistryServer(f"http://127.0.0.1:{server.server_port}", login)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield registry
+        server.shutdown()
