@@ -56,11 +56,11 @@ RECORDS_PER_BATCH: Final = 2_000_000
 """The most records that a micro-batch reads from a topic, unless its binding says otherwise."""
 BYTES_PER_BATCH: Final = 256 << 20
 """The most bytes that a micro-batch reads from a folder, unless its binding says otherwise."""
-UNACKNOWLEDGED: Final = 1000
 REQUEST_BYTES: Final = 8 << 20
 """The largest body of a request that an HTTP receiver takes, unless its binding says otherwise."""
 JOURNAL_BYTES: Final = 1 << 30
 """The size of its journal from which an HTTP receiver takes nothing, unless its binding says otherwise."""
+UNACKNOWLEDGED: Final = 1000
 RECORD_KEY: Final = "record-key"
 """What stands for the key that a record comes with, where a field could stand. No field can have that name."""
 PATTERN_MARK: Final = "~"
@@ -185,24 +185,6 @@ class QueueBinding:
     format: MessageFormat = "json"
     prefetch: int = UNACKNOWLEDGED
     create: bool = False
-
-
-@dataclass(frozen=True)
-class ExchangeBinding:
-    """An exchange of RabbitMQ to publish to, with a routing key that may have `{field}` in it.
-
-    The exchange without a name routes to the queue that the key names, which `create` declares. `uri` has its password
-    masked. `origin` is None where it depends on whether a record can be known again after a crash.
-    """
-
-    stream: str
-    uri: str
-    virtual_host: RabbitVirtualHost
-    exchange: str
-    routing_key: str
-    format: MessageFormat = "json"
-    create: bool = False
-    origin: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -402,12 +384,49 @@ class RedisBinding:
         return f"the keys {self.key} of the database {self.database} on {self.host}:{self.port}"
 
 
+@dataclass(frozen=True)
+class ExchangeBinding:
+    """An exchange of RabbitMQ to publish to, with a routing key that may have `{field}` in it.
+
+    The exchange without a name routes to the queue that the key names, which `create` declares. `uri` has its password
+    masked. `origin` is None where it depends on whether a record can be known again after a crash.
+    """
+
+    stream: str
+    uri: str
+    virtual_host: RabbitVirtualHost
+    exchange: str
+    routing_key: str
+    format: MessageFormat = "json"
+    create: bool = False
+    origin: bool | None = None
+
+
+@dataclass(frozen=True)
+class HttpListenBinding:
+    """An address where the job takes records by POST. `uri` has secrets masked; `login` has the token, or a reference.
+
+    With a certificate and its key, files in PEM, it takes them by HTTPS.
+    """
+
+    stream: str
+    uri: str
+    host: str
+    port: int
+    path: str
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    certfile: str | None = None
+    keyfile: str | None = None
+    max_request_bytes: int = REQUEST_BYTES
+    max_journal_bytes: int = JOURNAL_BYTES
+    format: MessageFormat = "json"
+
+
 Binding: TypeAlias = (
     FilesBinding
     | KafkaBinding
     | SocketBinding
     | QueueBinding
-    | ExchangeBinding
     | RabbitStreamBinding
     | MqttBinding
     | PostgresBinding
@@ -418,5 +437,7 @@ Binding: TypeAlias = (
     | RateBinding
     | SparkBinding
     | RedisBinding
+    | ExchangeBinding
+    | HttpListenBinding
     | DiscardBinding
 )
