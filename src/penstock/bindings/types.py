@@ -259,26 +259,6 @@ class PostgresBinding:
 
 
 @dataclass(frozen=True)
-class HttpListenBinding:
-    """An address where the job takes records by POST. `uri` has secrets masked; `login` has the token, or a reference.
-
-    With a certificate and its key, files in PEM, it takes them by HTTPS.
-    """
-
-    stream: str
-    uri: str
-    host: str
-    port: int
-    path: str
-    login: Mapping[str, str] = field(default_factory=dict, repr=False)
-    certfile: str | None = None
-    keyfile: str | None = None
-    max_request_bytes: int = REQUEST_BYTES
-    max_journal_bytes: int = JOURNAL_BYTES
-    format: MessageFormat = "json"
-
-
-@dataclass(frozen=True)
 class DeltaBinding:
     """A table of Delta Lake in a folder. `directory` is absolute.
 
@@ -430,7 +410,6 @@ Binding: TypeAlias = (
     | RabbitStreamBinding
     | MqttBinding
     | PostgresBinding
-    | HttpListenBinding
     | DeltaBinding
     | WebhookBinding
     | ConsoleBinding
