@@ -15,6 +15,7 @@ __all__ = [
     "FILE_SCHEMES",
     "JAVA_SETTINGS",
     "MQTT_SCHEMES",
+    "OBJECT_SCHEMES",
     "OWN_SETTINGS",
     "PARAMETERS",
     "POSTGRES_SCHEMES",
@@ -38,6 +39,9 @@ WEB_SCHEMES: Final = ("http", "https")
 REQUEST_PREFIXES: Final = ("header.", "query.")
 """The beginnings of parameters that name a part of a request, whose values may be references to secrets."""
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
+_S3_SCHEMES: Final = ("s3", "s3a")
+_ENVIRONMENT: Final = "that of the environment (docs/object_stores.md)"
+OBJECT_SCHEMES: Final = (*_S3_SCHEMES, "gs", "az", "abfs")
 
 
 @dataclass(frozen=True)
@@ -397,6 +401,19 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "sslkey", POSTGRES_SCHEMES, ("sink",), "path", "that of libpq", "The key of the client's certificate."
+    ),
+    Parameter("format", OBJECT_SCHEMES, ("sink",), FILE_SCHEMES, "must be given", "The form of the files."),
+    Parameter(
+        "endpoint", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
+    ),
+    Parameter("region", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The region of the bucket."),
+    *(
+        Parameter(name, _S3_SCHEMES, ("sink",), "secret", _ENVIRONMENT, f"{what}, best as a reference.")
+        for name, what in (
+            ("access_key_id", "The id of the key"),
+            ("secret_access_key", "The secret of the key"),
+            ("session_token", "The token of a key for a session"),
+        )
     ),
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""

@@ -24,6 +24,7 @@ __all__ = [
     "MessageFormat",
     "Missing",
     "MqttBinding",
+    "ObjectsBinding",
     "PostgresBinding",
     "QueueBinding",
     "RabbitStreamBinding",
@@ -247,6 +248,27 @@ class PostgresBinding:
 
 
 @dataclass(frozen=True)
+class ObjectsBinding:
+    """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
+
+    `client` has environment variables of S3 that count more than those of the process; the values may be references.
+    """
+
+    stream: str
+    uri: str
+    scheme: str
+    bucket: str
+    prefix: str
+    format: FileFormat
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> str:
+        """The URI without parameters."""
+        return f"{self.scheme}://{self.bucket}/{self.prefix}"
+
+
+@dataclass(frozen=True)
 class WebhookBinding:
     """A server that takes records by POST. `uri` has secrets masked; `url` has neither a query nor a login.
 
@@ -298,6 +320,7 @@ Binding: TypeAlias = (
     | QueueBinding
     | RabbitStreamBinding
     | MqttBinding
+    | ObjectsBinding
     | PostgresBinding
     | WebhookBinding
     | ConsoleBinding

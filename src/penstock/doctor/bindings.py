@@ -16,6 +16,7 @@ from penstock.bindings.types import (
     FilesBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -32,6 +33,7 @@ from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
 from penstock.sinks.kafka_producers import connection_settings
+from penstock.sinks.object_sink import check_bucket
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
 from penstock.streams.job_description import JobDescription
@@ -107,6 +109,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, ObjectsBinding):
+        check_bucket(binding)
+        return f"the bucket {binding.bucket} answers; nothing was written"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     # Each client takes a tenth of a second to load.

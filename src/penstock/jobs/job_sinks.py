@@ -15,6 +15,7 @@ from penstock.bindings.types import (
     FilesBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     WebhookBinding,
 )
@@ -33,6 +34,7 @@ from penstock.sinks.discard import DiscardSink
 from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
+from penstock.sinks.object_sink import ObjectSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
 from penstock.tables.changes import row_type
@@ -148,6 +150,8 @@ def open_sink(
     """Return the sink of a binding for records of a type, which are upserts if there is an `upsert_key`."""
     if isinstance(binding, FilesBinding):
         return FilesSink(binding)
+    if isinstance(binding, ObjectsBinding):
+        return ObjectSink(binding)
     if isinstance(binding, KafkaBinding):
         check_parts(binding, record_type)
         if upsert_key is not None:

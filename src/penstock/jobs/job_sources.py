@@ -19,6 +19,7 @@ from penstock.bindings.types import (
     FilesBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -141,7 +142,9 @@ def _source(
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(binding, PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding)
+        assert not isinstance(
+            binding, ObjectsBinding | PostgresBinding | WebhookBinding | ConsoleBinding | DiscardBinding
+        )
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, place)
         log = JournalLog(folder)
