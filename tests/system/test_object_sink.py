@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.dataset as ds
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 from obstore.store import S3Store
+from pyarrow.fs import S3FileSystem
 from s3_server import KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
 
+import penstock as ps
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import ObjectsBinding
 from penstock.doctor.bindings import check_binding
@@ -189,6 +194,44 @@ def test_large_objects_arrive_whole(place: str, tmp_path: Path) -> None:
     lines = prepared(place, tmp_path, "jsonl")
     lines.commit(1, [part(lines, 1, 0, noise)])
     assert table(committed_objects(place)[1])["room"].to_pylist() == noise["room"].to_pylist()
+
+
+def test_pyarrow_reads_what_was_committed(place: str, tmp_path: Path, s3: S3Server) -> None:
+    """As the page on object stores shows it."""
+    sink = prepared(place, tmp_path)
+    sink.commit(0, [part(sink, 0, 0, readings(1, 2)), part(sink, 0, 1, readings(3))])
+    part(sink, 1, 0, readings(4))
+    names = [uri.removeprefix("s3://") for uri in ps.committed_objects(place)]
+    system = S3FileSystem(endpoint_override=f"127.0.0.1:{s3.port}", scheme="http")
+    assert ds.dataset(names, format="parquet", filesystem=system).to_table()["sensor"].to_pylist() == [
+        1,
+        2,
+        3,
+    ]
+
+
+@contextmanager
+def away(server: S3Server) -> Iterator[None]:
+    """Take the server away, and start it again a second later."""
+    server.kill()
+    starting = threading.Timer(1, server.start)
+    starting.start()
+    try:
+        yield
+    finally:
+        starting.join()
+
+
+def test_a_server_that_is_away_is_waited_for(place: str, tmp_path: Path, s3: S3Server) -> None:
+    """By tasks and by the commit."""
+    sink = prepared(place, tmp_path)
+    task = begin(sink, 0)
+    task.write(readings(1), None)
+    with away(s3):
+        message = task.finish()
+    with away(s3):
+        sink.commit(0, [message])
+    assert sensors(committed_objects(place)) == [1]
 
 
 def test_what_is_wrong_is_told_at_the_start(

@@ -21,7 +21,7 @@ from s3_server import KEY, SECRET, S3Server
 
 from penstock.jobs.settings import RunSettings
 
-VICTIMS = ("driver", "JVM", "worker", "server")
+VICTIMS = ("driver", "JVM", "worker")
 
 
 class Feed(FileFeed):
@@ -106,7 +106,7 @@ def test_a_job_writes_each_output_once_in_both_modes(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_object_store(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load."""
+    """Twenty in each mode, under load: the server within each run, then a process, which ends the run or a task."""
     seed = 12 if interval_ms else 11
     chance = random.Random(seed)
     with S3Server(tmp_path) as server:
@@ -115,15 +115,25 @@ def test_kills_of_a_job_and_its_object_store(tmp_path: Path, interval_ms: int) -
         arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
         with noting("object store sinks", "-k kills_of_a_job_and_its_object_store", str(seed)) as injected:
             with feed.feeding():
-                for number in range(20):
-                    victim = VICTIMS[number % len(VICTIMS)]
+                mode = "real time" if interval_ms else "micro-batches"
+                for number in range(10):
                     with JobProcess(arguments, tmp_path) as job:
                         await_progress(feed, job)
+                        injected.add(f"server of a job that writes to an object store in {mode}")
+                        server.kill()
                         time.sleep(chance.uniform(0, 2))
-                        mode = "real time" if interval_ms else "micro-batches"
+                        server.start()
+                        # The same run goes on.
+                        await_progress(feed, job)
+                        time.sleep(chance.uniform(0, 2))
+                        victim = VICTIMS[number % len(VICTIMS)]
                         injected.add(f"{victim} of a job that writes to an object store in {mode}")
-                        strike(victim, job, server)
-                        time.sleep(chance.uniform(0, 2))
+                        found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[
+                            victim
+                        ]
+                        assert found, victim
+                        kill(found[0], signal.SIGKILL)
+                        time.sleep(chance.uniform(0, 1))
             with JobProcess(arguments, tmp_path) as job:
                 await_true(
                     lambda: not job.running or len(feed.rows()) >= feed.files * SENSORS,
@@ -139,15 +149,3 @@ def await_progress(feed: Feed, job: JobProcess) -> None:
     before = len(feed.rows())
     await_true(lambda: not job.running or len(feed.rows()) > before, lambda: job.err)
     assert job.running, job.err
-
-
-def strike(victim: str, job: JobProcess, server: S3Server) -> None:
-    """Kill a process with all at once, or take the server away for a moment."""
-    if victim == "server":
-        server.kill()
-        time.sleep(0.5)
-        server.start()
-        return
-    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
-    assert found, victim
-    kill(found[0], signal.SIGKILL)
