@@ -106,7 +106,7 @@ def test_a_job_writes_each_output_once_in_both_modes(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_object_store(tmp_path: Path, interval_ms: int) -> None:
-    """Twenty in each mode, under load: the server within each run, then a process, which ends the run or a task."""
+    """Ten in each mode, under load: within each run the server, and when the run has gone on, a process."""
     seed = 12 if interval_ms else 11
     chance = random.Random(seed)
     with S3Server(tmp_path) as server:
@@ -116,7 +116,7 @@ def test_kills_of_a_job_and_its_object_store(tmp_path: Path, interval_ms: int) -
         with noting("object store sinks", "-k kills_of_a_job_and_its_object_store", str(seed)) as injected:
             with feed.feeding():
                 mode = "real time" if interval_ms else "micro-batches"
-                for number in range(10):
+                for number in range(5):
                     with JobProcess(arguments, tmp_path) as job:
                         await_progress(feed, job)
                         injected.add(f"server of a job that writes to an object store in {mode}")

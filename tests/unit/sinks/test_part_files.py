@@ -1,0 +1,43 @@
+"""Part files: the same bytes for the same records, however they come in blocks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.bindings.types import FileFormat
+from penstock.records.schemas import record_type
+from penstock.sinks.part_files import part_writer
+
+NUMBER = record_type("number BIGINT NOT NULL")
+
+
+def written(file_format: FileFormat, lengths: Sequence[int]) -> bytes:
+    """The file of the numbers from 0 on, in blocks of these lengths."""
+    file = io.BytesIO()
+    writer = part_writer(file_format, file, NUMBER)
+    first = 0
+    for length in lengths:
+        block = pa.array(range(first, first + length))
+        writer.write(pa.RecordBatch.from_arrays([block], schema=NUMBER.schema))
+        first += length
+    writer.close()
+    writer.close()
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv", "jsonl"])
+def test_blocks_make_no_difference(file_format: FileFormat) -> None:
+    """Row groups of Parquet have 65,536 rows each, except the last."""
+    whole = written(file_format, [150_000])
+    assert written(file_format, [1, 65_534, 2, 84_463]) == whole
+    assert written(file_format, [7_500] * 20) == whole
+    if file_format == "parquet":
+        file = pq.ParquetFile(io.BytesIO(whole))
+        groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+        assert groups == [65_536, 65_536, 18_928]
+        assert file.read()["number"].to_pylist() == list(range(150_000))
