@@ -175,7 +175,7 @@ def test_a_failed_task_leaves_nothing(place: str, tmp_path: Path) -> None:
 
 
 def test_large_objects_arrive_whole(place: str, tmp_path: Path) -> None:
-    """In several requests; Parquet has few row groups."""
+    """In several requests; the blocks of Parquet are one row group."""
     sink = prepared(place, tmp_path)
     blocks = [
         pa.RecordBatch.from_arrays(
@@ -186,7 +186,7 @@ def test_large_objects_arrive_whole(place: str, tmp_path: Path) -> None:
     sink.commit(0, [part(sink, 0, 0, *blocks)])
     (found,) = committed_objects(place)
     assert part(sink, 0, 0, pa.concat_batches(blocks)) == part(sink, 0, 0, *blocks)
-    assert pq.ParquetFile(io.BytesIO(content(found))).num_row_groups == 4
+    assert pq.ParquetFile(io.BytesIO(content(found))).num_row_groups == 1
     assert sensors([found]) == list(range(200_000))
     noise = pa.RecordBatch.from_pylist(
         [{"sensor": n, "room": os.urandom(400_000).hex()} for n in range(15)], READING.schema

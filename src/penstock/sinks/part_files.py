@@ -18,8 +18,8 @@ from penstock.sinks.csv_rows import CsvRows
 __all__ = ["PartWriter", "join_parquet", "join_text", "part_writer"]
 
 _COPY_BYTES: Final = 1 << 20
-# What a row group of a Parquet file has, so that readers do not find thousands of small ones.
-_GROUP_ROWS: Final = 1 << 16
+# How much a row group of a Parquet file has, so that readers do not find thousands of small ones.
+_GROUP_ROWS: Final = 1 << 20
 _GROUP_BYTES: Final = 32 << 20
 
 
@@ -86,7 +86,7 @@ class _ParquetPart:
         self._rows += len(batch)
         self._bytes += self._waiting[-1].nbytes
         if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
-            # Groups of whole size do not depend on how the records came; a replay then writes the same bytes.
+            # Groups of a whole size do not depend on how the records came; a replay then writes the same bytes.
             self._flush(self._rows - self._rows % _GROUP_ROWS or self._rows)
 
     def close(self) -> None:
