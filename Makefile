@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-object-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-object-sink bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ bench-database-sink: setup ## rows of PostgreSQL beside psycopg alone (ARGS="--u
 
 bench-object-sink: setup ## files of an object store beside obstore and pyarrow alone (ARGS="--uri s3://BUCKET/PREFIX")
 	@$(BIN)/python -m benchmarks.object_sink $(ARGS)
+
+bench-lake-sink: setup ## rows of Delta Lake beside write_deltalake of delta-rs
+	@$(BIN)/python -m benchmarks.lake_sink $(ARGS)
 
 bench-query: setup ## queries over 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_query $(ARGS)

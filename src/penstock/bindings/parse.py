@@ -26,6 +26,7 @@ from penstock.bindings.parameters import (
 )
 from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.secrets import redacted
+from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     PATTERN_MARK,
@@ -33,6 +34,7 @@ from penstock.bindings.types import (
     UNACKNOWLEDGED,
     Binding,
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -139,7 +141,8 @@ def _query(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _parse_files(uri: UriParts) -> FilesBinding:
+def _folder(uri: UriParts) -> str:
+    """Return the absolute path of the folder that a URI names."""
     path = urllib.parse.unquote(uri.rest)
     if path.startswith("//"):
         if not path.startswith("///"):
@@ -150,16 +153,28 @@ def _parse_files(uri: UriParts) -> FilesBinding:
     _check_no_uri(uri.scheme, path)
     if "\0" in path:
         raise ValueError("the name of a directory cannot contain NUL characters")
+    return _absolute(path)
+
+
+def _parse_files(uri: UriParts) -> FilesBinding:
+    directory = _folder(uri)
     known = uri.known()
     return FilesBinding(
         stream=uri.stream,
         uri=uri.uri,
         format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these
-        directory=_absolute(path),
+        directory=directory,
         max_files_per_batch=known.get("max_files_per_batch"),
         missing=known.get("missing", "fail"),
         max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
     )
+
+
+def _parse_delta(uri: UriParts) -> DeltaBinding:
+    directory = _folder(uri)
+    known = uri.known()
+    creates = known.get("create_table", "true") == "true"
+    return DeltaBinding(uri.stream, uri.uri, directory, known.get("partition_by", ()), creates)
 
 
 def _check_no_uri(scheme: str, path: str) -> None:
@@ -366,11 +381,13 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", ALL_ROLES, parse_mqtt)
         for name in MQTT_SCHEMES
     },
+    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)
         for name in POSTGRES_SCHEMES
     },
+    "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     **{name: _Scheme(f"{name}://BUCKET/PREFIX", ("sink",), parse_objects) for name in OBJECT_SCHEMES},
     "console": _Scheme("console:", ("sink",), _parse_console),

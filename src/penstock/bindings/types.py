@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Binding",
     "ConsoleBinding",
     "Delivery",
+    "DeltaBinding",
     "DiscardBinding",
     "FileFormat",
     "FilesBinding",
@@ -32,6 +34,7 @@ __all__ = [
     "RateBinding",
     "Role",
     "SocketBinding",
+    "SparkBinding",
     "Start",
     "WebhookBinding",
 ]
@@ -269,6 +272,25 @@ class ObjectsBinding:
 
 
 @dataclass(frozen=True)
+class DeltaBinding:
+    """A table of Delta Lake in a folder. `directory` is absolute.
+
+    `partition_by` are the fields by which its files are apart; empty if the table decides.
+    """
+
+    stream: str
+    uri: str
+    directory: str
+    partition_by: tuple[str, ...] = ()
+    create_table: bool = True
+
+    @property
+    def path(self) -> Path:
+        """The folder of the table."""
+        return Path(self.directory)
+
+
+@dataclass(frozen=True)
 class WebhookBinding:
     """A server that takes records by POST. `uri` has secrets masked; `url` has neither a query nor a login.
 
@@ -313,6 +335,19 @@ class DiscardBinding:
     uri: str
 
 
+@dataclass(frozen=True)
+class SparkBinding:
+    """What a format of Spark loads once, before the stream begins. `uri` has secrets masked.
+
+    `options` are those of the format, whose values may be references; `path` is what it loads.
+    """
+
+    stream: str
+    uri: str
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 Binding: TypeAlias = (
     FilesBinding
     | KafkaBinding
@@ -322,8 +357,10 @@ Binding: TypeAlias = (
     | MqttBinding
     | ObjectsBinding
     | PostgresBinding
+    | DeltaBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding
+    | SparkBinding
     | DiscardBinding
 )

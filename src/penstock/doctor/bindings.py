@@ -13,6 +13,7 @@ from typing import Final
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
+    DeltaBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
@@ -21,6 +22,7 @@ from penstock.bindings.types import (
     QueueBinding,
     RabbitStreamBinding,
     SocketBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.brokers.kafka_topics import check_topic
@@ -32,6 +34,7 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
+from penstock.lakes.delta_table import existing_table
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sinks.object_sink import check_bucket
 from penstock.sources import kafka_source
@@ -112,8 +115,12 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
     if isinstance(binding, ObjectsBinding):
         check_bucket(binding)
         return f"the bucket {binding.bucket} answers; nothing was written"
+    if isinstance(binding, DeltaBinding):
+        return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
+    if isinstance(binding, SparkBinding):
+        return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import check_queue
@@ -168,6 +175,6 @@ def _not_created(binding: Binding) -> Binding:
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding):
         return dataclasses.replace(binding, create=False)
-    if isinstance(binding, PostgresBinding):
+    if isinstance(binding, DeltaBinding | PostgresBinding):
         return dataclasses.replace(binding, create_table=False)
     return binding

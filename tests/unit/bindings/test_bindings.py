@@ -15,6 +15,7 @@ from penstock.bindings.parse import allowed_forms, missing_binding, parse_bindin
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -274,6 +275,11 @@ WRONG: list[tuple[str, Role, str]] = [
     ("postgresql://u@h:1/d/t?password=env:1", "sink", "must name an environment variable"),
     ("postgresql://u:p@h:1/d/t?password=env:P", "sink", "given twice"),
     ("postgresql://u@h:1/d/t", "data", "only for sinks"),
+    ("delta:", "sink", "the directory is missing"),
+    ("delta:s3://bucket/t", "sink", "is not a local folder"),
+    ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
+    ("delta:t?create_table=no", "sink", "one of true, false"),
+    ("delta:t", "data", "only for sinks"),
     ("mqtt://h/t", "data", "'h' is not of the form HOST:PORT"),
     ("mqtt://h:1", "data", "needs a topic after the port"),
     ("mqtt://h:1/a/#/b", "data", "not a topic filter"),
@@ -349,6 +355,16 @@ def test_postgresql_names_a_table() -> None:
     plain = parse_binding("r", "postgres://me@[::1]:5432/shop/orders", "sink")
     assert isinstance(plain, PostgresBinding)
     assert (plain.host, plain.schema, plain.table, plain.upsert_by) == ("::1", "public", "orders", ())
+
+
+def test_delta_names_the_folder_of_a_table() -> None:
+    binding = parse_binding("r", "delta:/lake/alerts?partition_by=day,room&create_table=false", "sink")
+    assert isinstance(binding, DeltaBinding)
+    assert (binding.directory, binding.partition_by) == ("/lake/alerts", ("day", "room"))
+    assert not binding.create_table
+    plain = parse_binding("r", "delta:alerts", "sink")
+    assert isinstance(plain, DeltaBinding)
+    assert (plain.path, plain.partition_by, plain.create_table) == (Path("alerts").absolute(), (), True)
 
 
 @pytest.mark.parametrize(("uri", "role", "expected"), WRONG)
