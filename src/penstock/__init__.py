@@ -15,6 +15,7 @@ from penstock.models.group import ModelGroup
 from penstock.models.model import Model
 from penstock.models.model_policy import ModelPolicy
 from penstock.models.scores import Score, Scores
+from penstock.objects.batch_manifests import committed_objects
 from penstock.operators.functions import (
     BatchContext,
     CommandContext,
@@ -172,6 +173,7 @@ __all__ = [
     "WindowedStream",
     "call",
     "col",
+    "committed_objects",
     "kafka_header",
     "kafka_key",
     "kafka_offset",

@@ -9,7 +9,11 @@ from typing import Final, Literal, TypeAlias
 from penstock.bindings.secrets import check_reference
 from penstock.bindings.types import RECORD_KEY, Role
 
-__all__ = ["Parameter"]
+__all__ = ["ALL_ROLES", "FILE_SCHEMES", "SOURCE_ROLES", "Parameter"]
+
+SOURCE_ROLES: Final[tuple[Role, ...]] = ("data", "control")
+ALL_ROLES: Final[tuple[Role, ...]] = ("data", "control", "sink")
+FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
 
 _Kind: TypeAlias = Literal[
     "character",

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.mqtt_uri import parse_mqtt
+from penstock.bindings.objects_uri import parse_objects
 from penstock.bindings.parameters import (
     ALL_ROLES,
     FILE_SCHEMES,
     MQTT_SCHEMES,
+    OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
     RABBIT_SCHEMES,
     REDIS_SCHEMES,
@@ -57,7 +59,7 @@ from penstock.errors import BindingError
 
 __all__ = ["allowed_forms", "missing_binding", "parse_binding", "schemes", "split_definition"]
 
-_OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasbs", "http", "https")
+_CLOUD_SCHEMES: Final = (*OBJECT_SCHEMES, "s3n", "abfss", "wasbs")
 _MAX_UNACKNOWLEDGED: Final = 65_535
 _MAX_NAME_BYTES: Final = 255
 
@@ -204,18 +206,19 @@ def _check_no_uri(scheme: str, path: str) -> None:
     if match is None:
         return
     inner, slashes = match.group(1).lower(), match.group(2)
-    if not slashes and inner not in (*_SCHEMES, *_OBJECT_SCHEMES, "file"):
+    if not slashes and inner not in (*_SCHEMES, *_CLOUD_SCHEMES, "file"):
         return
     if inner == "file":
         instead = f"write the path alone, {scheme}:/DIR"
+    elif inner in _CLOUD_SCHEMES:
+        instead = (
+            "a sink writes to an object store with s3://BUCKET/PREFIX?format=parquet; read from a folder and copy "
+            "files there, or bind to kafka://"
+        )
     elif inner in _SCHEMES:
         instead = f"write {inner}:{slashes}... without {scheme}: before it"
     else:
-        instead = (
-            "write to or read from a folder and copy it (object stores take savepoints and dumps), or bind to kafka://"
-            if inner in _OBJECT_SCHEMES
-            else "mount it, and write the path of the mount"
-        )
+        instead = "mount it, and write the path of the mount"
     raise ValueError(
         f"{inner}:{slashes} is not a local folder; {instead}. A folder of that name is {scheme}:./{inner}:..."
     )
@@ -443,6 +446,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         for name in REDIS_SCHEMES
     },
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
+    **{name: _Scheme(f"{name}://BUCKET/PREFIX", ("sink",), parse_objects) for name in OBJECT_SCHEMES},
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }

@@ -35,6 +35,7 @@ __all__ = [
     "MessageFormat",
     "Missing",
     "MqttBinding",
+    "ObjectsBinding",
     "PostgresBinding",
     "QueueBinding",
     "RabbitStreamBinding",
@@ -308,6 +309,27 @@ class PostgresBinding:
 
 
 @dataclass(frozen=True)
+class ObjectsBinding:
+    """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
+
+    `client` has environment variables of S3 that count more than those of the process; the values may be references.
+    """
+
+    stream: str
+    uri: str
+    scheme: str
+    bucket: str
+    prefix: str
+    format: FileFormat
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> str:
+        """The URI without parameters."""
+        return f"{self.scheme}://{self.bucket}/{self.prefix}"
+
+
+@dataclass(frozen=True)
 class DeltaBinding:
     """A table of Delta Lake in a folder. `directory` is absolute.
 
@@ -459,6 +481,7 @@ Binding: TypeAlias = (
     | QueueBinding
     | RabbitStreamBinding
     | MqttBinding
+    | ObjectsBinding
     | PostgresBinding
     | DeltaBinding
     | WebhookBinding

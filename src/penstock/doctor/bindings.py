@@ -21,6 +21,7 @@ from penstock.bindings.types import (
     HttpListenBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -43,6 +44,7 @@ from penstock.jobs.job_loader import load_job
 from penstock.lakes.delta_table import existing_table
 from penstock.registries.registry_client import kept_client
 from penstock.sinks.kafka_producers import connection_settings
+from penstock.sinks.object_sink import check_bucket
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
 from penstock.stores.redis_clients import check_server as check_redis
@@ -129,6 +131,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, ObjectsBinding):
+        check_bucket(binding)
+        return f"the bucket {binding.bucket} answers; nothing was written"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
     if isinstance(binding, RedisBinding):

@@ -17,6 +17,7 @@ from penstock.bindings.types import (
     FilesBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     RedisBinding,
     WebhookBinding,
@@ -38,6 +39,7 @@ from penstock.sinks.discard import DiscardSink
 from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
+from penstock.sinks.object_sink import ObjectSink
 from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
@@ -157,6 +159,8 @@ def open_sink(
     """Return the sink of a binding for records of a type, which are upserts if there is an `upsert_key`."""
     if isinstance(binding, FilesBinding):
         return FilesSink(binding)
+    if isinstance(binding, ObjectsBinding):
+        return ObjectSink(binding)
     if isinstance(binding, KafkaBinding):
         check_parts(binding, record_type)
         if upsert_key is not None:

@@ -9,7 +9,7 @@ import datetime as dt
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.objects.aws_profile import ProfileError, aws_profile
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         S3Config,
     )
 
-__all__ = ["BUCKET", "S3_ENDPOINTS", "Patience", "Place", "store_of", "why"]
+__all__ = ["BUCKET", "S3_ENDPOINTS", "Patience", "Place", "is_denied", "is_without_bucket", "store_of", "why"]
 
 _S3: Final = ("s3", "s3a")
 
@@ -30,6 +30,13 @@ _AZURE_ENDPOINTS: Final = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 BUCKET: Final = re.compile(r"[\w.-]+")
 _HOST: Final = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?")
 _ENDPOINT: Final = re.compile(rf"https?://{_HOST.pattern}(/[^\s?#@]*)?")
+# What a caller may set instead of the environment, and its name in obstore.
+_S3_SETTINGS: Final = {
+    "AWS_ACCESS_KEY_ID": "access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+    "AWS_SESSION_TOKEN": "session_token",
+    "AWS_REGION": "region",
+}
 _TRUE: Final = ("1", "true", "yes", "on", "y", "t")
 
 _CREDENTIALS: Final = {
@@ -127,13 +134,12 @@ def _endpoint(variables: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 def _s3_config(bucket: str, environ: Mapping[str, str]) -> S3Config:
     """Return the settings that obstore does not read from the environment as users of other tools expect."""
-    config: S3Config = {}
+    found = {key: environ[name] for name, key in _S3_SETTINGS.items() if environ.get(name)}
+    config = cast("S3Config", found)
     if environ.get("AWS_PROFILE") and not environ.get("AWS_ACCESS_KEY_ID"):
         profile = aws_profile(environ)
-        config = {
-            "access_key_id": profile.access_key_id,
-            "secret_access_key": profile.secret_access_key,
-        }
+        config["access_key_id"] = profile.access_key_id
+        config["secret_access_key"] = profile.secret_access_key
         if profile.session_token:
             config["session_token"] = profile.session_token
         if profile.region and not environ.get("AWS_REGION"):
@@ -186,18 +192,32 @@ def why(error: BaseException, place: Place) -> str:
     return _reason(error, place)
 
 
+def is_denied(error: BaseException) -> bool:
+    """Return whether a store has refused the credentials, or what they are to do."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    # The errors of lists have no class of their own.
+    refused = re.search(r"status code: 40[13]\b", str(error))
+    return isinstance(error, PermissionDeniedError | UnauthenticatedError) or refused is not None
+
+
+def is_without_bucket(error: BaseException) -> bool:
+    """Return whether there is no bucket, or no container."""
+    return _code(str(error)) in _NO_BUCKET
+
+
 def _reason(error: BaseException, place: Place) -> str:
-    from obstore.exceptions import InvalidPathError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import InvalidPathError
 
     text = str(error)
     credentials = _CREDENTIALS[place.family]
     code = _code(text)
+    if is_without_bucket(error):
+        return f"the bucket {place.host!r} does not exist"
     if isinstance(error, FileNotFoundError):
-        return (
-            f"the bucket {place.host!r} does not exist" if code in _NO_BUCKET else "the object does not exist"
-        )
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return f"access is denied{f' ({code})' if code else ''}; check {credentials} of the job, and what they may read"
+        return "the object does not exist"
+    if is_denied(error):
+        return f"access is denied{f' ({code})' if code else ''}; check {credentials} of the job, and what they may do"
     if isinstance(error, InvalidPathError):
         return "its name has an empty part, '.' or '..'"
     if any(part in text.partition("\n")[0] for part in _METADATA):

@@ -2,5 +2,5 @@
 
 In: records of one micro-batch.
 Out: files, messages or lines, each once where the sink supports that.
-Imports: base, bindings, brokers, errors, records.
+Imports: base, bindings, brokers, errors, objects, records.
 """

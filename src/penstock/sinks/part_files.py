@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +17,10 @@ from penstock.sinks.csv_rows import CsvRows
 
 __all__ = ["PartWriter", "join_parquet", "join_text", "part_writer"]
 
-_COPY_BYTES = 1 << 20
+_COPY_BYTES: Final = 1 << 20
+# How much a row group of a Parquet file has, so that readers do not find thousands of small ones.
+_GROUP_ROWS: Final = 1 << 20
+_GROUP_BYTES: Final = 32 << 20
 
 
 class PartWriter(Protocol):
@@ -33,14 +36,14 @@ class PartWriter(Protocol):
         """Complete the file. A second call does nothing."""
 
 
-def part_writer(file_format: FileFormat, path: Path, record_type: RecordType) -> PartWriter:
-    """Return a writer of a new file in the given format."""
+def part_writer(file_format: FileFormat, target: Path | IO[bytes], record_type: RecordType) -> PartWriter:
+    """Return a writer of a new file in the given format, or of an open one, which stays open."""
     if file_format == "parquet":
-        return _ParquetPart(path, record_type)
+        return _ParquetPart(target, record_type)
     if file_format == "csv":
         rows = CsvRows(record_type)
-        return _TextPart(path, rows, rows.header)
-    return _TextPart(path, JsonLines(record_type), b"")
+        return _TextPart(target, rows, rows.header)
+    return _TextPart(target, JsonLines(record_type), b"")
 
 
 class _Rows(Protocol):
@@ -48,17 +51,19 @@ class _Rows(Protocol):
 
 
 class _TextPart:
-    def __init__(self, path: Path, rows: _Rows, header: bytes) -> None:
+    def __init__(self, target: Path | IO[bytes], rows: _Rows, header: bytes) -> None:
         self.header_bytes = len(header)
         self._rows = rows
-        self._file = path.open("xb", buffering=0)
+        self._is_own = isinstance(target, Path)
+        self._file = target.open("xb", buffering=0) if isinstance(target, Path) else target
         self._write(header)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._write(self._rows.encode(batch))
 
     def close(self) -> None:
-        self._file.close()
+        if self._is_own:
+            self._file.close()
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -69,16 +74,32 @@ class _TextPart:
 class _ParquetPart:
     header_bytes = 0
 
-    def __init__(self, path: Path, record_type: RecordType) -> None:
+    def __init__(self, target: Path | IO[bytes], record_type: RecordType) -> None:
         self._schema = record_type.schema
-        self._writer = pq.ParquetWriter(path, self._schema)
+        self._writer = pq.ParquetWriter(target, self._schema)
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [batch.column(name) for name in self._schema.names]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._waiting.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._rows += len(batch)
+        self._bytes += self._waiting[-1].nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+            # Groups of a whole size do not depend on how the records came; a replay then writes the same bytes.
+            self._flush(self._rows - self._rows % _GROUP_ROWS or self._rows)
 
     def close(self) -> None:
+        if self._waiting:
+            self._flush(self._rows)
         self._writer.close()
+
+    def _flush(self, count: int) -> None:
+        """Write so many rows, and keep the others."""
+        rows = pa.Table.from_batches(self._waiting, self._schema)
+        self._waiting = rows.slice(count).to_batches()
+        self._rows, self._bytes = rows.num_rows - count, sum(batch.nbytes for batch in self._waiting)
+        self._writer.write_table(rows.slice(0, count).combine_chunks(), row_group_size=_GROUP_ROWS)
 
 
 def join_text(parts: Sequence[tuple[Path, int]], target: Path) -> None:

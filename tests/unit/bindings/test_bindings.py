@@ -22,6 +22,7 @@ from penstock.bindings.types import (
     HttpListenBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -175,6 +176,30 @@ def test_a_job_may_listen_for_requests() -> None:
     assert (root.path, root.certfile, root.max_journal_bytes) == ("/", None, 1 << 30)
 
 
+def test_object_stores_have_their_form_and_keys_by_reference() -> None:
+    """The keys stand in the place of environment variables; a secret in the URI is masked."""
+    binding = parse_binding(
+        "r",
+        "s3://b/some/day%201/?format=jsonl&endpoint=http://h:1&access_key_id=k&secret_access_key=pw&session_token=env:T",
+        "sink",
+    )
+    assert isinstance(binding, ObjectsBinding)
+    assert (binding.bucket, binding.prefix, binding.format) == ("b", "some/day 1", "jsonl")
+    assert binding.place == "s3://b/some/day 1"
+    assert binding.client == {
+        "AWS_ENDPOINT_URL_S3": "http://h:1",
+        "AWS_ACCESS_KEY_ID": "k",
+        "AWS_SECRET_ACCESS_KEY": "pw",
+        "AWS_SESSION_TOKEN": "env:T",
+    }
+    assert "secret_access_key=***&session_token=env:T" in binding.uri
+    assert "pw" not in repr(binding)
+    for scheme in ("gs", "az"):
+        whole = parse_binding("r", f"{scheme}://b?format=parquet", "sink")
+        assert isinstance(whole, ObjectsBinding)
+        assert (whole.scheme, whole.bucket, whole.prefix) == (scheme, "b", "")
+
+
 WRONG: list[tuple[str, Role, str]] = [
     ("kafka://h:1/t?format=avro", "data", "format=avro needs registry=http://HOST:PORT"),
     ("kafka://h:1/t?registry=http://r:1", "data", "registry is for format=avro alone"),
@@ -201,9 +226,22 @@ WRONG: list[tuple[str, Role, str]] = [
     (
         "csv:s3://b/x",
         "sink",
-        "s3:// is not a local folder; write to or read from a folder and copy it",
+        "s3:// is not a local folder; a sink writes to an object store with s3://BUCKET/PREFIX?format=parquet",
     ),
-    ("parquet:gs://b/x", "data", "object stores take savepoints and dumps"),
+    ("parquet:gs://b/x", "data", "read from a folder and copy files there"),
+    ("s3://b/x?format=csv", "data", "s3: is only for sinks"),
+    ("s3://b/x", "sink", "it needs ?format=parquet, jsonl or csv"),
+    ("s3://b/x?format=text", "sink", "format='text' must be one of jsonl, csv, parquet"),
+    ("s3:b/x?format=csv", "sink", "needs // before the host"),
+    ("s3://key:pw@b/x?format=csv", "sink", "keys do not stand before the bucket"),
+    ("s3://b{/x?format=csv", "sink", "'b{' is not the name of a bucket"),
+    ("s3://b/x//y?format=csv", "sink", "has an empty part"),
+    ("s3://b/x/%2E%2E/y?format=csv", "sink", "has an empty part, '.' or '..'"),
+    ("s3://b/x%0A?format=csv", "sink", "control characters"),
+    ("s3://b/x?format=csv&access_key_id=a", "sink", "secret_access_key belong together"),
+    ("s3://b/x?format=csv&session_token=env:T", "sink", "session_token belongs to access_key_id"),
+    ("s3://b/x?format=csv&endpoint=h:1", "sink", "must be an address like https://HOST:PORT"),
+    ("gs://b/x?format=csv&region=r", "sink", "unknown parameter 'region'"),
     ("csv:S3%3A//b/x", "sink", "s3:// is not a local folder"),
     ("jsonl:hdfs://h/x", "data", "hdfs:// is not a local folder; mount it"),
     ("jsonl:file:///data/in", "data", "write the path alone, jsonl:/DIR"),

@@ -1,0 +1,57 @@
+"""URIs of object stores: a prefix of a bucket, the form of the files, and how to reach the store."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from typing import Final
+
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import ObjectsBinding
+from penstock.bindings.uri_parts import UriParts, split_authority
+
+__all__ = ["parse_objects"]
+
+_BUCKET: Final = re.compile(r"[\w.-]+", re.ASCII)
+# The parameters of S3, and the environment variables in whose place they stand.
+_VARIABLES: Final = {
+    "endpoint": "AWS_ENDPOINT_URL_S3",
+    "region": "AWS_REGION",
+    "access_key_id": "AWS_ACCESS_KEY_ID",
+    "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+}
+
+
+def parse_objects(uri: UriParts) -> ObjectsBinding:
+    """Return the prefix that a URI names. Raises ValueError, which says what is wrong."""
+    bucket, _, path = split_authority(uri.rest)
+    if "@" in bucket:
+        raise ValueError(
+            "keys do not stand before the bucket; they come from the environment, or by reference"
+        )
+    if not _BUCKET.fullmatch(bucket) or bucket in (".", ".."):
+        raise ValueError(f"{bucket!r} is not the name of a bucket")
+    prefix = urllib.parse.unquote(path).rstrip("/")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise ValueError(f"the prefix {prefix!r} has an empty part, '.' or '..'")
+    if not prefix.isprintable():
+        raise ValueError("a prefix cannot contain control characters")
+    known = uri.known()
+    if "format" not in known:
+        raise ValueError("it needs ?format=parquet, jsonl or csv")
+    if ("access_key_id" in known) != ("secret_access_key" in known):
+        raise ValueError("access_key_id and secret_access_key belong together; give both, or neither")
+    if "session_token" in known and "access_key_id" not in known:
+        raise ValueError("session_token belongs to access_key_id and secret_access_key; give these too")
+    if not re.match(r"https?://", known.get("endpoint", "https://")):
+        raise ValueError(f"endpoint={known['endpoint']!r} must be an address like https://HOST:PORT")
+    return ObjectsBinding(
+        stream=uri.stream,
+        uri=redacted(uri.uri),
+        scheme=uri.scheme,
+        bucket=bucket,
+        prefix=prefix,
+        format=known["format"],
+        client={variable: known[name] for name, variable in _VARIABLES.items() if name in known},
+    )

@@ -1,0 +1,170 @@
+"""Storage parameters: those of databases, key-value stores, lakes and object stores."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
+from penstock.bindings.types import POLL_S, RECORDS_PER_POLL
+
+__all__ = ["OBJECT_SCHEMES", "POSTGRES_SCHEMES", "REDIS_SCHEMES", "STORAGE_PARAMETERS"]
+
+REDIS_SCHEMES: Final = ("redis", "rediss")
+POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
+_S3_SCHEMES: Final = ("s3", "s3a")
+OBJECT_SCHEMES: Final = (*_S3_SCHEMES, "gs", "az", "abfs")
+_ENVIRONMENT: Final = "that of the environment (docs/object_stores.md)"
+
+STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
+    Parameter(
+        "type",
+        REDIS_SCHEMES,
+        ("sink",),
+        ("hash", "json"),
+        "hash",
+        "What is under a key: a hash with the fields of the record, or the record as a string of JSON.",
+    ),
+    Parameter(
+        "ttl_s",
+        REDIS_SCHEMES,
+        ("sink",),
+        "integer",
+        "never",
+        "After how many seconds a key that is not written again expires.",
+    ),
+    Parameter(
+        "password",
+        REDIS_SCHEMES,
+        ("sink",),
+        "secret",
+        "that of the URI",
+        "The password of the user, best as a reference.",
+    ),
+    Parameter(
+        "cafile", ("rediss",), ("sink",), "path", "those of the system", "The certificates to trust, in PEM."
+    ),
+    Parameter("certfile", ("rediss",), ("sink",), "path", "none", "The certificate of the client, in PEM."),
+    Parameter(
+        "keyfile", ("rediss",), ("sink",), "path", "none", "The key of the client's certificate, in PEM."
+    ),
+    Parameter(
+        "upsert_by",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        "fields",
+        "none: each record is a row",
+        "The fields that identify a row, which a later record replaces. The table needs a unique index on them.",
+    ),
+    Parameter(
+        "create_table",
+        POSTGRES_SCHEMES,
+        ("sink",),
+        ("true", "false"),
+        "false",
+        "Create the table when it does not exist, with a column for each field.",
+    ),
+    Parameter(
+        "poll_by",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "text",
+        "none; it is needed",
+        "The column, of integers or times, whose values grow from row to row. The rows are read in its order.",
+    ),
+    Parameter(
+        "poll_s",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        str(POLL_S),
+        "After how many seconds the table is asked for new rows.",
+    ),
+    Parameter(
+        "poll_delay_s",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        "1 by a column of times",
+        "By a column of times: how many seconds ago, by the server's clock, a row's time must be.",
+    ),
+    Parameter(
+        "max_records_per_poll",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        "integer",
+        str(RECORDS_PER_POLL),
+        "The maximum number of rows that one query takes. Further queries follow at once.",
+    ),
+    Parameter(
+        "start",
+        POSTGRES_SCHEMES,
+        SOURCE_ROLES,
+        ("earliest", "latest"),
+        "earliest",
+        "Whether a job without a checkpoint reads the rows that the table has, or only those that come.",
+    ),
+    Parameter(
+        "partition_by",
+        ("delta",),
+        ("sink",),
+        "fields",
+        "those of the table; of a new one, none",
+        "The fields by which the files of the table are apart, so that readers skip those of other values.",
+    ),
+    Parameter(
+        "create_table",
+        ("delta",),
+        ("sink",),
+        ("true", "false"),
+        "true",
+        "Create the table when it does not exist, with a column for each field.",
+    ),
+    Parameter(
+        "password",
+        POSTGRES_SCHEMES,
+        ALL_ROLES,
+        "secret",
+        "that of the URI, or of libpq (PGPASSWORD, ~/.pgpass)",
+        "The password of the user, best as a reference.",
+    ),
+    Parameter(
+        "sslmode",
+        POSTGRES_SCHEMES,
+        ALL_ROLES,
+        ("disable", "prefer", "require", "verify-ca", "verify-full"),
+        "prefer",
+        "Whether the connection uses TLS, and whether the server's certificate is verified.",
+    ),
+    Parameter(
+        "sslrootcert",
+        POSTGRES_SCHEMES,
+        ALL_ROLES,
+        "path",
+        "that of libpq",
+        "The certificates, in PEM, that the server's certificate is verified by; `system` for those of the system.",
+    ),
+    Parameter(
+        "sslcert",
+        POSTGRES_SCHEMES,
+        ALL_ROLES,
+        "path",
+        "that of libpq",
+        "The certificate of the client, in PEM.",
+    ),
+    Parameter(
+        "sslkey", POSTGRES_SCHEMES, ALL_ROLES, "path", "that of libpq", "The key of the client's certificate."
+    ),
+    Parameter("format", OBJECT_SCHEMES, ("sink",), FILE_SCHEMES, "must be given", "The form of the files."),
+    Parameter(
+        "endpoint", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
+    ),
+    Parameter("region", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The region of the bucket."),
+    *(
+        Parameter(name, _S3_SCHEMES, ("sink",), "secret", _ENVIRONMENT, f"{what}, best as a reference.")
+        for name, what in (
+            ("access_key_id", "The id of the key"),
+            ("secret_access_key", "The secret of the key"),
+            ("session_token", "The token of a key for a session"),
+        )
+    ),
+)

@@ -1,0 +1,277 @@
+"""Object sinks on a real S3 server: whole micro-batches, once, whatever tasks and drivers do."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset as ds
+import pyarrow.json
+import pyarrow.parquet as pq
+import pytest
+from obstore.store import S3Store
+from pyarrow.fs import S3FileSystem
+from s3_server import KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
+
+import penstock as ps
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import ObjectsBinding
+from penstock.doctor.bindings import check_binding
+from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PlaceMissingError
+from penstock.objects.batch_manifests import committed_objects
+from penstock.records.schemas import record_type
+from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.object_sink import ObjectSink
+
+READING = record_type("sensor BIGINT NOT NULL, room STRING")
+
+
+@pytest.fixture
+def place(s3_environment: pytest.MonkeyPatch, s3: S3Server, request: pytest.FixtureRequest) -> str:
+    """The URI of a prefix of its own in a bucket that is there."""
+    s3.put("sinks", "there", b"")
+    return f"s3://sinks/{request.node.name}"
+
+
+def binding(uri: str) -> ObjectsBinding:
+    found = parse_binding("seen", uri, "sink")
+    assert isinstance(found, ObjectsBinding)
+    return found
+
+
+def prepared(place: str, folder: Path, file_format: str = "parquet", lineage: str = "line") -> ObjectSink:
+    sink = ObjectSink(binding(f"{place}?format={file_format}"))
+    sink.prepare(lineage, str(folder))
+    return sink
+
+
+def readings(*sensors: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"sensor": n, "room": f"r{n}"} for n in sensors], READING.schema)
+
+
+def begin(sink: ObjectSink, batch: int, partition: int = 0, attempt: int = 0) -> SinkTask:
+    return sink.task(TaskContext(batch, partition, attempt, "line"), READING)
+
+
+def part(sink: ObjectSink, batch: int, partition: int, *blocks: pa.RecordBatch) -> bytes:
+    task = begin(sink, batch, partition)
+    for block in blocks:
+        task.write(block, None)
+    return task.finish()
+
+
+def store() -> S3Store:
+    return S3Store("sinks", client_options={"allow_http": True})
+
+
+def content(uri: str) -> bytes:
+    return bytes(obstore.get(store(), uri.removeprefix("s3://sinks/")).bytes())
+
+
+def table(uri: str) -> pa.Table:
+    read: dict[str, Any] = {"parquet": pq.read_table, "csv": pa.csv.read_csv, "jsonl": pa.json.read_json}
+    return read[uri.rpartition(".")[2]](io.BytesIO(content(uri)))
+
+
+def sensors(uris: Sequence[str]) -> list[int]:
+    return [n for uri in uris for n in table(uri)["sensor"].to_pylist()]
+
+
+def all_names(place: str) -> list[str]:
+    prefix = place.removeprefix("s3://sinks/")
+    return sorted(one["path"] for block in obstore.list(store(), prefix) for one in block)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "jsonl", "csv"])
+def test_a_micro_batch_is_there_when_it_has_its_manifest(
+    place: str, tmp_path: Path, file_format: str
+) -> None:
+    """Its objects are read in the order of the sink partitions; empty ones leave nothing."""
+    place = place.replace("[", "-").replace("]", "")
+    sink = prepared(place, tmp_path, file_format)
+    messages = [
+        part(sink, 0, 0, readings(1, 2), readings(3)),
+        part(sink, 0, 1),
+        part(sink, 0, 2, readings(4)),
+    ]
+    assert committed_objects(place) == []
+    sink.commit(0, messages)
+    found = committed_objects(place)
+    assert [uri.rpartition("/")[2][:16] for uri in found] == ["0000000000-00000", "0000000000-00002"]
+    assert sensors(found) == [1, 2, 3, 4]
+    assert table(found[0])["room"].to_pylist() == ["r1", "r2", "r3"]
+    sink.commit(1, [b"", b""])
+    sink.commit(12, [part(sink, 12, 0, readings(5))])
+    assert sensors(committed_objects(place)) == [1, 2, 3, 4, 5]
+
+
+def test_a_repeated_micro_batch_has_the_same_objects(place: str, tmp_path: Path) -> None:
+    """However its records are cut into blocks; after a crash before and behind the commit, and without the note."""
+    sink = prepared(place, tmp_path)
+    assert part(sink, 0, 0, readings(1, 2), readings(3)) == part(sink, 0, 0, readings(1), readings(2, 3))
+    message = part(sink, 0, 0, readings(1, 2, 3))
+    sink.commit(0, [message])
+    names = all_names(place)
+    sink.commit(0, [message])
+    for lost in (False, True):
+        if lost:
+            (tmp_path / "object-sink-seen.json").unlink()
+        again = prepared(place, tmp_path)
+        assert again.newest("line", str(tmp_path)) == 0
+        again.commit(0, [part(again, 0, 0, readings(1, 2, 3))])
+    assert all_names(place) == names
+    assert len(names) == 3
+    assert again.newest("another", str(tmp_path)) == -1
+
+
+def test_a_driver_that_was_replaced_commits_nothing(place: str, tmp_path: Path) -> None:
+    """It finds the manifest of the other; and what it has for the micro-batch must be the same records."""
+    (tmp_path / "new").mkdir()
+    zombie, driver = prepared(place, tmp_path), prepared(place, tmp_path / "new")
+    late = [part(zombie, 0, 0, readings(1)), part(zombie, 0, 1, readings(2))]
+    driver.commit(0, [part(driver, 0, 0, readings(1, 2))])
+    zombie.commit(0, late)
+    assert sensors(committed_objects(place)) == [1, 2]
+    driver.commit(1, [part(driver, 1, 0, readings(3))])
+    with pytest.raises(CheckpointError, match="with 1 records, and this run has 2 for it"):
+        zombie.commit(1, [part(zombie, 1, 0, readings(3, 4))])
+    assert sensors(committed_objects(place)) == [1, 2, 3]
+
+
+def test_a_checkpoint_that_went_back_is_noticed(place: str, tmp_path: Path) -> None:
+    """The store is asked only for the manifests behind the newest one that the checkpoint knows."""
+    sink = prepared(place, tmp_path)
+    note = tmp_path / "object-sink-seen.json"
+    for batch in range(3):
+        sink.commit(batch, [part(sink, batch, 0, readings(batch))])
+        if batch == 0:
+            older = note.read_bytes()
+    assert sink.newest("line", str(tmp_path)) == 2
+    note.write_bytes(older)
+    assert ObjectSink(binding(f"{place}?format=csv")).newest("line", str(tmp_path)) == 2
+    note.write_bytes(b"{")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        sink.newest("line", str(tmp_path))
+
+
+def test_a_failed_task_leaves_nothing(place: str, tmp_path: Path) -> None:
+    """Also a task that has sent its object counts only with a manifest."""
+    sink = prepared(place, tmp_path)
+    before = all_names(place)
+    task = begin(sink, 0)
+    task.write(readings(1), None)
+    task.abort()
+    assert all_names(place) == before
+    part(sink, 0, 0, readings(1))
+    assert committed_objects(place) == []
+
+
+def test_large_objects_arrive_whole(place: str, tmp_path: Path) -> None:
+    """In several requests; the blocks of Parquet are one row group."""
+    sink = prepared(place, tmp_path)
+    blocks = [
+        pa.RecordBatch.from_arrays(
+            [pa.array(range(n, n + 5000)), pa.nulls(5000, pa.string())], schema=READING.schema
+        )
+        for n in range(0, 200_000, 5000)
+    ]
+    sink.commit(0, [part(sink, 0, 0, *blocks)])
+    (found,) = committed_objects(place)
+    assert part(sink, 0, 0, pa.concat_batches(blocks)) == part(sink, 0, 0, *blocks)
+    assert pq.ParquetFile(io.BytesIO(content(found))).num_row_groups == 1
+    assert sensors([found]) == list(range(200_000))
+    noise = pa.RecordBatch.from_pylist(
+        [{"sensor": n, "room": os.urandom(400_000).hex()} for n in range(15)], READING.schema
+    )
+    lines = prepared(place, tmp_path, "jsonl")
+    lines.commit(1, [part(lines, 1, 0, noise)])
+    assert table(committed_objects(place)[1])["room"].to_pylist() == noise["room"].to_pylist()
+
+
+def test_pyarrow_reads_what_was_committed(place: str, tmp_path: Path, s3: S3Server) -> None:
+    """As the page on object stores shows it."""
+    sink = prepared(place, tmp_path)
+    sink.commit(0, [part(sink, 0, 0, readings(1, 2)), part(sink, 0, 1, readings(3))])
+    part(sink, 1, 0, readings(4))
+    names = [uri.removeprefix("s3://") for uri in ps.committed_objects(place)]
+    system = S3FileSystem(endpoint_override=f"127.0.0.1:{s3.port}", scheme="http")
+    assert ds.dataset(names, format="parquet", filesystem=system).to_table()["sensor"].to_pylist() == [
+        1,
+        2,
+        3,
+    ]
+
+
+@contextmanager
+def away(server: S3Server) -> Iterator[None]:
+    """Take the server away, and start it again a second later."""
+    server.kill()
+    starting = threading.Timer(1, server.start)
+    starting.start()
+    try:
+        yield
+    finally:
+        starting.join()
+
+
+def test_a_server_that_is_away_is_waited_for(place: str, tmp_path: Path, s3: S3Server) -> None:
+    """By tasks and by the commit."""
+    sink = prepared(place, tmp_path)
+    task = begin(sink, 0)
+    task.write(readings(1), None)
+    with away(s3):
+        message = task.finish()
+    with away(s3):
+        sink.commit(0, [message])
+    assert sensors(committed_objects(place)) == [1]
+
+
+def test_what_is_wrong_is_told_at_the_start(
+    place: str, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No bucket, no rights, a wrong endpoint, keys that do not belong together; and by the doctor."""
+    fine = binding(f"{place}?format=csv")
+    assert (
+        check_binding("seen", fine, is_source=False).found == "the bucket sinks answers; nothing was written"
+    )
+    missing = binding("s3://nowhere/x?format=csv")
+    with pytest.raises(PlaceMissingError, match=r"the bucket 'nowhere' does not exist\. Create it"):
+        ObjectSink(missing).newest("line", str(tmp_path))
+    assert check_binding("seen", missing, is_source=False).remedy
+    monkeypatch.setenv("STRANGER_SECRET", STRANGER_SECRET)
+    keys = f"access_key_id={STRANGER}&secret_access_key=env:STRANGER_SECRET"
+    with pytest.raises(BindingError, match=r"access is denied \(AccessDenied\)") as caught:
+        prepared(place, tmp_path, f"csv&{keys}")
+    assert STRANGER_SECRET not in str(caught.value)
+    with pytest.raises(ExternalSystemError, match="does not answer: connection refused"):
+        ObjectSink(binding(f"{place}?format=csv&endpoint=http://127.0.0.1:1")).newest("line", str(tmp_path))
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of others")
+    with pytest.raises(BindingError, match="give the token of the keys: session_token=env:NAME"):
+        prepared(place, tmp_path, f"csv&{keys}")
+
+
+def test_the_uri_leads_to_the_store(
+    place: str, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Endpoint, region and keys of the URI count more than those of the environment."""
+    for name, value in {"ID": "wrong", "SECRET": SECRET}.items():
+        monkeypatch.setenv(f"PLANT_{name}", value)
+    (tmp_path / "id").write_text(f"{KEY}\n")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    sink = prepared(
+        place,
+        tmp_path,
+        f"csv&endpoint=http://127.0.0.1:{s3.port}&region=us-east-1&access_key_id=file:{tmp_path}/id"
+        "&secret_access_key=env:PLANT_SECRET",
+    )
+    sink.commit(0, [part(sink, 0, 0, readings(1))])
+    assert sink.newest("line", str(tmp_path)) == 0
