@@ -122,6 +122,27 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
+    if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding):
+        return _answer_of_store(binding, is_source=is_source)
+    if isinstance(binding, QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding):
+        return _answer_of_broker(binding, is_source=is_source)
+    if isinstance(binding, WebhookBinding):
+        return f"{check_server(binding)} takes connections; nothing was sent"
+    if isinstance(binding, SparkBinding):
+        return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
+    if isinstance(binding, HttpListenBinding):
+        from penstock.webhooks.http_receiver import listen
+
+        listen(binding).close()
+        return f"the job can listen at {binding.host}:{binding.port}"
+    return {"console": "standard output", "rate": "numbers by the clock", "discard": "nowhere"}[
+        binding.uri.partition(":")[0].lower()
+    ]
+
+
+def _answer_of_store(
+    binding: PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding, *, is_source: bool
+) -> str:
     if isinstance(binding, PostgresBinding) and is_source:
         check_table(binding, RowShape(pa.schema([])))
         return (
@@ -136,24 +157,19 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"the bucket {binding.bucket} answers; nothing was written"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
-    if isinstance(binding, RedisBinding):
-        check_redis(binding)
-        return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
-    if isinstance(binding, WebhookBinding):
-        return f"{check_server(binding)} takes connections; nothing was sent"
-    if isinstance(binding, SparkBinding):
-        return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
+    check_redis(binding)
+    return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
+
+
+def _answer_of_broker(
+    binding: QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding, *, is_source: bool
+) -> str:
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.rabbitmq.rabbitmq_queue import check_queue
 
         check_queue(binding)
         return f"{binding.virtual_host} has the queue {binding.queue}"
-    if isinstance(binding, HttpListenBinding):
-        from penstock.webhooks.http_receiver import listen
-
-        listen(binding).close()
-        return f"the job can listen at {binding.host}:{binding.port}"
     if isinstance(binding, ExchangeBinding):
         from penstock.rabbitmq.rabbitmq_publisher import check_exchange
 
@@ -171,14 +187,10 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
             return f"{binding.host}:{binding.port} lets the job connect"
         check_topic_filter(binding)
         return f"{binding.host}:{binding.port} lets the job subscribe to {binding.topic}"
-    if isinstance(binding, RabbitStreamBinding):
-        from penstock.rabbitmq.rabbitmq_stream import check_stream
+    from penstock.rabbitmq.rabbitmq_stream import check_stream
 
-        check_stream(binding)
-        return f"{binding.virtual_host} has the stream {binding.name}"
-    return {"console": "standard output", "rate": "numbers by the clock", "discard": "nowhere"}[
-        binding.uri.partition(":")[0].lower()
-    ]
+    check_stream(binding)
+    return f"{binding.virtual_host} has the stream {binding.name}"
 
 
 def _matching(binding: KafkaBinding) -> str:
