@@ -6,18 +6,15 @@ import pickle
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-import pyarrow as pa
-
-from penstock.errors import PenstockError
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
-from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, Sink, SinkTask, TaskContext
+from penstock.sinks.base import RejectingTask, Rejection, Sink, SinkTask, TaskContext
 from penstock.testing.connectors.conformance import Conformance, Refuted, rejects_within, run_checks
 from penstock.testing.connectors.silent_server import silent_server
+from penstock.testing.connectors.standing_worker import StandingWorker, write_block
 
 __all__ = ["SINK_CHECKS", "SinkPromise", "SinkUnderTest", "StoredRecord", "check_sink"]
 
@@ -203,6 +200,11 @@ class _Driver:
         """Write a micro-batch, one sink partition after the other; return what its tasks tell the commit."""
         return [self.task(batch_id, partition, attempt).run(ids) for partition, ids in enumerate(parts)]
 
+    def write_in(self, worker: StandingWorker, batch_id: int, partition: int, ids: Sequence[int]) -> None:
+        """Write a part in another process, and do not finish it."""
+        context = TaskContext(batch_id, partition, 0, self._lineage)
+        worker.write(self.sink, context, self._kind, list(ids), [_value(number) for number in ids])
+
     def run(self, batch_id: int, parts: Sequence[Sequence[int]], attempt: int = 0) -> list[bytes]:
         """Write a micro-batch and commit it."""
         messages = self.write(batch_id, parts, attempt)
@@ -220,15 +222,8 @@ class _Task:
 
     def write(self, ids: Sequence[int], values: Sequence[str] | None = None) -> list[Rejection]:
         """Write a block; return what the destination does not accept."""
-        columns = [
-            pa.array(ids, pa.int64()),
-            pa.array(values or [_value(number) for number in ids], pa.string()),
-        ]
-        block = pa.RecordBatch.from_arrays(columns, schema=self._kind.schema)
-        if isinstance(self._task, RejectingTask):
-            offsets = pa.array(ids, pa.int64())
-            self._task.come_from(RecordOrigin("", "kit", str(self._partition), offsets, is_source=True))
-        self._task.write(block, pa.array([b"%d" % number for number in ids], pa.binary()))
+        texts = [_value(number) for number in ids] if values is None else list(values)
+        write_block(self._task, self._kind, self._partition, list(ids), texts)
         return self._task.rejections() if isinstance(self._task, RejectingTask) else []
 
     def finish(self) -> bytes:
@@ -280,23 +275,27 @@ def _replay(trial: _Trial) -> None:
 
 
 def _kill(trial: _Trial) -> None:
-    """A task fails, another stands still while its second attempt finishes, and a driver dies before the commit."""
+    """A task fails, one stands still while its second attempt finishes, one is killed, and so is a driver."""
     driver = trial.start()
-    first, second, third = trial.ids(4), trial.ids(4), trial.ids(4)
+    first, second, third, fourth, fifth = (trial.ids(4) for _ in range(5))
     failed = driver.task(0, 0)
     failed.write(first)
     failed.abort()
-    standing = driver.task(0, 1)
-    standing.write(second)
-    driver.sink.commit(0, driver.write(0, [first, second], attempt=1))
-    trial.expect([*first, *second], "after second attempts of two tasks")
-    # It may find out that it comes too late, or find nothing to do.
-    with suppress(PenstockError):
-        standing.finish()
-    trial.expect([*first, *second], "after an attempt that stood still has finished, too")
-    driver.write(1, [third[:2], third[2:]])
-    trial.start().run(1, [third[:2], third[2:]], attempt=1)
-    trial.expect([*first, *second, *third], "after the driver died between the tasks and the commit")
+    with StandingWorker(trial.under_test.limit_s) as worker:
+        driver.write_in(worker, 0, 1, second)
+        driver.sink.commit(0, driver.write(0, [first, second], attempt=1))
+        trial.expect([*first, *second], "after second attempts of two tasks")
+        driver.run(1, [third[:2], third[2:]])
+        worker.finish()
+        written = [*first, *second, *third]
+        trial.expect(written, "after an attempt that stood still finished behind the next micro-batch")
+        driver.write_in(worker, 2, 0, fourth)
+        worker.kill()
+    driver.sink.commit(2, driver.write(2, [fourth], attempt=1))
+    trial.expect([*written, *fourth], "after the process of a task was killed")
+    driver.write(3, [fifth[:2], fifth[2:]])
+    trial.start().run(3, [fifth[:2], fifth[2:]], attempt=1)
+    trial.expect([*written, *fourth, *fifth], "after the driver died between the tasks and the commit")
 
 
 def _duplicates(trial: _Trial) -> None:
@@ -314,7 +313,7 @@ def _duplicates(trial: _Trial) -> None:
 
 
 def _reorder(trial: _Trial) -> None:
-    """Tasks finish in another order than they began, and an old attempt finishes after the next micro-batch."""
+    """Tasks finish in another order than they began; order within a partition, and the last record of a key, stay."""
     driver = trial.start()
     parts = [trial.ids(5) for _ in range(3)]
     tasks = [driver.task(0, partition) for partition in range(3)]
@@ -327,21 +326,10 @@ def _reorder(trial: _Trial) -> None:
     trial.expect(written, "after tasks that finished in another order")
     if trial.under_test.ordered:
         _check_order(trial, parts)
-    values: dict[int, str] = {}
     if trial.under_test.holds_last:
         driver.sink.commit(1, [_twice(driver.task(1, 0), parts[0])])
         values = {number: f"new {number}" for number in parts[0]}
         trial.expect(written, "after a micro-batch with two records of each key", values=values)
-    if trial.under_test.promise == "exactly once":
-        more, last = trial.ids(3), trial.ids(3)
-        late = driver.task(2, 0)
-        late.write(more)
-        driver.run(2, [more], attempt=1)
-        driver.run(3, [last])
-        with suppress(PenstockError):
-            late.finish()
-        after = "after an old attempt finished behind the next micro-batch"
-        trial.expect([*written, *more, *last], after, values=values)
 
 
 def _twice(task: _Task, ids: Sequence[int]) -> bytes:
