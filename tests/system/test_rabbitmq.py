@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from conformance_page import is_recording, note_conformance
+from conforming_sources import journaling
 from journaled_records import journaled
 from rabbitmq_messages import publish
 from rabbitmq_node import ESCAPED_PASSWORD, PASSWORD, RabbitNode
@@ -24,8 +26,10 @@ from penstock.commands.command_sender import send_command
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command
 from penstock.errors import BindingError, ExternalSystemError, PenstockError
+from penstock.sources import rabbitmq_queue, rabbitmq_stream
 from penstock.sources.rabbitmq_queue import check_queue
 from penstock.sources.rabbitmq_stream import check_stream
+from penstock.testing.connectors import SourceUnderTest, check_source
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
@@ -270,3 +274,37 @@ def test_commands_can_be_sent(node: RabbitNode, kind: str, tmp_path: Path) -> No
     assert [decode_command(record) for record in journaled(tmp_path)] == sent
     with pytest.raises(BindingError, match="does not exist"):
         send_command(sent[0], binding(uri_of(node, f"nowhere-{kind}")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_source_is_held_to_the_conformance_kit(
+    rabbitmq: RabbitNode, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages without ids, of which equal ones are several."""
+    if is_recording() is None:
+        monkeypatch.setattr(rabbitmq_queue, "_ANSWER_S", 1.0)
+        monkeypatch.setattr(rabbitmq_stream, "_ANSWER_S", 1.0)
+    name = f"kit-{kind}"
+    uri = uri_of(rabbitmq, name, "?create=true")
+    port = rabbitmq.port if kind == "queue" else rabbitmq.stream_port
+
+    def put(records: Sequence[bytes]) -> None:
+        publish(rabbitmq, name, records, with_ids=False)
+
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                f"RabbitMQ, {kind}s",
+                "at least once",
+                journaling(tmp_path / "journal", uri),
+                put,
+                with_wrong_login=journaling(
+                    tmp_path / "wrong", uri.replace(ESCAPED_PASSWORD, "not-the-password")
+                ),
+                secret="not-the-password",
+                at_port=lambda silent: journaling(
+                    tmp_path / "slow", uri.replace(f":{port}/", f":{silent}/")
+                )(),
+            )
+        )
+    )
