@@ -82,7 +82,8 @@ def test_kafka(kafka: KafkaBroker, tmp_path: Path, delivery: str) -> None:
     """Transactions, and messages with origins."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
     limited = NewTopic(topic, PARTITIONS, config={"max.message.bytes": "20000"})
-    AdminClient({"bootstrap.servers": kafka.bootstrap}).create_topics([limited])[topic].result(20)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([limited])[topic].result(20)
     query = "delivery=exactly-once" if delivery == "exactly-once" else "origin=true"
 
     def stored() -> list[StoredRecord]:

@@ -73,7 +73,8 @@ def test_files(tmp_path: Path) -> None:
 def test_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
     """A topic with two partitions."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": kafka.bootstrap}).create_topics([NewTopic(topic, 2)])[topic].result(20)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(topic, 2)])[topic].result(20)
     login = "security.protocol=SASL_PLAINTEXT&sasl.mechanisms=PLAIN&sasl.username=ann"
 
     def opening(servers: str, query: str = "") -> Callable[[], AbstractContextManager[ReplayableLog[Any]]]:

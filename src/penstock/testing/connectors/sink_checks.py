@@ -348,7 +348,7 @@ def _check_order(trial: _Trial, parts: Sequence[Sequence[int]]) -> None:
 def _partitions(trial: _Trial) -> None:
     """Many tasks write at the same time, some of them nothing; then a micro-batch has no records at all."""
     driver = trial.start()
-    parts = [trial.ids(count) for count in (0, 1, 700, 0, 3, 40)]
+    parts = [trial.ids(count) for count in (0, 1, 60, 0, 3, 20)]
     tasks = [driver.task(0, partition) for partition in range(len(parts))]
     for task, ids in zip(tasks, parts, strict=True):
         task.write(ids)
