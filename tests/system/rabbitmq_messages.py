@@ -15,16 +15,15 @@ __all__ = ["publish", "waiting"]
 WAIT_S = 60.0
 
 
-def publish(node: RabbitNode, name: str, bodies: Iterable[bytes], *, with_ids: bool = True) -> None:
-    """Publish, and wait until the broker has taken everything. By its id a message of a queue is known again."""
+def publish(node: RabbitNode, name: str, bodies: Iterable[bytes]) -> None:
+    """Publish, and wait until the broker has taken everything."""
     if name.endswith("queue"):
         with node.connect() as connection:
             channel = connection.channel()
             # One answer for all: with confirmations the client would wait for each.
             channel.tx_select()
             for body in bodies:
-                message_id = xxhash.xxh64_hexdigest(body) if with_ids else None
-                properties = pika.BasicProperties(delivery_mode=2, message_id=message_id)
+                properties = pika.BasicProperties(delivery_mode=2, message_id=xxhash.xxh64_hexdigest(body))
                 channel.basic_publish("", name, body, properties)
             channel.tx_commit()
     else:

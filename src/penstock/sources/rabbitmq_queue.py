@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import (
     AMQPConnectionError,
     AMQPError,
@@ -265,6 +266,9 @@ class _QueueConnection:
             raise self._problems.no_virtual_host() from None
         except IncompatibleProtocolError:
             raise self._problems.unreachable("what answers there does not speak AMQP 0-9-1") from None
+        except AMQPConnectorException:
+            # The exception names only the step that took too long.
+            raise self._problems.unreachable(f"it does not answer within {_ANSWER_S:g} s") from None
         except (AMQPConnectionError, OSError) as e:
             raise self._problems.unreachable(_reason(e)) from e
 
