@@ -45,8 +45,8 @@ class SourceUnderTest:
     Args:
         system: the name in the table.
         promise: what the source claims.
-        open: opens the source as a run of the job does, always with the same checkpoint, from its earliest record; it
-            ends with the block.
+        open: opens the source as a run of the job does, always with the same checkpoint, and before the first record
+            comes; it ends with the block.
         put: gives records to the outside system, and returns when it has them.
         bad: a record that is not one.
         with_wrong_login: opens the source with a login that the system refuses.
