@@ -35,7 +35,7 @@ $(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/machine/jars.py src/pe
 	@$(BIN)/python -m penstock.machine.setup
 	@touch $@
 
-demo: setup ## the temperature-control job with simulated rooms and a live view (ARGS="--kafka")
+demo: setup ## the temperature-control job with simulated rooms and a live view (ARGS="--kafka" or "--mqtt")
 	@$(BIN)/penstock demo $(ARGS)
 
 # Three on two cores: many tests wait, for a lease that ends or a process that starts.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from postgres_server import PostgresServer
-from rabbitmq_node import RabbitNode, require_rabbitmq
+from rabbitmq_node import RabbitNode
 from s3_server import S3Server
 
 _CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -18,7 +18,6 @@ _CLOUD = ("AWS_", "AZURE_", "GOOGLE_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 @pytest.fixture(scope="module")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
     """A broker for a file of tests. Restart it behind what was declared, which a kill may lose otherwise."""
-    require_rabbitmq()
     with RabbitNode(tmp_path_factory.mktemp("rabbitmq")) as started:
         yield started
 

@@ -24,7 +24,13 @@ ON, OFF = {"sensor_id": 1, "command": "ON"}, {"sensor_id": 1, "command": "OFF"}
 
 
 @pytest.mark.parametrize(
-    "where", [[], pytest.param(["--kafka"], marks=pytest.mark.chaos)], ids=["folders", "kafka"]
+    "where",
+    [
+        [],
+        pytest.param(["--kafka"], marks=pytest.mark.chaos),
+        pytest.param(["--mqtt"], marks=pytest.mark.chaos),
+    ],
+    ids=["folders", "kafka", "mqtt"],
 )
 def test_the_demo_ends_with_no_violations(where: list[str], tmp_path: Path) -> None:
     """Rooms, job and check, each for real; the last line is one JSON object whose last field is `violations`."""

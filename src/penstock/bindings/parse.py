@@ -24,6 +24,7 @@ from penstock.bindings.parameters import (
 )
 from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.secrets import redacted
+from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     PATTERN_MARK,
@@ -363,6 +364,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/TOPIC_FILTER", ALL_ROLES, parse_mqtt)
         for name in MQTT_SCHEMES
     },
+    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)

@@ -31,6 +31,7 @@ __all__ = [
     "RateBinding",
     "Role",
     "SocketBinding",
+    "SparkBinding",
     "Start",
     "WebhookBinding",
 ]
@@ -291,6 +292,19 @@ class DiscardBinding:
     uri: str
 
 
+@dataclass(frozen=True)
+class SparkBinding:
+    """What a format of Spark loads once, before the stream begins. `uri` has secrets masked.
+
+    `options` are those of the format, whose values may be references; `path` is what it loads.
+    """
+
+    stream: str
+    uri: str
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 Binding: TypeAlias = (
     FilesBinding
     | KafkaBinding
@@ -302,5 +316,6 @@ Binding: TypeAlias = (
     | WebhookBinding
     | ConsoleBinding
     | RateBinding
+    | SparkBinding
     | DiscardBinding
 )

@@ -19,11 +19,20 @@ def demo(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="Use a real Kafka broker, fetched and started here.")
     ] = False,
+    mqtt: Annotated[
+        bool,
+        typer.Option(
+            "--mqtt", help="Use Mosquitto, RabbitMQ and PostgreSQL, installed and started here (Debian)."
+        ),
+    ] = False,
     output: OutputOption = Output.text,
 ) -> None:
     """Run simulated rooms and the job that keeps them warm, with a live view."""
-    from penstock.demo.demo_run import run_demo
+    from penstock.demo.demo_run import Place, run_demo
 
-    summary = run_demo(seconds=seconds, sensors=sensors, kafka=kafka, json_output=output is Output.json)
+    if kafka and mqtt:
+        raise typer.BadParameter("--kafka and --mqtt exclude each other. Leave one out.")
+    place: Place = "kafka" if kafka else "mqtt" if mqtt else "folders"
+    summary = run_demo(seconds=seconds, sensors=sensors, place=place, json_output=output is Output.json)
     if output is Output.json:
         print_json(asdict(summary))

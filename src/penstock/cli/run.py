@@ -65,6 +65,10 @@ class _Options:
     batch_interval: Annotated[int, BATCH_INTERVAL] = 0
     checkpoint_interval: Annotated[str, CHECKPOINT_INTERVAL] = "0s"
     master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]"
+    spark: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of Spark, such as spark.jars. May be repeated."),
+    ] = None
     max_command_bytes: Annotated[
         int,
         typer.Option(metavar="N", min=1, help="The largest command to accept; larger ones are rejected."),
@@ -241,6 +245,13 @@ def _load_sql(sql_file: str) -> LoadedJob:
     return load_job(sql_file)
 
 
+def _spark_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise typer.BadParameter(f"{text!r} is not of the form spark.NAME=VALUE.", param_hint="--spark")
+    return name, value
+
+
 def _settings(given: dict[str, Any]) -> RunSettings:
     """Return the settings of a run from its options, most of which have the names of settings."""
     # Loaded only here, so that help and mistakes in the arguments show at once.
@@ -249,6 +260,7 @@ def _settings(given: dict[str, Any]) -> RunSettings:
 
     settings = {
         "bindings": dict(map(split_definition, given.pop("define") or ())),
+        "spark_settings": dict(map(_spark_setting, given.pop("spark") or ())),
         "batch_interval_ms": given.pop("batch_interval"),
         "checkpoint_interval_ms": milliseconds(given.pop("checkpoint_interval"), "--checkpoint-interval"),
         "lock_timeout_s": given.pop("lock_timeout"),

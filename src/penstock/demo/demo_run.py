@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.console import Console
 
@@ -23,12 +23,14 @@ from penstock.demo.folders import Folders
 from penstock.demo.job_thread import JobThread
 from penstock.demo.rooms import Rooms, SettingChange
 from penstock.demo.view import Change, Display, Room, Snapshot
-from penstock.errors import JobFailedError
+from penstock.errors import ExternalSystemError, JobFailedError
 
 if TYPE_CHECKING:
     from penstock.jobs.runner import RunSummary
 
-__all__ = ["DemoSummary", "run_demo"]
+__all__ = ["DemoSummary", "Place", "run_demo"]
+
+Place = Literal["folders", "kafka", "mqtt"]
 
 _TICK_S: Final = 0.25
 _MAX_READINGS_PER_S: Final = 40_000
@@ -61,15 +63,15 @@ class DemoSummary:
 def run_demo(
     seconds: float = 60,
     sensors: int = 12,
-    kafka: bool = False,
+    place: Place = "folders",
     json_output: bool = False,
     watch: Callable[[Snapshot], None] | None = None,
 ) -> DemoSummary:
     """Run the demo, which Ctrl-C ends early. Print a summary on standard output unless `json_output`.
 
-    The simulation runs for `seconds` once the job is up. With `kafka` it uses a real broker, fetched and started here,
-    instead of folders. `watch` is called with every snapshot of the view. Raises a PenstockError when the job or the
-    broker fails.
+    The simulation runs for `seconds` once the job is up. `place` says where the streams are: in folders, or in real
+    servers that are fetched or installed and started here. `watch` is called with every snapshot of the view. Raises a
+    PenstockError when the job or a server fails.
     """
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     began = time.monotonic()
@@ -77,7 +79,7 @@ def run_demo(
         interrupted = stack.enter_context(_interrupts())
         display = stack.enter_context(Display())
         stack.enter_context(keep_on_failure(folder, folder / "checkpoint", display.note))
-        feed = Folders(folder) if not kafka else _topics(display, stack)
+        feed = _open_feed(place, folder, display, stack)
         demo = _Demo(seconds, sensors, feed, folder / "checkpoint", display, interrupted, began, watch)
         summary = demo.run()
     if not json_output:
@@ -87,7 +89,13 @@ def run_demo(
     return summary
 
 
-def _topics(display: Display, stack: contextlib.ExitStack) -> Feed:
+def _open_feed(place: Place, folder: Path, display: Display, stack: contextlib.ExitStack) -> Feed:
+    if place == "kafka":
+        return _open_topics(display, stack)
+    return _open_plant(folder, display, stack) if place == "mqtt" else Folders(folder)
+
+
+def _open_topics(display: Display, stack: contextlib.ExitStack) -> Feed:
     from penstock.demo.topics import Topics
     from penstock.machine.kafka_broker import KafkaBroker
 
@@ -95,6 +103,20 @@ def _topics(display: Display, stack: contextlib.ExitStack) -> Feed:
     topics = Topics(stack.enter_context(KafkaBroker()))
     stack.callback(topics.close)
     return topics
+
+
+def _open_plant(folder: Path, display: Display, stack: contextlib.ExitStack) -> Feed:
+    display.note(
+        "Starting Mosquitto, RabbitMQ and PostgreSQL. The first time, installing them may take a minute."
+    )
+    try:
+        from penstock.demo.plant import Plant
+    except ModuleNotFoundError as e:
+        raise ExternalSystemError(
+            f"The demo with MQTT writes to PostgreSQL, which needs the package {e.name}. "
+            "Run: pip install 'penstock[postgresql]'"
+        ) from e
+    return stack.enter_context(Plant(folder))
 
 
 class _Demo:

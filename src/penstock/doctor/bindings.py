@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     QueueBinding,
     RabbitStreamBinding,
     SocketBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.brokers.kafka_topics import check_topic
@@ -109,6 +110,8 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
+    if isinstance(binding, SparkBinding):
+        return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
     # Each client takes a tenth of a second to load.
     if isinstance(binding, QueueBinding):
         from penstock.sources.rabbitmq_queue import check_queue

@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
@@ -67,8 +68,9 @@ _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 class CompiledJob:
     """A job with its sources and sinks, ready to run.
 
-    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them. `max_batch_bytes` is
-    the limit of what a micro-batch reads of a topic whose binding has none.
+    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them. `formats` are the
+    streams that Spark loads before they begin. `max_batch_bytes` is the limit of what a micro-batch reads of a topic
+    whose binding has none.
     """
 
     plan: JobPlan
@@ -82,6 +84,7 @@ class CompiledJob:
     dead_letters_at: str
     topics: TopicIdentity
     notes: list[str]
+    formats: Mapping[str, SparkBinding]
     max_batch_bytes: int | None = None
 
     @property
@@ -150,6 +153,7 @@ def compile_job(
         where,
         topics,
         notes,
+        {name: binding for name, binding in bindings.items() if isinstance(binding, SparkBinding)},
         # What a worker may hold of records, times their number.
         None if settings.memory_mb is None else plan.parallelism * plan.waiting_bytes,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.base.durable import make_folder
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     LINE_FORMATS,
@@ -24,6 +25,7 @@ from penstock.bindings.types import (
     RabbitStreamBinding,
     RateBinding,
     SocketBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
@@ -110,7 +112,7 @@ def has_raw(binding: Binding) -> bool:
     """Return whether the source has raw bytes for each record."""
     if isinstance(binding, FilesBinding):
         return binding.format in LINE_FORMATS
-    return not isinstance(binding, RateBinding)
+    return not isinstance(binding, RateBinding | SparkBinding)
 
 
 def _source(
@@ -137,6 +139,11 @@ def _source(
         files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)
+    elif isinstance(binding, SparkBinding):
+        # Spark loads it before the stream begins; what it has written is read like any folder.
+        loaded = FilesBinding(node.name, binding.uri, "parquet", str(place.checkpoint.inputs / node.name))
+        make_folder(Path(loaded.directory))
+        log = FileLog(loaded, where / f"{node.name}.files", place.keeping(node.name, loaded), place.fence)
     elif isinstance(binding, RateBinding):
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
@@ -160,7 +167,7 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
     if not node.metadata or isinstance(binding, KafkaBinding):
         return bool(node.metadata)
     # Files that were made from records have all of their fields, and so have records from Python.
-    if isinstance(binding, FilesBinding) and binding.format != "text":
+    if isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and binding.format != "text"):
         return False
     raise BindingError(
         f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
@@ -203,7 +210,8 @@ def _command_source(
     """Return the source that reads commands from the input of a bound source. Raises BindingError for its format."""
     form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
-    if form not in known or (isinstance(binding, FilesBinding) and binding.format != "jsonl"):
+    is_table = isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and form != "jsonl")
+    if form not in known or is_table:
         raise BindingError(
             f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
         )

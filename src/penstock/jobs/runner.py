@@ -50,6 +50,7 @@ from penstock.models.library import ModelLibrary
 from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import evolve, finish_rescaling
 from penstock.savepoints.snapshot_capture import Capture, capture
+from penstock.spark.format_files import write_format_files
 from penstock.spark.run_memory import MemoryGauge
 from penstock.spark.session import OUTPUT_FILE, SessionSettings, open_session, ship_code
 from penstock.spark.startup.warm_up import warm_up
@@ -137,6 +138,7 @@ class JobRunner:
             prepared = self._prepare(stack, stop, hooks)
             hooks.on_begin()
             session = self._start_spark(stack, stop, prepared)
+            self._load_formats(session, prepared, hooks)
             for note in (
                 prepared.state_note,
                 *prepared.bound.notes,
@@ -218,6 +220,14 @@ class JobRunner:
         jvm = session._jvm  # noqa: SLF001  # the lock must be the JVM's
         stack.callback(locked_by_jvm(folder, jvm, stop, self._settings.lock_timeout_s))
         return session
+
+    def _load_formats(self, session: SparkSession, prepared: _Prepared, hooks: RunHooks) -> None:
+        """Let Spark load the streams that are bound to its formats, at the first start of a checkpoint."""
+        types = {source.name: source.record_type for source in self._job.graph.sources()}
+        for name, binding in prepared.bound.formats.items():
+            files = write_format_files(session, binding, types[name], prepared.checkpoint.inputs / name)
+            if files is not None:
+                hooks.on_note(f"Spark has loaded {name!r} from the format {binding.format!r}.")
 
     def _run_until_end(
         self, session: SparkSession, prepared: _Prepared, stop: threading.Event, hooks: RunHooks

@@ -1,4 +1,4 @@
-"""Machine: the local resources that penstock finds, keeps or starts: Java, jars, a broker, cores and memory.
+"""Machine: the local resources that penstock finds, keeps or starts: Java, jars, servers, cores and memory.
 
 In: an environment.
 Out: paths, programs and limits.

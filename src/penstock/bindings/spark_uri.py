@@ -1,0 +1,21 @@
+"""URIs of Spark's formats: `spark:FORMAT?OPTION=VALUE`, where `path` is what the format loads, if it takes a path."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.bindings.secrets import check_reference, redacted
+from penstock.bindings.types import SparkBinding
+from penstock.bindings.uri_parts import UriParts
+
+__all__ = ["parse_spark"]
+
+
+def parse_spark(uri: UriParts) -> SparkBinding:
+    """Return the format that a URI names, with its options. Raises ValueError, which says what is wrong."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", uri.rest):
+        raise ValueError("the format is missing: spark:FORMAT, such as spark:orc?path=/data/readings")
+    options = dict(uri.query)
+    for name, value in options.items():
+        check_reference(name, value)
+    return SparkBinding(uri.stream, redacted(uri.uri), uri.rest, options)

@@ -1,0 +1,86 @@
+"""Format files: what a format of Spark loads, written once to Parquet files that a stream reads."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_type
+
+from penstock.base.durable import sync_file, sync_folder, write_atomically
+from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.types import SparkBinding
+from penstock.errors import BindingError
+from penstock.records.types import RecordType
+from penstock.spark.types import SparkSession
+
+__all__ = ["write_format_files"]
+
+# Spark's older form of timestamps, its default, has no time zone that other readers would know.
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_MAX_REASON = 300
+# Prints each error with its stack to standard error, beside the sentence that the user gets.
+_NOISE = "DataFrameQueryContextLogger"
+
+
+def write_format_files(
+    session: SparkSession,
+    binding: SparkBinding,
+    record_type: RecordType,
+    folder: Path,
+) -> int | None:
+    """Load what a binding names and write the fields of a record type to files in a folder; return their number.
+
+    Does nothing, and returns None, if the folder has what an earlier start has written: the stream is what was there at
+    its first start. Raises BindingError when Spark cannot load it, or when it has other fields.
+    """
+    stream = binding.stream
+    note = folder.with_name(f"{stream}.loaded")
+    if note.exists():
+        return None
+    PySparkLogger.getLogger(_NOISE).setLevel(logging.CRITICAL)
+    staging = folder.with_name(f".{stream}.loading")
+    try:
+        frame = (
+            session.read.format(binding.format).options(**resolved_settings(stream, binding.options)).load()
+        )
+        _check_fields(binding, frame, record_type)
+        session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+        wanted = [sf.col(f"`{one.name}`").cast(from_arrow_type(one.arrow_type)) for one in record_type.fields]
+        frame.select(*wanted).write.mode("overwrite").parquet(str(staging))
+    except (PySparkException, Py4JJavaError) as e:
+        # Formats raise errors of their own in Java, which PySpark does not convert.
+        told = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else str(e)
+        reason = next(iter(str(told).strip().splitlines()), "")[:_MAX_REASON]
+        raise BindingError(
+            f"Stream {stream!r}: Spark cannot load the format {binding.format!r}: {reason} Correct the options in the "
+            "URI. If the format is not one of Spark's own, name its jars: --spark "
+            "spark.jars=PATH, or --spark spark.jars.packages=GROUP:NAME:VERSION."
+        ) from e
+    # These are of an interrupted start; nothing has read them.
+    for old in folder.iterdir():
+        old.unlink()
+    parts = sorted(staging.glob("part-*.parquet"))
+    for number, part in enumerate(parts):
+        sync_file(part)
+        part.rename(folder / f"{number:010}.parquet")
+    sync_folder(folder)
+    write_atomically(note, b"")
+    shutil.rmtree(staging)
+    return len(parts)
+
+
+def _check_fields(binding: SparkBinding, frame: DataFrame, record_type: RecordType) -> None:
+    known = frame.columns
+    missing = [one.name for one in record_type.fields if one.name not in known]
+    if missing:
+        raise BindingError(
+            f"Stream {binding.stream!r} needs the fields {', '.join(missing)}, but what the format {binding.format!r} "
+            f"loads has {', '.join(known)}. Correct the schema of the stream, or the options in the URI."
+        )
