@@ -19,6 +19,7 @@ __all__ = [
     "PARAMETERS",
     "POSTGRES_SCHEMES",
     "RABBIT_SCHEMES",
+    "REDIS_SCHEMES",
     "REQUEST_PREFIXES",
     "SOURCE_ROLES",
     "WEB_SCHEMES",
@@ -34,6 +35,7 @@ FILE_SCHEMES: Final = ("jsonl", "csv", "parquet")
 _READ_SCHEMES: Final = (*FILE_SCHEMES, "text")
 RABBIT_SCHEMES: Final = ("amqp", "amqps", "rabbitmq-stream")
 MQTT_SCHEMES: Final = ("mqtt", "mqtts")
+REDIS_SCHEMES: Final = ("redis", "rediss")
 WEB_SCHEMES: Final = ("http", "https")
 REQUEST_PREFIXES: Final = ("header.", "query.")
 """The beginnings of parameters that name a part of a request, whose values may be references to secrets."""
@@ -348,6 +350,37 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "keyfile", ("mqtts",), ALL_ROLES, "path", "none", "The key of the client's certificate, in PEM."
     ),
     Parameter(
+        "type",
+        REDIS_SCHEMES,
+        ("sink",),
+        ("hash", "json"),
+        "hash",
+        "What is under a key: a hash with the fields of the record, or the record as a string of JSON.",
+    ),
+    Parameter(
+        "ttl_s",
+        REDIS_SCHEMES,
+        ("sink",),
+        "integer",
+        "never",
+        "After how many seconds a key that is not written again expires.",
+    ),
+    Parameter(
+        "password",
+        REDIS_SCHEMES,
+        ("sink",),
+        "secret",
+        "that of the URI",
+        "The password of the user, best as a reference.",
+    ),
+    Parameter(
+        "cafile", ("rediss",), ("sink",), "path", "those of the system", "The certificates to trust, in PEM."
+    ),
+    Parameter("certfile", ("rediss",), ("sink",), "path", "none", "The certificate of the client, in PEM."),
+    Parameter(
+        "keyfile", ("rediss",), ("sink",), "path", "none", "The key of the client's certificate, in PEM."
+    ),
+    Parameter(
         "upsert_by",
         POSTGRES_SCHEMES,
         ("sink",),
@@ -361,6 +394,22 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("sink",),
         ("true", "false"),
         "false",
+        "Create the table when it does not exist, with a column for each field.",
+    ),
+    Parameter(
+        "partition_by",
+        ("delta",),
+        ("sink",),
+        "fields",
+        "those of the table; of a new one, none",
+        "The fields by which the files of the table are apart, so that readers skip those of other values.",
+    ),
+    Parameter(
+        "create_table",
+        ("delta",),
+        ("sink",),
+        ("true", "false"),
+        "true",
         "Create the table when it does not exist, with a column for each field.",
     ),
     Parameter(

@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
+    RedisBinding,
     SparkBinding,
     WebhookBinding,
 )
@@ -60,7 +61,7 @@ from penstock.streams.job_description import JobDescription
 __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
 # The bindings of sinks that may reject a record.
-_REJECTING: Final = (KafkaBinding, MqttBinding, PostgresBinding, WebhookBinding)
+_REJECTING: Final = (KafkaBinding, MqttBinding, PostgresBinding, RedisBinding, WebhookBinding)
 _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 
 

@@ -15,6 +15,7 @@ from penstock.bindings.parse import allowed_forms, missing_binding, parse_bindin
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -24,6 +25,7 @@ from penstock.bindings.types import (
     RabbitStreamBinding,
     RabbitVirtualHost,
     RateBinding,
+    RedisBinding,
     Role,
     SocketBinding,
 )
@@ -236,6 +238,24 @@ WRONG: list[tuple[str, Role, str]] = [
     ("postgresql://u@h:1/d/t?password=env:1", "sink", "must name an environment variable"),
     ("postgresql://u:p@h:1/d/t?password=env:P", "sink", "given twice"),
     ("postgresql://u@h:1/d/t", "data", "only for sinks"),
+    ("delta:", "sink", "the directory is missing"),
+    ("delta:s3://bucket/t", "sink", "is not a local folder"),
+    ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
+    ("delta:t?create_table=no", "sink", "one of true, false"),
+    ("delta:t", "data", "only for sinks"),
+    ("redis://h/0/k", "sink", "'h' is not of the form HOST:PORT"),
+    ("redis://h:1/0", "sink", "needs /DATABASE/KEY"),
+    ("redis://h:1/main/k", "sink", "needs /DATABASE/KEY"),
+    ("redis://h:1/0/k:{", "sink", "name of a field in each pair of braces"),
+    ("redis://h:1/0/k:{}", "sink", "name of a field in each pair of braces"),
+    ("redis://@h:1/0/k", "sink", "user before @ is missing"),
+    ("redis://u:p@q@h:1/0/k", "sink", "write @ as %40"),
+    ("redis://u:p@h:1/0/k?password=env:P", "sink", "given twice"),
+    ("redis://h:1/0/k?type=list", "sink", "one of hash, json"),
+    ("redis://h:1/0/k?ttl_s=0", "sink", "at least 1"),
+    ("redis://h:1/0/k?cafile=/ca.pem", "sink", "unknown parameter 'cafile'"),
+    ("rediss://h:1/0/k?cafile=ca.pem", "sink", "must be an absolute path"),
+    ("redis://h:1/0/k", "data", "only for sinks"),
     ("mqtt://h/t", "data", "'h' is not of the form HOST:PORT"),
     ("mqtt://h:1", "data", "needs a topic after the port"),
     ("mqtt://h:1/a/#/b", "data", "not a topic filter"),
@@ -311,6 +331,45 @@ def test_postgresql_names_a_table() -> None:
     plain = parse_binding("r", "postgres://me@[::1]:5432/shop/orders", "sink")
     assert isinstance(plain, PostgresBinding)
     assert (plain.host, plain.schema, plain.table, plain.upsert_by) == ("::1", "public", "orders", ())
+
+
+def test_delta_names_the_folder_of_a_table() -> None:
+    binding = parse_binding("r", "delta:/lake/alerts?partition_by=day,room&create_table=false", "sink")
+    assert isinstance(binding, DeltaBinding)
+    assert (binding.directory, binding.partition_by) == ("/lake/alerts", ("day", "room"))
+    assert not binding.create_table
+    plain = parse_binding("r", "delta:alerts", "sink")
+    assert isinstance(plain, DeltaBinding)
+    assert (plain.path, plain.partition_by, plain.create_table) == (Path("alerts").absolute(), (), True)
+
+
+def test_redis_names_keys_of_a_database() -> None:
+    """Nothing that is shown has the password; only some servers have users."""
+    binding = parse_binding(
+        "r",
+        "rediss://me:s%40crt@cache:6380/2/plant/{room}:%7Bsensor%7D?type=json&ttl_s=60&cafile=/ca.pem",
+        "sink",
+    )
+    assert isinstance(binding, RedisBinding)
+    assert (binding.host, binding.port, binding.database) == ("cache", 6380, 2)
+    assert (binding.key, binding.type, binding.ttl_s) == ("plant/{room}:{sensor}", "json", 60)
+    assert (binding.user, binding.login, binding.secure, binding.cafile) == (
+        "me",
+        {"password": "s@crt"},
+        True,
+        "/ca.pem",
+    )
+    assert "crt" not in repr(binding)
+    plain = parse_binding("r", "redis://:s3crt@[::1]:6379/0/newest", "sink")
+    assert isinstance(plain, RedisBinding)
+    assert (plain.host, plain.user, plain.secure, plain.type, plain.ttl_s) == (
+        "::1",
+        None,
+        False,
+        "hash",
+        None,
+    )
+    assert "crt" not in repr(plain)
 
 
 @pytest.mark.parametrize(("uri", "role", "expected"), WRONG)

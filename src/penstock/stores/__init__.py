@@ -1,0 +1,6 @@
+"""Stores: values of a key-value store as sinks, idempotent by key.
+
+In: records of one micro-batch.
+Out: values under keys made of fields, written only by the newest run and its newest attempt.
+Imports: bindings, errors, records, sinks, tables.
+"""

@@ -1,0 +1,116 @@
+"""Redis clients: one for each binding in a process, and errors of the server as sentences."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.types import RedisBinding
+from penstock.errors import BindingError, ExternalSystemError
+
+__all__ = ["as_external", "check_server", "kept_client"]
+
+_CONNECT_S: Final = 10
+# Of a server that stands still nothing comes back; then the connection fails.
+_ANSWER_S: Final = 60
+
+_kept: Final[dict[tuple[Any, ...], Any]] = {}
+
+
+def kept_client(binding: RedisBinding) -> Any:
+    """Return the client of a binding in this process. It connects when it is used.
+
+    Raises BindingError when redis-py is missing.
+    """
+    key = (os.getpid(), binding.uri, *binding.login.values())
+    if key not in _kept:
+        _kept[key] = _client(binding)
+    return _kept[key]
+
+
+def _client(binding: RedisBinding) -> Any:
+    try:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+    except ImportError:
+        raise BindingError(
+            f"Stream {binding.stream!r}: Redis needs redis-py, which is not installed. Install it: "
+            "pip install 'penstock[redis]'."
+        ) from None
+    tls: dict[str, Any] = {}
+    if binding.secure:
+        tls = {
+            "ssl": True,
+            "ssl_ca_certs": binding.cafile,
+            "ssl_certfile": binding.certfile,
+            "ssl_keyfile": binding.keyfile,
+        }
+    return redis.Redis(
+        host=binding.host,
+        port=binding.port,
+        db=binding.database,
+        username=binding.user,
+        password=resolved_setting(binding.stream, binding.login, "password"),
+        socket_connect_timeout=_CONNECT_S,
+        socket_timeout=_ANSWER_S,
+        socket_keepalive=True,
+        # A write that is sent again on another connection could overtake, or come behind, what was written after it.
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        client_name="penstock",
+        **tls,
+    )
+
+
+def check_server(binding: RedisBinding) -> None:
+    """Check that the server lets the job connect. Writes nothing. Raises as a start does."""
+    with as_external(binding):
+        kept_client(binding).ping()
+
+
+@contextlib.contextmanager
+def as_external(binding: RedisBinding) -> Iterator[None]:
+    """Turn an error of the server into one that says what to do.
+
+    Raises BindingError for what the URI or the user's rights must change, and ExternalSystemError for the rest.
+    """
+    import redis
+
+    server = f"{binding.host}:{binding.port}"
+    try:
+        yield
+    except redis.exceptions.RedisError as e:
+        reason = " ".join(str(e).split())
+        if isinstance(e, redis.exceptions.AuthenticationError) or "DB index is out of range" in reason:
+            raise BindingError(
+                f"Stream {binding.stream!r}: {server} refuses the login ({reason}). Correct user, password or "
+                "database in the URI."
+            ) from e
+        if isinstance(e, redis.exceptions.NoPermissionError) or "NOPERM" in reason:
+            raise BindingError(
+                f"Stream {binding.stream!r}: the user may not write to {binding.place} ({reason}). It needs the keys "
+                "of the sink and penstock:*, and the commands of docs/connectors/redis.md."
+            ) from e
+        if "CERTIFICATE" in reason.upper():
+            raise BindingError(
+                f"Stream {binding.stream!r}: the certificate of {server} is not trusted ({reason}). Give the "
+                "certificates to trust as cafile=PATH."
+            ) from e
+        if reason.startswith(("MOVED", "CROSSSLOT")):
+            raise BindingError(
+                f"Stream {binding.stream!r}: {server} belongs to a Redis Cluster, which penstock cannot write to. Use "
+                "a server, or servers behind one address."
+            ) from e
+        if isinstance(e, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError):
+            raise ExternalSystemError(
+                f"Stream {binding.stream!r}: the Redis server {server} does not answer ({reason}). Start the job again "
+                "when it does."
+            ) from e
+        raise ExternalSystemError(
+            f"Stream {binding.stream!r}: {binding.place} cannot be written ({reason}). What was not committed is "
+            "written again."
+        ) from e

@@ -1,0 +1,136 @@
+"""Jobs that write to Redis: each key ends at its last value, whichever process or server is killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from file_feed import COUNTING_JOB, SENSORS, FileFeed
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, kill, run_arguments
+from pyspark.sql import SparkSession
+from redis_server import PASSWORD, RedisServer
+from reliability import noting
+from rooms import read_folder
+
+from penstock.jobs.settings import RunSettings
+
+VICTIMS = ("driver", "JVM", "worker", "server")
+# On a machine with other work a start may take minutes.
+PATIENCE_S = 600.0
+
+
+class Feed(FileFeed):
+    """Readings in files, and the keys with what the job makes of them."""
+
+    def __init__(self, folder: Path, server: RedisServer) -> None:
+        super().__init__(folder)
+        self._server = server
+        self._password = folder / "password"
+        self._password.write_text(f"{PASSWORD}\n")
+
+    def settings(self, folder: Path, **settings: object) -> RunSettings:
+        uri = f"redis://127.0.0.1:{self._server.port}/0/seen:{{sensor}}?password=file:{self._password}"
+        return RunSettings(
+            bindings={"readings": self.binding, "seen": uri},
+            checkpoint=str(folder / "checkpoint"),
+            parallelism=2,
+            **settings,
+        )  # type: ignore[arg-type]
+
+    def counts(self) -> dict[int, int]:
+        """The count of each sensor; none while the server is away."""
+        try:
+            with self._server.client() as client:
+                found = [client.hgetall(key) for key in client.keys("seen:*")]
+        except redis.ConnectionError:
+            return {}
+        return {int(one["sensor"]): int(one["count"]) for one in found}
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts().values())
+
+    def assert_last_values(self) -> None:
+        assert self.counts() == dict.fromkeys(range(SENSORS), self.files)
+
+
+def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: SparkSession) -> None:
+    """What Redis refuses is a dead letter; no secret is in the checkpoint."""
+    (tmp_path / "redis").mkdir()
+    with RedisServer(tmp_path / "redis") as server:
+        feed = Feed(tmp_path, server)
+        for settings in ({}, {"checkpoint_interval_ms": 1000}):
+            feed.write()
+            with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True, **settings)) as job:
+                job.wait()
+            feed.assert_last_values()
+        with server.client() as client:
+            client.set("seen:7", "taken", keepttl=False)
+            feed.write()
+            with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
+                job.wait()
+            assert client.get("seen:7") == "taken"
+            assert client.hget("seen:8", "count") == "3"
+        (letter,) = read_folder(tmp_path / "checkpoint" / "dead-letters")
+        assert letter["step"] == "sink/seen"
+        assert "refuses the value of the key 'seen:7'" in letter["reason"]
+        checkpoint = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
+        assert not [path for path in checkpoint if PASSWORD.encode() in path.read_bytes()]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+def test_kills_of_a_job_and_its_redis(tmp_path: Path, interval_ms: int) -> None:
+    """Twenty in each mode, under load."""
+    seed = 8 if interval_ms else 7
+    chance = random.Random(seed)
+    (tmp_path / "redis").mkdir()
+    with RedisServer(tmp_path / "redis") as server:
+        feed = Feed(tmp_path, server)
+        feed.write()
+        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
+        with noting("key-value sinks", "-k kills_of_a_job_and_its_redis", str(seed)) as injected:
+            with feed.feeding():
+                for number in range(20):
+                    victim = VICTIMS[number % len(VICTIMS)]
+                    with JobProcess(arguments, tmp_path) as job:
+                        await_progress(feed, job)
+                        time.sleep(chance.uniform(0, 2))
+                        mode = "real time" if interval_ms else "micro-batches"
+                        injected.add(f"{victim} of a job that writes to Redis in {mode}")
+                        strike(victim, job, server)
+                        time.sleep(chance.uniform(0, 2))
+            with JobProcess(arguments, tmp_path) as job:
+                await_true(
+                    lambda: not job.running or feed.total >= feed.files * SENSORS,
+                    lambda: f"{feed.total} of {feed.files * SENSORS}: {job.err}",
+                    PATIENCE_S,
+                )
+                job.signal(signal.SIGTERM)
+                assert job.wait().code == 0
+            feed.assert_last_values()
+
+
+def await_progress(feed: Feed, job: JobProcess) -> None:
+    """Wait until a run has written more."""
+    before = feed.total
+    await_true(lambda: not job.running or feed.total > before, lambda: job.err, PATIENCE_S)
+    assert job.running, job.err
+
+
+def strike(victim: str, job: JobProcess, server: RedisServer) -> None:
+    """Kill a process, or take the server away for a moment."""
+    if victim == "server":
+        server.kill()
+        time.sleep(0.5)
+        server.start()
+        return
+    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
+    assert found, victim
+    kill(found[0], signal.SIGKILL)
