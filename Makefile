@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-avro bench-object-sink
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-avro bench-object-sink conformance
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -158,6 +158,10 @@ chaos: setup ## some 250 kills of jobs, managers and brokers, under data and com
 
 reliability: setup ## RELIABILITY.md from the results in docs/chaos
 	@$(BIN)/python tests/unit/reliability.py
+
+conformance: setup ## every connector held to the conformance kit, and the tables in docs/connectors.md from that
+	@PENSTOCK_CONFORMANCE_RESULTS=$(CURDIR)/docs/connectors/conformance.jsonl $(BIN)/python -m pytest tests/system -k conform $(ARGS)
+	@$(BIN)/python tests/unit/conformance_page.py
 
 rooms: setup ## the picture of the rooms in ARCHITECTURE.md, from what they import
 	@$(BIN)/python scripts/draw_rooms.py

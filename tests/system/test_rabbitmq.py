@@ -19,6 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conformance_page import is_recording, note_conformance
+from conforming_sources import journaling
 from file_feed import COUNTING_JOB, FileFeed
 from job_in_session import JobInSession
 from journaled_records import journaled
@@ -36,12 +38,14 @@ from penstock.control.commands import Command
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, ExternalSystemError, PenstockError, PlaceMissingError
 from penstock.jobs.settings import RunSettings
+from penstock.rabbitmq import rabbitmq_connections, rabbitmq_stream
 from penstock.rabbitmq.rabbitmq_queue import check_queue
 from penstock.rabbitmq.rabbitmq_sink import RabbitSink
 from penstock.rabbitmq.rabbitmq_stream import check_stream
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
 from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, TaskContext
+from penstock.testing.connectors import SourceUnderTest, check_source
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
@@ -425,3 +429,37 @@ def test_a_job_sends_each_output(node: RabbitNode, tmp_path: Path, spark: SparkS
     rows = [json.loads(message.body) for message in messages]
     assert Counter((row["sensor"], row["count"]) for row in rows) == feed.expected
     assert len({message.origin for message in messages}) == len(rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_source_is_held_to_the_conformance_kit(
+    rabbitmq: RabbitNode, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal messages are several, although they have the same id."""
+    if is_recording() is None:
+        monkeypatch.setattr(rabbitmq_connections, "ANSWER_S", 1.0)
+        monkeypatch.setattr(rabbitmq_stream, "_ANSWER_S", 1.0)
+    name = f"kit-{kind}"
+    uri = uri_of(rabbitmq, name, "?create=true")
+    port = rabbitmq.port if kind == "queue" else rabbitmq.stream_port
+
+    def put(records: Sequence[bytes]) -> None:
+        publish(rabbitmq, name, records)
+
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                f"RabbitMQ, {kind}s",
+                "at least once" if kind == "queue" else "each record once",
+                journaling(tmp_path / "journal", uri),
+                put,
+                with_wrong_login=journaling(
+                    tmp_path / "wrong", uri.replace(ESCAPED_PASSWORD, "not-the-password")
+                ),
+                secret="not-the-password",
+                at_port=lambda silent: journaling(
+                    tmp_path / "slow", uri.replace(f":{port}/", f":{silent}/")
+                )(),
+            )
+        )
+    )

@@ -6,6 +6,7 @@ import ssl
 from typing import Any, Final
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import (
     AMQPConnectionError,
     ConnectionClosedByBroker,
@@ -62,6 +63,9 @@ def open_connection(binding: QueueBinding | ExchangeBinding, problems: Problems)
         raise problems.no_virtual_host() from None
     except IncompatibleProtocolError:
         raise problems.unreachable("what answers there does not speak AMQP 0-9-1") from None
+    except AMQPConnectorException:
+        # The exception names only the step that took too long.
+        raise problems.unreachable(f"it does not answer within {ANSWER_S:g} s") from None
     except (AMQPConnectionError, OSError) as e:
         raise problems.unreachable(reason_of(e)) from e
 

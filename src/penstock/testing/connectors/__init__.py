@@ -1,0 +1,21 @@
+"""Conformance kit: what each connector must do, tried on a real system; its result is a row of the table.
+
+`check_sink` and `check_source` try everything and return a `Conformance`; `require` raises when a check has failed.
+"""
+
+from penstock.testing.connectors.conformance import Conformance, NonconformingError, Outcome
+from penstock.testing.connectors.sink_checks import SINK_CHECKS, SinkUnderTest, StoredRecord, check_sink
+from penstock.testing.connectors.source_checks import SOURCE_CHECKS, SourceUnderTest, check_source
+
+__all__ = [
+    "SINK_CHECKS",
+    "SOURCE_CHECKS",
+    "Conformance",
+    "NonconformingError",
+    "Outcome",
+    "SinkUnderTest",
+    "SourceUnderTest",
+    "StoredRecord",
+    "check_sink",
+    "check_source",
+]

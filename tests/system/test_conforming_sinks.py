@@ -1,0 +1,263 @@
+"""Each sink of penstock is held to the conformance kit, on a real system."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import psycopg
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from conformance_page import is_recording, note_conformance
+from hook_server import Asked, HookServer, Reply
+from mosquitto_broker import PASSWORD as MQTT_PASSWORD
+from mosquitto_broker import MosquittoBroker
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
+from postgres_server import PASSWORD, PostgresServer
+from sink_workers import PARTITIONS, written
+
+from penstock.bindings.parse import parse_binding
+from penstock.brokers import kafka_topics
+from penstock.databases import postgres_connections
+from penstock.jobs.job_sinks import open_sink
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.mqtt import mqtt_connection
+from penstock.sinks.base import Sink
+from penstock.sinks.message_parts import ORIGIN_HEADER
+from penstock.testing.connectors import SinkUnderTest, StoredRecord, check_sink
+
+NO_SERVER = "it writes files, without a server"
+
+
+@pytest.fixture(autouse=True)
+def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that do not answer are waited for in full only where results are recorded."""
+    if is_recording() is None:
+        monkeypatch.setattr(postgres_connections, "_CONNECT_S", 2)
+        monkeypatch.setattr(mqtt_connection, "_ANSWER_S", 1.0)
+        monkeypatch.setattr(kafka_topics.check_topic, "__defaults__", (2.0,))
+
+
+def opening(uri: str) -> Callable[[], Sink]:
+    """What opens the sink of a URI, as a job does."""
+    binding = parse_binding("alerts", uri, "sink")
+    return lambda: open_sink(binding, SinkUnderTest.record_type, None)
+
+
+def test_files(tmp_path: Path) -> None:
+    """Parts of micro-batches in a folder."""
+
+    def stored() -> list[StoredRecord]:
+        lines = [line for path in sorted(tmp_path.glob("part-*")) for line in path.read_text().splitlines()]
+        return [StoredRecord(**json.loads(line)) for line in lines]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "files",
+                "exactly once",
+                opening(f"jsonl:{tmp_path}"),
+                stored,
+                ordered=True,
+                without={
+                    "bad record": "the destination takes every record",
+                    "credentials": NO_SERVER,
+                    "slow server": NO_SERVER,
+                },
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_kafka(kafka: KafkaBroker, tmp_path: Path, delivery: str) -> None:
+    """Transactions, and messages with origins."""
+    topic = f"conforming-{uuid.uuid4().hex[:8]}"
+    limited = NewTopic(topic, PARTITIONS, config={"max.message.bytes": "20000"})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([limited])[topic].result(20)
+    query = "delivery=exactly-once" if delivery == "exactly-once" else "origin=true"
+
+    def stored() -> list[StoredRecord]:
+        return [StoredRecord(**json.loads(value), mark=mark) for value, mark in messages(kafka, topic)]
+
+    secret = tmp_path / "secret"
+    secret.write_text("not-the-password")
+    login = f"security.protocol=SASL_PLAINTEXT&sasl.mechanisms=PLAIN&sasl.username=ann&sasl.password=file:{secret}"
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                f"Kafka, {delivery}",
+                "exactly once" if delivery == "exactly-once" else "at least once with ids",
+                opening(f"kafka://{kafka.bootstrap}/{topic}?{query}"),
+                stored,
+                bad="x" * 30_000,
+                with_wrong_login=opening(f"kafka://{kafka.secured}/{topic}?{query}&{login}"),
+                secret="not-the-password",
+                at_port=lambda port: opening(f"kafka://127.0.0.1:{port}/{topic}?{query}")(),
+            )
+        )
+    )
+
+
+def messages(kafka: KafkaBroker, topic: str) -> list[tuple[bytes, str | None]]:
+    """All values that readers of committed messages see, with their origins, up to the end of all that was written."""
+    settings = {
+        "bootstrap.servers": kafka.bootstrap,
+        "group.id": uuid.uuid4().hex,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+    }
+    found = []
+    with closing(Consumer(settings)) as consumer:
+        for partition, end in enumerate(written(kafka, topic)):
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            while True:
+                message = consumer.poll(20)
+                assert message is not None, "the consumer waits for a transaction that nobody ends"
+                if message.error() is None:
+                    origin = dict(message.headers() or []).get(ORIGIN_HEADER)
+                    found.append((message.value(), None if origin is None else origin.decode()))
+                elif message.offset() >= end:
+                    break
+    return found
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_postgresql(postgres: PostgresServer, keyed: bool) -> None:
+    """Rows that are added, and rows with a key."""
+    url = postgres.new_schema()
+    schema = url.rpartition("%3D")[2]
+    query = "create_table=true" + ("&upsert_by=id" if keyed else "")
+
+    def uri(port: int, password: str) -> str:
+        return f"postgresql://tester:{password}@127.0.0.1:{port}/postgres/{schema}.alerts?{query}"
+
+    def stored() -> list[StoredRecord]:
+        with psycopg.connect(url) as connection:
+            return [StoredRecord(*row) for row in connection.execute("SELECT id, value FROM alerts")]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "PostgreSQL, upserts" if keyed else "PostgreSQL",
+                "exactly once",
+                opening(uri(postgres.port, PASSWORD)),
+                stored,
+                keyed=keyed,
+                bad="a\0b",
+                with_wrong_login=opening(uri(postgres.port, "not-the-password")),
+                secret="not-the-password",
+                at_port=lambda port: opening(uri(port, PASSWORD))(),
+            )
+        )
+    )
+
+
+def test_webhooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests with keys."""
+    monkeypatch.setenv("RIGHT", "Bearer right")
+    monkeypatch.setenv("WRONG", "Bearer not-the-token")
+
+    def reply(asked: Asked) -> Reply:
+        if asked.headers["Authorization"] != "Bearer right":
+            return Reply(401)
+        return Reply(422 if asked.content["value"] == "refused" else 200)
+
+    with HookServer(reply) as server:
+
+        def uri(port: int, login: str) -> str:
+            return f"http://127.0.0.1:{port}/hook?header.Authorization=env:{login}&origin=true&timeout_s=1&retry_s=1"
+
+        note_conformance(
+            check_sink(
+                SinkUnderTest(
+                    "webhooks",
+                    "at least once with ids",
+                    opening(uri(server.port, "RIGHT")),
+                    lambda: [StoredRecord(**asked.content, mark=asked.id) for asked in server.taken],
+                    ordered=True,
+                    bad="refused",
+                    with_wrong_login=opening(uri(server.port, "WRONG")),
+                    secret="not-the-token",
+                    at_port=lambda port: opening(uri(port, "RIGHT"))(),
+                )
+            )
+        )
+
+
+class Subscriber:
+    """A client that keeps all messages below a topic, with their origins."""
+
+    def __init__(self, port: int, topic: str) -> None:
+        self._topic = topic
+        self._found: list[StoredRecord] = []
+        self._marks: dict[str, threading.Event] = {"subscribed": threading.Event()}
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self._client.username_pw_set("tester", MQTT_PASSWORD)
+        self._client.on_message = self._take
+        self._client.on_subscribe = lambda *_: self._marks["subscribed"].set()
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        self._client.subscribe(f"{topic}/#", 1)
+        assert self._marks["subscribed"].wait(20)
+
+    def _take(self, client: Any, userdata: Any, message: paho.MQTTMessage) -> None:
+        if message.topic.endswith("/end"):
+            self._marks[message.payload.decode()].set()
+            return
+        properties = message.properties
+        assert isinstance(properties, Properties)
+        origin = dict(properties.UserProperty)["penstock-origin"]  # type: ignore[attr-defined]
+        self._found.append(StoredRecord(**json.loads(message.payload), mark=origin))
+
+    def found(self) -> list[StoredRecord]:
+        """All messages that the broker has confirmed: it passes them on before one that comes later."""
+        name = uuid.uuid4().hex
+        self._marks[name] = threading.Event()
+        self._client.publish(f"{self._topic}/end", name, 1)
+        assert self._marks[name].wait(20)
+        return list(self._found)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
+    with MosquittoBroker(tmp_path) as started:
+        yield started
+
+
+def test_mqtt(broker: MosquittoBroker) -> None:
+    """Messages with origins."""
+    subscriber = Subscriber(broker.port, "kit")
+    query = "?origin=true"
+    try:
+        note_conformance(
+            check_sink(
+                SinkUnderTest(
+                    "MQTT",
+                    "at least once with ids",
+                    opening(broker.uri("kit/{value}", query)),
+                    subscriber.found,
+                    ordered=True,
+                    bad="a/b",
+                    with_wrong_login=opening(broker.uri("kit/{value}", query, password="not-the-password")),
+                    secret="not-the-password",
+                    at_port=lambda port: opening(f"mqtt://127.0.0.1:{port}/kit/{{value}}{query}")(),
+                )
+            )
+        )
+    finally:
+        subscriber.close()

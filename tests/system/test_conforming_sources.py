@@ -1,0 +1,168 @@
+"""Sources of penstock are held to the conformance kit, on real systems; those of RabbitMQ in `test_rabbitmq.py`."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from conformance_page import is_recording, note_conformance
+from conforming_sources import journaling
+from mosquitto_broker import MosquittoBroker
+
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import FilesBinding, KafkaBinding, SocketBinding
+from penstock.brokers import kafka_topics
+from penstock.machine.kafka_broker import KafkaBroker
+from penstock.mqtt import mqtt_connection
+from penstock.sources.base import ReplayableLog
+from penstock.sources.file_source import FileLog
+from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.socket import SocketReceiver
+from penstock.sources.topic_identity import TopicIdentity
+from penstock.testing.connectors import SourceUnderTest, check_source
+from topics import produce
+
+
+@pytest.fixture(autouse=True)
+def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that do not answer are waited for in full only where results are recorded."""
+    if is_recording() is None:
+        monkeypatch.setattr(mqtt_connection, "_ANSWER_S", 1.0)
+
+
+def test_files(tmp_path: Path) -> None:
+    """Files that come to a folder."""
+    folder, numbers = tmp_path / "in", itertools.count()
+    folder.mkdir()
+    binding = parse_binding("readings", f"jsonl:{folder}", "data")
+    assert isinstance(binding, FilesBinding)
+
+    @contextmanager
+    def opened() -> Iterator[ReplayableLog[Any]]:
+        log = FileLog(binding, tmp_path / "readings.files")
+        log.check()
+        yield log
+
+    def put(records: Sequence[bytes]) -> None:
+        name = f"{next(numbers):05}.jsonl"
+        (folder / f".{name}").write_bytes(b"".join(record + b"\n" for record in records))
+        (folder / f".{name}").rename(folder / name)
+
+    no_server = "it reads files, without a server"
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "files",
+                "each record once",
+                opened,
+                put,
+                without={"credentials": no_server, "slow server": no_server},
+            )
+        )
+    )
+
+
+def test_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """A topic with two partitions."""
+    topic = f"conforming-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic(topic, 2)])[topic].result(20)
+    # A topic is there a moment before its partitions have leaders. The source begins behind these records.
+    for partition in range(2):
+        produce(kafka.bootstrap, topic, [(None, b"before")], partition)
+    login = "security.protocol=SASL_PLAINTEXT&sasl.mechanisms=PLAIN&sasl.username=ann"
+
+    def opening(servers: str, query: str = "") -> Callable[[], AbstractContextManager[ReplayableLog[Any]]]:
+        binding = parse_binding("readings", f"kafka://{servers}/{topic}?start=latest{query}", "data")
+        assert isinstance(binding, KafkaBinding)
+
+        @contextmanager
+        def opened() -> Iterator[ReplayableLog[Any]]:
+            kafka_topics.check_topic(binding, binding.client)
+            topics = TopicIdentity(tmp_path)
+            topics.begin(binding, binding.client, None)
+            yield KafkaLog(binding, binding.client, topics.known["readings"])
+
+        return opened
+
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "Kafka",
+                "each record once",
+                opening(kafka.bootstrap),
+                lambda records: produce(kafka.bootstrap, topic, [(None, record) for record in records]),
+                with_wrong_login=opening(kafka.secured, f"&{login}&sasl.password=not-the-password"),
+                secret="not-the-password",
+                at_port=lambda port: opening(f"127.0.0.1:{port}")(),
+            )
+        )
+    )
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
+    folder = tmp_path / "broker"
+    folder.mkdir()
+    with MosquittoBroker(folder) as started:
+        yield started
+
+
+def test_mqtt(broker: MosquittoBroker, tmp_path: Path) -> None:
+    """A topic, with a session that the broker keeps."""
+    folder = tmp_path / "journal"
+    wrong = broker.uri("kit", password="not-the-password")
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "MQTT",
+                "at least once",
+                journaling(folder, broker.uri("kit")),
+                lambda records: broker.publish("kit", list(records)),
+                with_wrong_login=journaling(tmp_path / "wrong", wrong),
+                secret="not-the-password",
+                at_port=lambda port: journaling(tmp_path / "slow", f"mqtt://127.0.0.1:{port}/kit")(),
+            )
+        )
+    )
+
+
+def test_sockets(tmp_path: Path) -> None:
+    """A server that sends lines."""
+    connections: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        binding = parse_binding("readings", f"socket://127.0.0.1:{server.getsockname()[1]}", "data")
+        assert isinstance(binding, SocketBinding)
+
+        @contextmanager
+        def opened() -> Iterator[ReplayableLog[Any]]:
+            with SocketReceiver(binding, JournalWriter(tmp_path)), server.accept()[0] as connection:
+                connections.append(connection)
+                yield JournalLog(tmp_path)
+
+        def put(records: Sequence[bytes]) -> None:
+            connections[-1].sendall(b"".join(record + b"\n" for record in records))
+
+        note_conformance(
+            check_source(
+                SourceUnderTest(
+                    "sockets",
+                    "at least once",
+                    opened,
+                    put,
+                    without={
+                        "while closed": "the server keeps or loses what it has for a client that is not there",
+                        "credentials": "lines come without a login",
+                        "slow server": "a server that sends nothing may have nothing to send",
+                    },
+                )
+            )
+        )
