@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-store-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +126,8 @@ bench-dump: setup ## a dump of 1M keys beside a running job
 bench-database-sink: setup ## rows of PostgreSQL beside psycopg alone (ARGS="--url postgresql://USER:PASS@HOST:PORT/DB")
 	@$(BIN)/python -m benchmarks.database_sink $(ARGS)
 
+bench-lake-sink: setup ## rows of Delta Lake beside write_deltalake of delta-rs
+	@$(BIN)/python -m benchmarks.lake_sink $(ARGS)
 bench-store-sink: setup ## values of Redis beside redis-py alone (ARGS="--url redis://HOST:PORT/DB", which is emptied)
 	@$(BIN)/python -m benchmarks.store_sink $(ARGS)
 

@@ -397,6 +397,22 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Create the table when it does not exist, with a column for each field.",
     ),
     Parameter(
+        "partition_by",
+        ("delta",),
+        ("sink",),
+        "fields",
+        "those of the table; of a new one, none",
+        "The fields by which the files of the table are apart, so that readers skip those of other values.",
+    ),
+    Parameter(
+        "create_table",
+        ("delta",),
+        ("sink",),
+        ("true", "false"),
+        "true",
+        "Create the table when it does not exist, with a column for each field.",
+    ),
+    Parameter(
         "password",
         POSTGRES_SCHEMES,
         ("sink",),

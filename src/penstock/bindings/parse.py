@@ -34,6 +34,7 @@ from penstock.bindings.types import (
     UNACKNOWLEDGED,
     Binding,
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -140,7 +141,8 @@ def _query(text: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _parse_files(uri: UriParts) -> FilesBinding:
+def _folder(uri: UriParts) -> str:
+    """Return the absolute path of the folder that a URI names."""
     path = urllib.parse.unquote(uri.rest)
     if path.startswith("//"):
         if not path.startswith("///"):
@@ -151,16 +153,28 @@ def _parse_files(uri: UriParts) -> FilesBinding:
     _check_no_uri(uri.scheme, path)
     if "\0" in path:
         raise ValueError("the name of a directory cannot contain NUL characters")
+    return _absolute(path)
+
+
+def _parse_files(uri: UriParts) -> FilesBinding:
+    directory = _folder(uri)
     known = uri.known()
     return FilesBinding(
         stream=uri.stream,
         uri=uri.uri,
         format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these
-        directory=_absolute(path),
+        directory=directory,
         max_files_per_batch=known.get("max_files_per_batch"),
         missing=known.get("missing", "fail"),
         max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
     )
+
+
+def _parse_delta(uri: UriParts) -> DeltaBinding:
+    directory = _folder(uri)
+    known = uri.known()
+    creates = known.get("create_table", "true") == "true"
+    return DeltaBinding(uri.stream, uri.uri, directory, known.get("partition_by", ()), creates)
 
 
 def _check_no_uri(scheme: str, path: str) -> None:
@@ -372,6 +386,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ("sink",), parse_postgres)
         for name in POSTGRES_SCHEMES
     },
+    "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),
     **{
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
         for name in REDIS_SCHEMES

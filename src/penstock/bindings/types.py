@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Binding",
     "ConsoleBinding",
     "Delivery",
+    "DeltaBinding",
     "DiscardBinding",
     "FileFormat",
     "FilesBinding",
@@ -249,32 +251,22 @@ class PostgresBinding:
 
 
 @dataclass(frozen=True)
-class RedisBinding:
-    """Keys of a database of a Redis server. `uri` has its password masked; `login` has it, or a reference to it.
+class DeltaBinding:
+    """A table of Delta Lake in a folder. `directory` is absolute.
 
-    `{field}` in the key is the value of a field. Values are hashes, or with `json` strings, and expire after `ttl_s`.
-    The certificates are files in PEM.
+    `partition_by` are the fields by which its files are apart; empty if the table decides.
     """
 
     stream: str
     uri: str
-    host: str
-    port: int
-    database: int
-    key: str
-    type: Literal["hash", "json"] = "hash"
-    ttl_s: int | None = None
-    user: str | None = None
-    login: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secure: bool = False
-    cafile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
+    directory: str
+    partition_by: tuple[str, ...] = ()
+    create_table: bool = True
 
     @property
-    def place(self) -> str:
-        """What the binding names, in a sentence."""
-        return f"the keys {self.key} of the database {self.database} on {self.host}:{self.port}"
+    def path(self) -> Path:
+        """The folder of the table."""
+        return Path(self.directory)
 
 
 @dataclass(frozen=True)
@@ -335,6 +327,35 @@ class SparkBinding:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True)
+class RedisBinding:
+    """Keys of a database of a Redis server. `uri` has its password masked; `login` has it, or a reference to it.
+
+    `{field}` in the key is the value of a field. Values are hashes, or with `json` strings, and expire after `ttl_s`.
+    The certificates are files in PEM.
+    """
+
+    stream: str
+    uri: str
+    host: str
+    port: int
+    database: int
+    key: str
+    type: Literal["hash", "json"] = "hash"
+    ttl_s: int | None = None
+    user: str | None = None
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secure: bool = False
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    @property
+    def place(self) -> str:
+        """What the binding names, in a sentence."""
+        return f"the keys {self.key} of the database {self.database} on {self.host}:{self.port}"
+
+
 Binding: TypeAlias = (
     FilesBinding
     | KafkaBinding
@@ -343,10 +364,11 @@ Binding: TypeAlias = (
     | RabbitStreamBinding
     | MqttBinding
     | PostgresBinding
-    | RedisBinding
+    | DeltaBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding
     | SparkBinding
+    | RedisBinding
     | DiscardBinding
 )

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
+    DeltaBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
@@ -33,6 +34,7 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
+from penstock.lakes.delta_table import existing_table
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
@@ -110,6 +112,8 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, DeltaBinding):
+        return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
     if isinstance(binding, RedisBinding):
         check_redis(binding)
         return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
@@ -171,6 +175,6 @@ def _not_created(binding: Binding) -> Binding:
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding):
         return dataclasses.replace(binding, create=False)
-    if isinstance(binding, PostgresBinding):
+    if isinstance(binding, DeltaBinding | PostgresBinding):
         return dataclasses.replace(binding, create_table=False)
     return binding

@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.bindings.types import (
     Binding,
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -22,6 +23,7 @@ from penstock.bindings.types import (
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
+from penstock.lakes.delta_sink import DeltaSink
 from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
@@ -165,6 +167,13 @@ def open_sink(
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
+    if isinstance(binding, DeltaBinding):
+        if upsert_key is not None:
+            raise BindingError(
+                f"Sink {binding.stream!r} takes upserts, but a sink for Delta Lake only adds records. Use "
+                'sink_to(..., changes="records"), and merge the changes where you read them.'
+            )
+        return DeltaSink(binding, record_type)
     if isinstance(binding, RedisBinding):
         rows = record_type if upsert_key is None else row_type(record_type)
         return RedisSink(binding, format_of("json", rows), record_type, upsert_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -15,19 +15,14 @@ from penstock.bindings.types import (
     LINE_FORMATS,
     RECORDS_PER_BATCH,
     Binding,
-    ConsoleBinding,
-    DiscardBinding,
     FilesBinding,
     KafkaBinding,
     MqttBinding,
-    PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
     RateBinding,
-    RedisBinding,
     SocketBinding,
     SparkBinding,
-    WebhookBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.control.commands import CommandFormat
@@ -62,6 +57,9 @@ from penstock.streams.graph import (
 from penstock.streams.job_description import JobDescription
 
 __all__ = ["SourcePlace", "has_raw", "open_sources"]
+
+# What the source gives once is kept in a journal.
+_Received: TypeAlias = SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding
 
 
 @dataclass(frozen=True)
@@ -149,9 +147,7 @@ def _source(
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
     else:
-        assert not isinstance(
-            binding, PostgresBinding | RedisBinding | WebhookBinding | ConsoleBinding | DiscardBinding
-        )
+        assert isinstance(binding, _Received)
         folder = where / f"{node.name}.journal"
         receiver = _receiver(binding, folder, place)
         log = JournalLog(folder)
@@ -179,11 +175,7 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
     )
 
 
-def _receiver(
-    binding: SocketBinding | QueueBinding | RabbitStreamBinding | MqttBinding,
-    folder: Path,
-    place: SourcePlace,
-) -> Receiver[Any]:
+def _receiver(binding: _Received, folder: Path, place: SourcePlace) -> Receiver[Any]:
     bounded = place.settings.bounded
     if isinstance(binding, SocketBinding):
         return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)

@@ -15,6 +15,7 @@ from penstock.bindings.parse import allowed_forms, missing_binding, parse_bindin
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     ConsoleBinding,
+    DeltaBinding,
     DiscardBinding,
     FilesBinding,
     KafkaBinding,
@@ -237,6 +238,11 @@ WRONG: list[tuple[str, Role, str]] = [
     ("postgresql://u@h:1/d/t?password=env:1", "sink", "must name an environment variable"),
     ("postgresql://u:p@h:1/d/t?password=env:P", "sink", "given twice"),
     ("postgresql://u@h:1/d/t", "data", "only for sinks"),
+    ("delta:", "sink", "the directory is missing"),
+    ("delta:s3://bucket/t", "sink", "is not a local folder"),
+    ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
+    ("delta:t?create_table=no", "sink", "one of true, false"),
+    ("delta:t", "data", "only for sinks"),
     ("redis://h/0/k", "sink", "'h' is not of the form HOST:PORT"),
     ("redis://h:1/0", "sink", "needs /DATABASE/KEY"),
     ("redis://h:1/main/k", "sink", "needs /DATABASE/KEY"),
@@ -325,6 +331,16 @@ def test_postgresql_names_a_table() -> None:
     plain = parse_binding("r", "postgres://me@[::1]:5432/shop/orders", "sink")
     assert isinstance(plain, PostgresBinding)
     assert (plain.host, plain.schema, plain.table, plain.upsert_by) == ("::1", "public", "orders", ())
+
+
+def test_delta_names_the_folder_of_a_table() -> None:
+    binding = parse_binding("r", "delta:/lake/alerts?partition_by=day,room&create_table=false", "sink")
+    assert isinstance(binding, DeltaBinding)
+    assert (binding.directory, binding.partition_by) == ("/lake/alerts", ("day", "room"))
+    assert not binding.create_table
+    plain = parse_binding("r", "delta:alerts", "sink")
+    assert isinstance(plain, DeltaBinding)
+    assert (plain.path, plain.partition_by, plain.create_table) == (Path("alerts").absolute(), (), True)
 
 
 def test_redis_names_keys_of_a_database() -> None:

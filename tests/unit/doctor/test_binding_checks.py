@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from free_ports import free_port
 
 import penstock as ps
@@ -45,6 +47,20 @@ def test_folders_that_are_right_are_told(job: ps.Job, tmp_path: Path) -> None:
     assert {name: finding.status for name, finding in found.items()} == {"-D readings": "ok", "-D out": "ok"}
     assert "can be read" in found["-D readings"].found
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_delta_table_is_opened_and_not_made(job: ps.Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    given = {"readings": f"jsonl:{tmp_path}/in", "out": f"delta:{tmp_path}/table"}
+    assert examined(job, **given)["-D out"].found.endswith("does not exist yet; the job creates it")
+    refused = examined(job, **{**given, "out": f"{given['out']}?create_table=false"})["-D out"]
+    assert (refused.status, refused.remedy) == (
+        "failed",
+        "Create it, or leave create_table=false out of the URI.",
+    )
+    assert not (tmp_path / "table").exists()
+    DeltaTable.create(tmp_path / "table", pa.schema([("id", pa.int32())]))
+    assert examined(job, **given)["-D out"].found == f"{tmp_path}/table has the Delta table, in version 0"
 
 
 def test_a_folder_that_is_missing_is_told(job: ps.Job, tmp_path: Path) -> None:

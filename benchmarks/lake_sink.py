@@ -1,0 +1,106 @@
+"""The sink of Delta Lake beside `write_deltalake` of delta-rs, which writes and commits the same rows, in turns.
+
+Both write in one process. With a partition field the rows of ten days come mixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks.report import note, print_json, print_table
+from penstock.bindings.types import DeltaBinding
+from penstock.lakes.delta_sink import DeltaSink
+from penstock.records.schemas import record_type
+from penstock.sinks.base import TaskContext
+
+READING: Final = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING, day STRING")
+_BLOCK: Final = 50_000
+
+
+def blocks_of(rows: int) -> list[pa.RecordBatch]:
+    """Return rows of distinct sensors, in blocks."""
+    random = np.random.default_rng(1)
+    columns = [
+        pa.array(random.permutation(rows)),
+        pa.array(random.normal(20, 5, rows)),
+        pa.array([f"room {number % 100}" for number in range(rows)]),
+        pa.array([f"2026-05-{number % 10 + 1:02}" for number in range(rows)]),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=READING.schema)
+    return [batch.slice(first, _BLOCK) for first in range(0, rows, _BLOCK)]
+
+
+def by_penstock(folder: Path, blocks: Sequence[pa.RecordBatch], parts: tuple[str, ...]) -> float:
+    """Return the seconds that the sink takes for a micro-batch of one task, with its commit."""
+    sink = DeltaSink(DeltaBinding("rows", f"delta:{folder}", str(folder), parts), READING)
+    sink.prepare("bench", "")
+    begun_s = time.perf_counter()
+    task = sink.task(TaskContext(0, 0, 0, "bench"), READING)
+    for block in blocks:
+        task.write(block, None)
+    sink.commit(0, [task.finish()])
+    return time.perf_counter() - begun_s
+
+
+def by_delta_rs(folder: Path, blocks: Sequence[pa.RecordBatch], parts: tuple[str, ...]) -> float:
+    """Return the seconds that the library takes for the same."""
+    table = DeltaTable.create(folder, READING.schema, partition_by=list(parts))
+    begun_s = time.perf_counter()
+    write_deltalake(table, pa.RecordBatchReader.from_batches(READING.schema, blocks), mode="append")
+    return time.perf_counter() - begun_s
+
+
+def measure(rows: int, rounds: int, parts: tuple[str, ...]) -> dict[str, Any]:
+    """Return rows per second of both, and the median of the ratios of a round."""
+    blocks = blocks_of(rows)
+    runs: list[dict[str, float]] = []
+    for number in range(rounds):
+        found: dict[str, float] = {}
+        for name, write in (("penstock", by_penstock), ("write_deltalake", by_delta_rs)):
+            with tempfile.TemporaryDirectory() as folder:
+                found[name] = rows / write(Path(folder) / "table", blocks, parts)
+                count = DeltaTable(Path(folder) / "table").count()
+                if count != rows:
+                    raise SystemExit(f"{name} has written {count} of {rows} rows.")
+        runs.append(found)
+        shown = ", ".join(f"{name} {rate:,.0f}/s" for name, rate in found.items())
+        note(f"round {number + 1} of {rounds}: {shown}")
+    return {
+        "partition_by": parts,
+        "rows": rows,
+        "rows_per_s": {name: statistics.median(run[name] for run in runs) for name in runs[0]},
+        "ratio": statistics.median(run["penstock"] / run["write_deltalake"] for run in runs),
+    }
+
+
+def main() -> None:
+    """Measure a table without partition fields, and one with a field of ten values."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    results = [measure(options.rows, options.rounds, parts) for parts in ((), ("day",))]
+    table = [
+        [
+            "by day" if result["partition_by"] else "no partition",
+            *(f"{rate:,.0f}" for rate in result["rows_per_s"].values()),
+            f"{result['ratio']:.2f}",
+        ]
+        for result in results
+    ]
+    print_table("Rows per second", ["table", "penstock", "write_deltalake", "ratio"], table, left=("table",))
+    print_json({"lake_sink": results})
+
+
+if __name__ == "__main__":
+    main()

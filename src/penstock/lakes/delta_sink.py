@@ -1,0 +1,178 @@
+"""Delta sink: the records of a micro-batch in a table of Delta Lake, exactly once, by one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.base.durable import sync_file, sync_file_system, sync_folder
+from penstock.bindings.types import DeltaBinding
+from penstock.errors import ExternalSystemError, PenstockError
+from penstock.lakes.delta_table import as_external, check_table, ensure_table, open_table
+from penstock.lakes.staged_files import FileStage, StagedFile
+from penstock.records.types import RecordType
+from penstock.sinks.base import SinkTask, TaskContext
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["DeltaSink"]
+
+
+class DeltaSink:
+    """A sink that adds each record to a Delta table.
+
+    Tasks write Parquet files into the table's folder, which nobody reads before a commit names them. The commit of a
+    micro-batch also has its number, as the transaction of an application that is this sink in this lineage. So a
+    micro-batch that is repeated finds its number and commits nothing; of two drivers that commit the same one at the
+    same time, Delta Lake refuses the second.
+    """
+
+    exactly_once = True
+    commits_in_tasks = False
+
+    def __init__(self, binding: DeltaBinding, record_type: RecordType) -> None:
+        self._binding: Final = binding
+        self._schema: Final = record_type.schema
+        self._partition_by: tuple[str, ...] = ()
+        self._application = ""
+        self._table: DeltaTable | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what workers need; the open table stays in the driver."""
+        return {**self.__dict__, "_table": None}
+
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # the table keeps it
+        """Return the newest micro-batch that the table has."""
+        table = open_table(self._binding)
+        return -1 if table is None else _committed(table, self._application_of(lineage))
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # the table keeps it
+        """Check or create the table. Raises BindingError with the remedy."""
+        self._table = ensure_table(self._binding, self._schema)
+        self._partition_by = tuple(self._table.metadata().partition_columns)
+        self._application = self._application_of(lineage)
+        with as_external(self._binding):
+            # A commit of an earlier run may not be on disk yet, and is not written again.
+            sync_file_system(self._binding.path)
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # it is known
+        """Return a task that writes files which no commit names yet."""
+        name = f"part-{context.batch_id:010}-{context.partition:05}-{context.attempt}"
+        return _DeltaTask(
+            self._binding, FileStage(self._binding.path, name, self._schema, self._partition_by)
+        )
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """Add the files of a micro-batch to the table, unless it has the micro-batch; then remove the files."""
+        files = [file for message in messages if message for file in _FILES.decode(message)]
+        if not files:
+            return
+        table = self._table
+        if table is None:
+            raise PenstockError(f"Sink {self._binding.stream!r} is used before it was prepared.")
+        before = table.version()
+        with as_external(self._binding):
+            table.update_incremental()
+            if _committed(table, self._application) < batch_id:
+                check_table(table, self._binding, self._schema)
+                self._add(table, batch_id, files)
+                table.update_incremental()
+            else:
+                self._remove_unnamed(table, files)
+            self._sync_log(before + 1, table.version())
+
+    def _add(self, table: DeltaTable, batch_id: int, files: Sequence[StagedFile]) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction
+
+        added = [
+            AddAction(file.path, file.size, file.values, file.modified_ms, True, file.statistics)
+            for file in files
+        ]
+        try:
+            table.create_write_transaction(
+                list(added),
+                "append",
+                table.schema(),
+                list(self._partition_by),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(self._application, batch_id)]
+                ),
+            )
+        except CommitFailedError:
+            table.update_incremental()
+            if _committed(table, self._application) < batch_id:
+                raise
+            # Another driver of this lineage was faster.
+            self._remove_unnamed(table, files)
+
+    def _remove_unnamed(self, table: DeltaTable, files: Sequence[StagedFile]) -> None:
+        """Remove files unless the table has them: the commit may be repeated after it has succeeded."""
+        paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+        # Names are unique and plain, while the log writes folders in a form of its own.
+        named = {PurePosixPath(path).name for path in paths}
+        for file in files:
+            place = self._binding.path / file.path
+            if place.name not in named:
+                with suppress(OSError):
+                    place.unlink(missing_ok=True)
+
+    def _sync_log(self, first: int, last: int) -> None:
+        """Sync the commits of some versions to disk, with what the library has written to read them sooner."""
+        log = self._binding.path / "_delta_log"
+        names = [f"{version:020}.json" for version in range(first, last + 1)]
+        checkpoints = [f"{version:020}.checkpoint.parquet" for version in range(first, last + 1)]
+        found = [log / name for name in (*names, *checkpoints, "_last_checkpoint")]
+        for path in found:
+            if path.exists():
+                sync_file(path)
+        sync_folder(log)
+
+    def _application_of(self, lineage: str) -> str:
+        return f"penstock/{lineage}/{self._binding.stream}"
+
+
+_FILES: Final = msgspec.json.Decoder(list[StagedFile])
+
+
+class _DeltaTask:
+    """A task that writes files, and tells the commit of them."""
+
+    def __init__(self, binding: DeltaBinding, stage: FileStage) -> None:
+        self._binding: Final = binding
+        self._stage: Final = stage
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # tables have no keys
+        with _write_errors(self._binding):
+            self._stage.add(batch)
+
+    def finish(self) -> bytes:
+        with _write_errors(self._binding):
+            files = self._stage.finish()
+        return msgspec.json.encode(files) if files else b""
+
+    def abort(self) -> None:
+        self._stage.discard()
+
+
+def _committed(table: DeltaTable, application: str) -> int:
+    found = table.transaction_version(application)
+    return -1 if found is None else found
+
+
+@contextmanager
+def _write_errors(binding: DeltaBinding) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise ExternalSystemError(
+            f"Sink {binding.stream!r}: a file cannot be written in {binding.directory} ({e.strerror or e}). All "
+            "machines of the job must share the folder under that path, and be able to write there."
+        ) from e
