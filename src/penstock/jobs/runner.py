@@ -48,7 +48,7 @@ from penstock.machine.limits import LOCAL_HEAP_MB, cores
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.models.library import ModelLibrary
 from penstock.runtime.cuts import write_stream_order
-from penstock.savepoints.rescaling import evolve, finish_rescaling
+from penstock.savepoints.rescaling import check_mode_change, evolve, finish_rescaling
 from penstock.savepoints.snapshot_capture import Capture, capture
 from penstock.spark.format_files import write_format_files
 from penstock.spark.run_memory import MemoryGauge
@@ -167,7 +167,9 @@ class JobRunner:
         hooks.on_open()
         declared = declared_state(self._job)
         reasons = [_NEW_STATES] if must_evolve(declared, checkpoint) else []
-        reasons += [_NEW_MODE] if changes_mode(checkpoint, settings) else []
+        if changes_mode(checkpoint, settings):
+            check_mode_change(checkpoint)
+            reasons.append(_NEW_MODE)
         evolves = bool(reasons)
         ownership = Ownership.of_next_run(checkpoint.folder)
         bound = compile_job(self._job, settings, checkpoint, fence=ownership.check, gets_seed=evolves)

@@ -25,7 +25,7 @@ from penstock.savepoints.source_files import spark_beginnings
 from penstock.savepoints.state_restore import Snapshot, write_seed
 from penstock.spark.types import SparkSession
 
-__all__ = ["evolve", "finish_rescaling", "is_rescaling", "rescale"]
+__all__ = ["check_mode_change", "evolve", "finish_rescaling", "is_rescaling", "rescale"]
 
 _INTENT_FILE: Final = "rescaling.json"
 _CAPTURED: Final = "rescaling"
@@ -73,6 +73,16 @@ def evolve(session: SparkSession, checkpoint: Checkpoint, declared: JobState, re
         checkpoint, lineage, "Start the unchanged job once more to finish it, and change the job then."
     )
     return _rewrite(session, checkpoint, lineage, declared, reason)
+
+
+def check_mode_change(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError when a micro-batch is not finished, which the other mode cannot repeat."""
+    _check_between(
+        checkpoint,
+        checkpoint.known_lineage(),
+        "Start the job once more in the mode in which it ran (--checkpoint-interval) to finish it, and change the mode "
+        "then.",
+    )
 
 
 def _has_state(checkpoint: Checkpoint, lineage: Lineage) -> bool:
