@@ -27,7 +27,7 @@ from penstock.jobs.restore import begin, declared_state
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.slots import first_key_groups, slots
 from penstock.savepoints import snapshot_capture
-from penstock.savepoints.rescaling import finish_rescaling, rescale
+from penstock.savepoints.rescaling import check_mode_change, finish_rescaling, rescale
 from penstock.savepoints.snapshot_capture import Capture, capture
 from penstock.savepoints.state_restore import Snapshot, write_seed
 from penstock.state.slot_tables import SlotTables
@@ -134,6 +134,21 @@ def test_a_micro_batch_that_was_not_finished_comes_first(
         "stop it, and rescale then."
     )
     assert names(rooms.folder) == before
+
+
+def test_a_mode_does_not_change_within_a_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even within the first one, when there is no state yet."""
+    rooms = committed_rooms(tmp_path / "cp", monkeypatch)
+    check_mode_change(rooms.checkpoint)
+    rooms.commit(2, planned=3)
+    with pytest.raises(
+        CheckpointError, match=r"stopped within micro-batch 3. .* in the mode in which it ran"
+    ):
+        check_mode_change(rooms.checkpoint)
+    for commit in (rooms.checkpoint.spark_folder / "commits").iterdir():
+        commit.unlink()
+    with pytest.raises(CheckpointError, match="stopped within micro-batch"):
+        check_mode_change(rooms.checkpoint)
 
 
 @pytest.mark.parametrize("parallelism", [-1, 0, GROUPS + 1])
