@@ -68,7 +68,7 @@ def test_lines_of_a_socket_come_once_also_over_a_restart(run_job: Any, tmp_path:
 def test_no_server_is_a_clear_error(run_job: Any, tmp_path: Path) -> None:
     """Without a server the run ends with a sentence that names the stream and the address."""
     # Workers import this module, and have only the modules of its own folder.
-    from free_ports import free_port
+    from penstock.machine.local_server import free_port
 
     port = free_port()
     with pytest.raises(ExternalSystemError, match=f"'lines': nothing answers at 127.0.0.1:{port}"):

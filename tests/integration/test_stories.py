@@ -8,9 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from free_ports import free_port
 from pyspark.sql import SparkSession
 from stories import EXAMPLES, Stories, cells
+
+from penstock.machine.local_server import free_port
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Final
 import paho.mqtt.client as paho
 from certificates import Authority
 from debian import skipped_where_missing
-from free_ports import free_port
 from paho.mqtt.enums import CallbackAPIVersion
 
+from penstock.machine.local_server import free_port
 from penstock.machine.mosquitto import LocalMosquitto
 
 PASSWORD: Final = "s3cr3t/pass"

@@ -12,7 +12,8 @@ from typing import Any, Final, Self
 import redis
 from certificates import Authority
 from debian import find_or_install
-from free_ports import free_port
+
+from penstock.machine.local_server import free_port
 
 START_S: Final = 30.0
 PASSWORD: Final = "s3cr3t/pass"

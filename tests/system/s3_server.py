@@ -16,8 +16,9 @@ from typing import Final, Self
 
 import obstore
 import pytest
-from free_ports import free_port
 from obstore.store import S3Store
+
+from penstock.machine.local_server import free_port
 
 START_S: Final = 60.0
 KEY: Final = "tester"

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from free_ports import free_port
+
+from penstock.machine.local_server import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

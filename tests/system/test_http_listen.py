@@ -17,13 +17,13 @@ from typing import Any
 import httpx
 from certificates import Authority
 from file_feed import COUNTING_JOB, SENSORS
-from free_ports import free_port
 from job_in_session import JobInSession
 from journaled_records import journaled
 from pyspark.sql import SparkSession
 from receiving_process import receiver
 
 from penstock.jobs.settings import RunSettings
+from penstock.machine.local_server import free_port
 
 RECEIVING = Path(__file__).with_name("receiving_process.py")
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from debian import find_or_install
-from free_ports import free_port
 from job_process import await_true
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from served import Served
+
+from penstock.machine.local_server import free_port
 
 __all__ = [
     "OPERATOR",

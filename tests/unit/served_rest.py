@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import small_driver
 import uvicorn
-from free_ports import free_port
 from left_drivers import kill_left_drivers
 from rest_support import TOKENS, RestPlace
 
+from penstock.machine.local_server import free_port
 from penstock.server.api.access import Role
 from penstock.server.manager import manager as manager_module
 from penstock.server.manager.manager import Manager, ManagerSettings

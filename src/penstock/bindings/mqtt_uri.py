@@ -8,7 +8,7 @@ from typing import Final
 from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import UNACKNOWLEDGED, MqttBinding
-from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
+from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
 
 __all__ = ["parse_mqtt"]
 
@@ -20,11 +20,8 @@ _FILES: Final = ("cafile", "certfile", "keyfile")
 def parse_mqtt(uri: UriParts) -> MqttBinding:
     """Return the topic filter that a URI names. Raises ValueError, which says what is wrong."""
     authority, _, path = split_authority(uri.rest)
-    login, at, server = authority.rpartition("@")
-    if "@" in login:
-        raise ValueError("in users and passwords write @ as %40, / as %2F, : as %3A and ? as %3F")
-    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
-    if at and not user:
+    user, password, server = split_login(authority)
+    if password and not user:
         raise ValueError("the user before @ is missing")
     host, port = parse_server(server)
     topic = urllib.parse.unquote(path)

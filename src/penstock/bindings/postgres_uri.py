@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import PostgresBinding
-from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
+from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
 
 __all__ = ["parse_postgres"]
 
@@ -21,10 +21,9 @@ def parse_postgres(uri: UriParts) -> PostgresBinding:
     if uri.rest.count("@") > 1:
         raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
     authority, _, path = split_authority(uri.rest)
-    login, at, server = authority.rpartition("@")
-    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
-    if not at or not user:
+    if not authority.rpartition("@")[0].partition(":")[0]:
         raise ValueError("it needs USER@ before the host")
+    user, password, server = split_login(authority)
     host, port = parse_server(server)
     names = path.split("/")
     if len(names) != 2 or not all(names):

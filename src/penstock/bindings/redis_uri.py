@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import RedisBinding
-from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
+from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
 
 __all__ = ["parse_redis"]
 
@@ -19,12 +19,7 @@ _FILES: Final = ("cafile", "certfile", "keyfile")
 def parse_redis(uri: UriParts) -> RedisBinding:
     """Return the keys that a URI names. Raises ValueError, which says what is wrong."""
     authority, _, path = split_authority(uri.rest)
-    login, at, server = authority.rpartition("@")
-    if "@" in login:
-        raise ValueError("in users and passwords write @ as %40, / as %2F, : as %3A and ? as %3F")
-    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
-    if at and not user and not password:
-        raise ValueError("the user before @ is missing")
+    user, password, server = split_login(authority)
     host, port = parse_server(server)
     database, _, key = path.partition("/")
     if not re.fullmatch(r"[0-9]{1,9}", database) or not key:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,7 @@ from penstock.bindings.parameters import (
 from penstock.bindings.secrets import check_reference
 from penstock.bindings.types import Role
 
-__all__ = ["ROLE_NAMES", "UriParts", "parse_server", "split_authority"]
+__all__ = ["ROLE_NAMES", "UriParts", "parse_server", "split_authority", "split_login"]
 
 ROLE_NAMES: Final[dict[Role, str]] = {"data": "data stream", "control": "control stream", "sink": "sink"}
 """What a role is called in a sentence."""
@@ -102,6 +103,17 @@ def split_authority(rest: str) -> tuple[str, str, str]:
     if not authority:
         raise ValueError("the host is missing")
     return authority, slash, path
+
+
+def split_login(authority: str) -> tuple[str, str, str]:
+    """Return the user and the password before the host, empty if there are none, and `HOST:PORT`."""
+    login, at, server = authority.rpartition("@")
+    if "@" in login:
+        raise ValueError("in users and passwords write @ as %40, / as %2F, : as %3A and ? as %3F")
+    user, _, password = (urllib.parse.unquote(part) for part in login.partition(":"))
+    if at and not user and not password:
+        raise ValueError("the user before @ is missing")
+    return user, password, server
 
 
 def parse_server(text: str) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from penstock.bindings.types import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.noting import noting_errors
 from penstock.sinks.part_files import PartWriter, join_parquet, join_text, part_writer
 
 __all__ = ["FilesSink"]
@@ -66,7 +67,7 @@ class FilesSink:
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:
         """Return the newest batch of a lineage that became visible here, or was about to, even if its file is gone."""
-        with self._checkpoint_errors():
+        with noting_errors(self._binding.stream):
             known = _read_note(self._note_in(checkpoint_folder))
         if known is not None and self._is_of(known, lineage):
             is_newest = self._mark(known.epoch, known.committed).exists()
@@ -96,13 +97,13 @@ class FilesSink:
                 f"-D {self._binding.stream}={self._binding.format}:DIR."
             ) from e
         self._note = self._note_in(checkpoint_folder)
-        with self._checkpoint_errors():
+        with noting_errors(self._binding.stream):
             self._note.parent.mkdir(parents=True, exist_ok=True)
             known = _read_note(self._note)
         if known is None or not (self._is_of(known, lineage) and self._try_claim(known.epoch, lineage)):
             epoch = self._claim_epoch(lineage)
             known = _Place(lineage, str(self._folder), self._binding.format, epoch)
-            with self._checkpoint_errors():
+            with noting_errors(self._binding.stream):
                 write_atomically(self._note, msgspec.json.encode(known))
         self._place = known
 
@@ -126,7 +127,7 @@ class FilesSink:
                     self._mark_newest(place, batch_id)
                     _publish(joined, target)
             place.committed = batch_id
-            with self._checkpoint_errors():
+            with noting_errors(self._binding.stream):
                 # The note is for a file that is removed before a replay.
                 write_atomically(note, msgspec.json.encode(place))
         for part in parts:
@@ -222,16 +223,6 @@ class FilesSink:
         else:
             join_text([(staging / part.name, part.header_bytes) for part in parts], joined)
         return joined
-
-    @contextmanager
-    def _checkpoint_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as e:
-            raise CheckpointError(
-                f"The checkpoint cannot record what the sink {self._binding.stream!r} has written: {e}. "
-                "Choose a folder that can be written with --checkpoint."
-            ) from e
 
 
 class _FileTask:

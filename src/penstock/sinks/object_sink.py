@@ -23,6 +23,7 @@ from penstock.objects.object_folder import AT_WORK, IN_HASTE, ObjectFolder
 from penstock.objects.object_stores import Patience, Place
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
+from penstock.sinks.noting import noting_errors
 from penstock.sinks.part_files import PartWriter, part_writer
 
 __all__ = ["ObjectSink", "check_bucket"]
@@ -92,7 +93,7 @@ class ObjectSink:
                 "the checkpoint, has written it. Stop the other run, and start this one with another prefix."
             )
         self._note.committed = batch_id
-        with self._checkpoint_errors():
+        with noting_errors(self._binding.stream):
             write_atomically(self._note_path, msgspec.json.encode(self._note))
 
     def _manifests_of(self, lineage: str, patience: Patience) -> BatchManifests:
@@ -104,7 +105,7 @@ class ObjectSink:
 
     def _read_note(self, path: Path, lineage: str) -> _Note:
         place = f"{self._binding.place} {_line(self._binding, lineage)}"
-        with self._checkpoint_errors():
+        with noting_errors(self._binding.stream):
             try:
                 known = msgspec.json.decode(path.read_bytes(), type=_Note)
             except FileNotFoundError:
@@ -114,16 +115,6 @@ class ObjectSink:
                     f"The checkpoint's {path} is damaged ({e}). Restore it, or delete it."
                 ) from e
         return known if known.place == place else _Note(place)
-
-    @contextmanager
-    def _checkpoint_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as e:
-            raise CheckpointError(
-                f"The checkpoint cannot record what the sink {self._binding.stream!r} has written: {e}. "
-                "Choose a folder that can be written with --checkpoint."
-            ) from e
 
 
 def check_bucket(binding: ObjectsBinding) -> None:

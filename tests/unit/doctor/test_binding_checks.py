@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from free_ports import free_port
 
 import penstock as ps
 from penstock.bindings.parse import parse_binding
@@ -19,6 +18,7 @@ from penstock.doctor import bindings
 from penstock.doctor.bindings import check_binding, examine_bindings, loaded_job
 from penstock.doctor.findings import Finding
 from penstock.errors import ExternalSystemError, PlaceMissingError
+from penstock.machine.local_server import free_port
 
 JOB = """
 import penstock as ps

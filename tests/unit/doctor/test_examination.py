@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from free_ports import free_port
 from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.doctor import examination, findings, machine
 from penstock.doctor.examination import Wanted, examine
 from penstock.doctor.findings import Finding, failed, fine, refused, warning, worst
+from penstock.machine.local_server import free_port
 from penstock.objects.object_stores import S3_ENDPOINTS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dynamic_rules" / "rules_job.py"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from checked_findings import told
-from free_ports import free_port
 
 from penstock.doctor.machine import (
     check_clock,
@@ -23,6 +22,7 @@ from penstock.doctor.machine import (
     check_server_port,
 )
 from penstock.machine.limits import Cores, Memory
+from penstock.machine.local_server import free_port
 
 GIB = 1 << 30
 

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from free_ports import free_port
 
 from penstock.doctor.object_store import check_object_store, named_endpoint
+from penstock.machine.local_server import free_port
 
 NOW_S = 1_800_000_000.0
 VARIABLE = "AWS_ENDPOINT_URL"

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_ports import free_port
 
 import penstock as ps
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, JobDefinitionError
 from penstock.jobs.compile import compile_job
 from penstock.jobs.settings import RunSettings
+from penstock.machine.local_server import free_port
 from penstock.streams.stream import DataStream
 
 SCHEMA = "id INT, value DOUBLE"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from free_ports import free_port
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import ExternalSystemError
+from penstock.machine.local_server import free_port
 from penstock.sinks import kafka_producers
 from penstock.sinks.kafka_producers import TransactionalProducer, committed_offset
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
-from free_ports import free_port
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import HttpListenBinding
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
+from penstock.machine.local_server import free_port
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.webhooks.http_receiver import HttpReceiver
 from penstock.webhooks.request_records import split_records
