@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.bindings.amazon_parameters import AMAZON_PARAMETERS
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.storage_parameters import (
     OBJECT_SCHEMES,
@@ -380,6 +381,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "keyfile", ("mqtts",), ALL_ROLES, "path", "none", "The key of the client's certificate, in PEM."
     ),
     *STORAGE_PARAMETERS,
+    *AMAZON_PARAMETERS,
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""
 

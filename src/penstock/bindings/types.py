@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
+
 __all__ = [
     "BYTES_PER_BATCH",
     "EXPANDED_BYTES",
@@ -491,5 +493,7 @@ Binding: TypeAlias = (
     | RedisBinding
     | ExchangeBinding
     | HttpListenBinding
+    | KinesisBinding
+    | DynamoBinding
     | DiscardBinding
 )
