@@ -20,7 +20,7 @@ from debian import find_or_install
 from penstock.machine.cache import cache_folder
 from penstock.machine.local_server import LocalServer, free_port, listens
 
-__all__ = ["DynamoServer", "KinesisServer", "LOGIN"]
+__all__ = ["LOGIN", "DynamoServer", "KinesisServer"]
 
 LOGIN: Final = {
     "AWS_ACCESS_KEY_ID": "tester",

@@ -14,7 +14,7 @@ __all__ = ["DYNAMODB", "KINESIS", "Service", "kept_client"]
 
 _CONNECT_S: Final = 10
 # Of a server that stands still nothing comes back; then the request fails.
-_ANSWER_S: Final = 30
+_ANSWER_S: Final = 15
 _CONNECTIONS: Final = 32
 
 
@@ -37,7 +37,7 @@ DYNAMODB: Final = Service("dynamodb", "DynamoDB")
 _kept: Final[dict[tuple[Any, ...], Any]] = {}
 
 
-def kept_client(binding: KinesisBinding | DynamoBinding, answer_s: float = _ANSWER_S) -> Any:
+def kept_client(binding: KinesisBinding | DynamoBinding) -> Any:
     """Return the client of a binding in this process, which any thread may use. It connects when it is used.
 
     Raises BindingError when botocore is missing, or no region is known.
@@ -45,13 +45,13 @@ def kept_client(binding: KinesisBinding | DynamoBinding, answer_s: float = _ANSW
     place = binding.place
     service = KINESIS if isinstance(binding, KinesisBinding) else DYNAMODB
     login = tuple(sorted(place.login.items()))
-    key = (os.getpid(), service.id, place.region, place.endpoint, login, answer_s)
+    key = (os.getpid(), service.id, place.region, place.endpoint, login)
     if key not in _kept:
-        _kept[key] = _client(binding.stream, service, place, answer_s)
+        _kept[key] = _client(binding.stream, service, place)
     return _kept[key]
 
 
-def _client(stream: str, service: Service, place: AmazonPlace, answer_s: float) -> Any:
+def _client(stream: str, service: Service, place: AmazonPlace) -> Any:
     try:
         import botocore.exceptions
         import botocore.session
@@ -63,8 +63,8 @@ def _client(stream: str, service: Service, place: AmazonPlace, answer_s: float) 
         ) from None
     login = resolved_settings(stream, place.login)
     config = Config(
-        connect_timeout=min(_CONNECT_S, answer_s),
-        read_timeout=answer_s,
+        connect_timeout=_CONNECT_S,
+        read_timeout=_ANSWER_S,
         # What is sent again, and when, is decided where it is known what that means.
         retries={"total_max_attempts": 1},
         max_pool_connections=_CONNECTIONS,

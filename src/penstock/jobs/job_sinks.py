@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.types import (
     Binding,
     ConsoleBinding,
@@ -62,6 +63,8 @@ def open_sinks(
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         binding = bindings[sink.name]
+        if in_real_time and isinstance(binding, KinesisBinding):
+            check_origin(job, sink, binding)
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
@@ -81,7 +84,7 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding | _WITH_OPEN_ORIGIN) and binding.origin:
+    if isinstance(binding, KafkaBinding | KinesisBinding | _WITH_OPEN_ORIGIN) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
@@ -91,7 +94,7 @@ def refuse_origin(binding: Binding) -> None:
 def tells_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding,
+    binding: KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding,
     *,
     in_real_time: bool,
 ) -> bool:
@@ -109,7 +112,7 @@ def tells_origin(
 def check_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding,
+    binding: KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding,
 ) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
@@ -186,10 +189,15 @@ def open_sink(
     if isinstance(binding, RedisBinding):
         rows = record_type if upsert_key is None else row_type(record_type)
         return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
-    if isinstance(binding, _WITH_OPEN_ORIGIN) and upsert_key is not None:
+    if isinstance(binding, DynamoBinding):
+        from penstock.stores.dynamo_sink import DynamoSink
+
+        rows = record_type if upsert_key is None else row_type(record_type)
+        return DynamoSink(binding, format_of("json", rows), record_type, upsert_key)
+    if isinstance(binding, _WITH_OPEN_ORIGIN | KinesisBinding) and upsert_key is not None:
         raise BindingError(
-            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT or RabbitMQ have a key "
-            'that a deletion could name. Use sink_to(..., changes="records").'
+            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT, RabbitMQ or Kinesis "
+            'have a key that a deletion could name. Use sink_to(..., changes="records").'
         )
     if isinstance(binding, MqttBinding):
         # Each client takes a tenth of a second to load.
@@ -200,6 +208,10 @@ def open_sink(
         from penstock.rabbitmq.rabbitmq_sink import RabbitSink
 
         return RabbitSink(binding, message_format(binding, record_type, protobuf), record_type)
+    if isinstance(binding, KinesisBinding):
+        from penstock.kinesis.kinesis_sink import KinesisSink
+
+        return KinesisSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
     if isinstance(binding, WebhookBinding):
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)

@@ -37,6 +37,7 @@ _log: Final = logging.getLogger("penstock.sources")
 _READS_AT_ONCE: Final = 8
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 8.0
+_LOOK_S: Final = 60.0
 # While nothing comes, the places are noted this often: retention is counted from what they say.
 _NOTED_EVERY_MS: Final = 600_000
 
@@ -108,10 +109,16 @@ class KinesisReceiver(Receiver[KinesisStream]):
     def _receive(self, connection: KinesisStream) -> None:
         self._begin(connection)
         self._discover(connection)
-        reading = _Reading()
+        reading, looked_s = _Reading(), time.monotonic()
         pool = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix=f"kinesis-{self._stream}")
         try:
             while not self._stopping.is_set():
+                if time.monotonic() > looked_s + _LOOK_S:
+                    connection.look()
+                    looked_s = time.monotonic()
+                    if self._discover(connection):
+                        # The requests that are under way go on where the stream does not any more.
+                        reading = _Reading()
                 self._open(connection, reading)
                 if self._bounded and self._is_at_end(reading):
                     return
@@ -135,8 +142,11 @@ class KinesisReceiver(Receiver[KinesisStream]):
             self._only_new = set(shards)
         self._keep(StreamPlaces(self._binding.name, stream.created_ms, shards), [])
 
-    def _discover(self, stream: KinesisStream) -> None:
-        """Find the shards that are new. Raises RecordsLostError when some are gone before they were read."""
+    def _discover(self, stream: KinesisStream) -> bool:
+        """Find the shards that are new. Return whether some records may be lost, and are passed over.
+
+        Raises RecordsLostError if the binding says that they must not be.
+        """
         places = self._known().shards
         found = discovered(stream.shards, places)
         lost = expired(stream.shards, found, stream.now_ms - stream.retention_ms)
@@ -154,6 +164,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
             found[name] = ShardPlace(reached_ms=stream.now_ms, ended=name not in listed)
         if found != places:
             self._keep(msgspec.structs.replace(self._known(), shards=found), [])
+        return bool(lost)
 
     def _known(self) -> StreamPlaces:
         assert self._places is not None
