@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,25 +104,21 @@ def test_a_start_is_kept(kinesis: KinesisServer, tmp_path: Path) -> None:
     assert [int(one) for one in journaled(tmp_path)][-10:] == list(range(10, 20))
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_killed_receiver_goes_on_after_its_last_record(
-    kinesis: KinesisServer, tmp_path: Path, waits: bool
-) -> None:
+def test_a_killed_receiver_goes_on_after_its_last_record(kinesis: KinesisServer, tmp_path: Path) -> None:
     """Whether it is killed before or after a block of the journal; shards are split meanwhile."""
-    name = kinesis.create(f"killed-{waits}", 2)
+    name = kinesis.create("killed", 2)
     chance = random.Random(5)
-    for run in range(4):
+    for run, waits in enumerate(("waits", "")):
         kinesis.put(name, numbered(range(run * 500, run * 500 + 500)))
-        command = [sys.executable, str(RECEIVING), str(tmp_path), kinesis.uri(name), "waits" if waits else ""]
+        command = [sys.executable, str(RECEIVING), str(tmp_path), kinesis.uri(name), waits]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                if line.strip() != "connected":
-                    break
+            while process.stdout.readline().strip() in ("connected", ""):
+                assert process.poll() is None
             process.kill()
         kinesis.split(name, chance.choice(kinesis.open_shards(name)))
     receive(tmp_path, kinesis.uri(name))
-    assert_each_once_in_order(journaled(tmp_path), range(2000))
+    assert_each_once_in_order(journaled(tmp_path), range(1000))
 
 
 def test_the_server_may_be_away(tmp_path: Path) -> None:
@@ -136,7 +133,7 @@ def test_the_server_may_be_away(tmp_path: Path) -> None:
             server.put(name, numbered(range(100, 200)))
             while len(journaled(tmp_path / "journal")) < 200:
                 assert found.error is None
-                threading.Event().wait(0.05)
+                time.sleep(0.05)
     assert_each_once_in_order(journaled(tmp_path / "journal"), range(200))
 
 
@@ -167,9 +164,11 @@ def test_another_stream_of_the_same_name_is_refused(kinesis: KinesisServer, tmp_
     receive(tmp_path, kinesis.uri(name))
     kinesis.client.delete_stream(StreamName=name)
     while name in kinesis.client.list_streams()["StreamNames"]:
-        threading.Event().wait(0.05)
+        time.sleep(0.05)
     with pytest.raises(PlaceMissingError, match="does not exist"):
         receive(tmp_path, kinesis.uri(name))
+    # Kinesalite tells when a stream was created to a second.
+    time.sleep(1)
     kinesis.create(name)
     with pytest.raises(BindingError, match="deleted and made anew"):
         receive(tmp_path, kinesis.uri(name))
@@ -272,7 +271,10 @@ def test_partition_keys_and_what_kinesis_does_not_take(kinesis: KinesisServer, t
     assert "300 characters" in rejected[0].reason
     assert "1048576" in rejected[1].reason
     assert [key for key, _ in kinesis.records(name)] == ["a", "0-1", "ff"]
-    assert check_binding("alerts", parse_binding("alerts", kinesis.uri(name), "sink"), is_source=False).ok
+    assert (
+        check_binding("alerts", parse_binding("alerts", kinesis.uri(name), "sink"), is_source=False).severity
+        == "ok"
+    )
 
 
 def test_records_of_a_key_stay_in_order(kinesis: KinesisServer, tmp_path: Path) -> None:
@@ -304,7 +306,10 @@ def test_items_have_the_last_values_whoever_writes_late(dynamo: DynamoServer, tm
         assert set(items[2]) == {"sensor", "room", "penstock_mark"}
     (rejected,) = write(new, 1, READING, (3, float("nan"), "x"))
     assert "refuses its item" in rejected.reason
-    assert check_binding("alerts", parse_binding("alerts", dynamo.uri(table), "sink"), is_source=False).ok
+    assert (
+        check_binding("alerts", parse_binding("alerts", dynamo.uri(table), "sink"), is_source=False).severity
+        == "ok"
+    )
 
 
 @pytest.mark.parametrize("deletions", ["remove", "mark"])

@@ -68,8 +68,9 @@ class _Target:
 
 def check_table(binding: DynamoBinding) -> dict[str, str]:
     """Return the attributes of the key of a table, each with its type. Raises as a start does."""
+    client = kept_client(binding)
     with as_external(binding):
-        found = kept_client(binding).describe_table(TableName=binding.table)["Table"]
+        found = client.describe_table(TableName=binding.table)["Table"]
     kinds = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
     ordered = sorted(found["KeySchema"], key=lambda one: str(one["KeyType"]))
     return {one["AttributeName"]: kinds[one["AttributeName"]] for one in ordered}
