@@ -272,7 +272,7 @@ def test_partition_keys_and_what_kinesis_does_not_take(kinesis: KinesisServer, t
     assert "1048576" in rejected[1].reason
     assert [key for key, _ in kinesis.records(name)] == ["a", "0-1", "ff"]
     assert (
-        check_binding("alerts", parse_binding("alerts", kinesis.uri(name), "sink"), is_source=False).severity
+        check_binding("alerts", parse_binding("alerts", kinesis.uri(name), "sink"), is_source=False).status
         == "ok"
     )
 
@@ -307,7 +307,7 @@ def test_items_have_the_last_values_whoever_writes_late(dynamo: DynamoServer, tm
     (rejected,) = write(new, 1, READING, (3, float("nan"), "x"))
     assert "refuses its item" in rejected.reason
     assert (
-        check_binding("alerts", parse_binding("alerts", dynamo.uri(table), "sink"), is_source=False).severity
+        check_binding("alerts", parse_binding("alerts", dynamo.uri(table), "sink"), is_source=False).status
         == "ok"
     )
 
