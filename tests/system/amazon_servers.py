@@ -69,7 +69,18 @@ class _AmazonServer(LocalServer):
         super().__init__(package, folder / f"{package}.log")
         self.port = free_port()
         self.environment: Mapping[str, str] | None = None
-        self._command = ["node", str(_program(package)), "--port", str(self.port), *options]
+        # Both end when a client is killed in the middle of a request.
+        guard = folder / "guard.js"
+        guard.write_text("process.on('uncaughtException', e => { if (e.code !== 'ECONNRESET') throw e })\n")
+        self._command = [
+            "node",
+            "--require",
+            str(guard),
+            str(_program(package)),
+            "--port",
+            str(self.port),
+            *options,
+        ]
         self._command += ["--path", str(folder / f"{package}-data")]
         self.client: Any = botocore.session.Session().create_client(
             service,

@@ -53,7 +53,7 @@ def is_server_away(error: Exception) -> bool:
     """Return whether the service cannot be reached or fails, so that the request may be repeated."""
     import botocore.exceptions
 
-    if isinstance(error, botocore.exceptions.HTTPClientError):
+    if isinstance(error, botocore.exceptions.HTTPClientError | botocore.exceptions.ConnectionError):
         # The certificate of a server does not become better with time.
         return not isinstance(error, botocore.exceptions.SSLError)
     response = getattr(error, "response", None)
@@ -114,7 +114,12 @@ def _error_of(binding: KinesisBinding | DynamoBinding, error: Exception) -> Exce
             f"{stream}: {binding.where} takes no more requests ({reason}). Give it more capacity, or start the job "
             "again when others need less of it."
         )
-    if isinstance(error, botocore.exceptions.HTTPClientError) or is_server_away(error):
+    if isinstance(error, botocore.exceptions.SSLError):
+        return BindingError(
+            f"{stream}: the certificate of {binding.place} is not trusted ({reason}). Name the certificates to trust in "
+            "AWS_CA_BUNDLE."
+        )
+    if is_server_away(error):
         return ExternalSystemError(
             f"{stream}: {binding.where} does not answer ({reason}). Start the job again when it does."
         )

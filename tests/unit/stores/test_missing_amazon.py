@@ -10,7 +10,7 @@ import pytest
 from penstock.amazon.service_clients import kept_client
 from penstock.bindings.amazon_types import AmazonPlace, KinesisBinding
 from penstock.bindings.parse import parse_binding
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.jobs.job_sinks import open_sink
 from penstock.kinesis.kinesis_stream import check_stream
 from penstock.records.schemas import record_type
@@ -52,6 +52,16 @@ def test_a_missing_region_is_named() -> None:
 def test_missing_credentials_are_named() -> None:
     place = AmazonPlace("eu-central-1", "http://127.0.0.1:9")
     with pytest.raises(BindingError, match=r"there are no credentials .* access_key_id=env:NAME"):
+        check_stream(KinesisBinding("s", "kinesis://n", "n", place))
+
+
+def test_a_server_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hush")
+    login = {"access_key_id": "a", "secret_access_key": "env:SECRET"}
+    place = AmazonPlace("eu-central-1", "http://127.0.0.1:9", login)
+    with pytest.raises(
+        ExternalSystemError, match=r"at http://127.0.0.1:9 does not answer .* Start the job again"
+    ):
         check_stream(KinesisBinding("s", "kinesis://n", "n", place))
 
 
