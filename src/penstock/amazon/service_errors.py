@@ -116,8 +116,8 @@ def _error_of(binding: KinesisBinding | DynamoBinding, error: Exception) -> Exce
         )
     if isinstance(error, botocore.exceptions.SSLError):
         return BindingError(
-            f"{stream}: the certificate of {binding.place} is not trusted ({reason}). Name the certificates to trust in "
-            "AWS_CA_BUNDLE."
+            f"{stream}: the certificate of {binding.place} is not trusted ({reason}). Name the certificates to trust "
+            "in AWS_CA_BUNDLE."
         )
     if is_server_away(error):
         return ExternalSystemError(

@@ -2,5 +2,5 @@
 
 In: records of the shards of a stream, children after their parents; records of a sink.
 Out: records in the journal of a stream, with the place in each shard; records of a stream, perhaps with origins.
-Imports: amazon, base, bindings, errors, records, sinks, sources.
+Imports: amazon, bindings, errors, records, sinks, sources.
 """
