@@ -133,7 +133,7 @@ def test_a_job_reads_kinesis_and_writes_dynamodb_in_both_modes(tmp_path: Path, s
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("sink", ["dynamodb", "kinesis"])
 def test_kills_of_a_job_and_its_amazon(tmp_path: Path, sink: str, interval_ms: int) -> None:
-    """Twenty of each sink in each mode, under load; the stream that is read is split and merged meanwhile."""
+    """Twenty of each sink, ten in each mode, under load; the stream that is read is split and merged meanwhile."""
     seed = 31 + 2 * (sink == "kinesis") + bool(interval_ms)
     chance = random.Random(seed)
     mode = "real time" if interval_ms else "micro-batches"
@@ -162,7 +162,7 @@ def test_kills_of_a_job_and_its_amazon(tmp_path: Path, sink: str, interval_ms: i
 
         with noting("Kinesis and DynamoDB", "-k kills_of_a_job_and_its_amazon", str(seed)) as injected:
             KilledSink(tmp_path, feed, settings, interrupt).survive(
-                victims("server", 20),
+                victims("server", 10),
                 chance,
                 lambda victim: injected.add(f"{victim} of a job from Kinesis to {sink} in {mode}"),
             )
