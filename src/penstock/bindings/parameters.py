@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.bindings.amazon_parameters import AMAZON_PARAMETERS
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.python_binding import OWN_RECORDS_PER_BATCH
 from penstock.bindings.storage_parameters import (
@@ -405,6 +406,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "The column that gets the number of the micro-batch, by which readers leave out one that is there twice.",
     ),
     *STORAGE_PARAMETERS,
+    *AMAZON_PARAMETERS,
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.bindings.amazon_uri import parse_dynamodb, parse_kinesis
 from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.objects_uri import parse_objects
@@ -449,6 +450,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     },
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     **{name: _Scheme(f"{name}://BUCKET/PREFIX", ("sink",), parse_objects) for name in OBJECT_SCHEMES},
+    "kinesis": _Scheme("kinesis://STREAM", ALL_ROLES, parse_kinesis),
+    "dynamodb": _Scheme("dynamodb://TABLE", ("sink",), parse_dynamodb),
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.python_binding import PythonBinding
 
 __all__ = [
@@ -497,5 +498,7 @@ Binding: TypeAlias = (
     | ExchangeBinding
     | HttpListenBinding
     | PythonBinding
+    | KinesisBinding
+    | DynamoBinding
     | DiscardBinding
 )

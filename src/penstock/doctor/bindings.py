@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
@@ -128,6 +129,8 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return _answer_of_store(binding, is_source=is_source)
     if isinstance(binding, QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding):
         return _answer_of_broker(binding, is_source=is_source)
+    if isinstance(binding, KinesisBinding | DynamoBinding):
+        return _answer_of_amazon(binding)
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):
@@ -197,6 +200,18 @@ def _answer_of_broker(
 
     check_stream(binding)
     return f"{binding.virtual_host} has the stream {binding.name}"
+
+
+def _answer_of_amazon(binding: KinesisBinding | DynamoBinding) -> str:
+    if isinstance(binding, DynamoBinding):
+        from penstock.stores.dynamo_sink import check_table as check_dynamo
+
+        return f"{binding.where} answers; its key is {', '.join(check_dynamo(binding))}"
+    from penstock.kinesis.kinesis_stream import check_stream as check_kinesis
+
+    stream = check_kinesis(binding)
+    hours = stream.retention_ms // 3_600_000
+    return f"{binding.where} has {len(stream.shards)} shards, and keeps records for {hours} h"
 
 
 def _matching(binding: KafkaBinding) -> str:

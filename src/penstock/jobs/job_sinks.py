@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.types import (
     Binding,
     ConsoleBinding,
@@ -51,8 +52,12 @@ from penstock.tables.table_step import TableStep
 from penstock.tables.upserts import UpsertEncoder
 from penstock.webhooks.webhook_sink import WebhookSink
 
-__all__ = ["check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
+__all__ = ["OriginBinding", "check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
 
+# The bindings of sinks whose messages can tell their origin.
+OriginBinding: TypeAlias = (
+    KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding
+)
 _WITH_OPEN_ORIGIN: Final = MqttBinding | ExchangeBinding | WebhookBinding
 # A task in real time does not flush what it has sent until its interval ends.
 _AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
@@ -65,6 +70,8 @@ def open_sinks(
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         binding = bindings[sink.name]
+        if in_real_time and isinstance(binding, KinesisBinding):
+            check_origin(job, sink, binding)
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
@@ -86,7 +93,7 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding | _WITH_OPEN_ORIGIN | PythonBinding) and binding.origin:
+    if isinstance(binding, OriginBinding) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
@@ -96,7 +103,7 @@ def refuse_origin(binding: Binding) -> None:
 def tells_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding,
+    binding: OriginBinding,
     *,
     in_real_time: bool,
 ) -> bool:
@@ -114,7 +121,7 @@ def tells_origin(
 def check_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding,
+    binding: OriginBinding,
 ) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
@@ -194,10 +201,15 @@ def open_sink(
     if isinstance(binding, RedisBinding):
         rows = record_type if upsert_key is None else row_type(record_type)
         return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
-    if isinstance(binding, _WITH_OPEN_ORIGIN) and upsert_key is not None:
+    if isinstance(binding, DynamoBinding):
+        from penstock.stores.dynamo_sink import DynamoSink
+
+        rows = record_type if upsert_key is None else row_type(record_type)
+        return DynamoSink(binding, format_of("json", rows), record_type, upsert_key)
+    if isinstance(binding, _WITH_OPEN_ORIGIN | KinesisBinding) and upsert_key is not None:
         raise BindingError(
-            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT or RabbitMQ have a key "
-            'that a deletion could name. Use sink_to(..., changes="records").'
+            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT, RabbitMQ or Kinesis "
+            'have a key that a deletion could name. Use sink_to(..., changes="records").'
         )
     if isinstance(binding, MqttBinding):
         # Each client takes a tenth of a second to load.
@@ -208,6 +220,10 @@ def open_sink(
         from penstock.rabbitmq.rabbitmq_sink import RabbitSink
 
         return RabbitSink(binding, message_format(binding, record_type, protobuf), record_type)
+    if isinstance(binding, KinesisBinding):
+        from penstock.kinesis.kinesis_sink import KinesisSink
+
+        return KinesisSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
     if isinstance(binding, WebhookBinding):
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from penstock.base.durable import make_folder
+from penstock.bindings.amazon_types import KinesisBinding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     LINE_FORMATS,
@@ -68,7 +69,13 @@ __all__ = ["SourcePlace", "has_raw", "open_sources"]
 
 # What the source gives once is kept in a journal.
 _MessageBinding: TypeAlias = (
-    QueueBinding | RabbitStreamBinding | MqttBinding | HttpListenBinding | PostgresBinding | PythonBinding
+    QueueBinding
+    | RabbitStreamBinding
+    | MqttBinding
+    | HttpListenBinding
+    | PostgresBinding
+    | PythonBinding
+    | KinesisBinding
 )
 _Received: TypeAlias = SocketBinding | _MessageBinding
 
@@ -217,6 +224,12 @@ def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourceP
         return MqttReceiver(
             binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
         )
+    if isinstance(binding, KinesisBinding):
+        from penstock.kinesis.kinesis_receiver import KinesisReceiver
+        from penstock.kinesis.kinesis_stream import check_stream as check_kinesis
+
+        check_kinesis(binding)
+        return KinesisReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, PostgresBinding):
         shape = COMMAND_ROWS if node is COMMAND_NODE else RowShape(node.record_type.schema)
         check_table(binding, shape)
