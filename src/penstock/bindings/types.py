@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
+
 __all__ = [
     "BYTES_PER_BATCH",
     "EXPANDED_BYTES",
@@ -489,6 +491,8 @@ Binding: TypeAlias = (
     | RateBinding
     | SparkBinding
     | RedisBinding
+    | CassandraBinding
+    | OpenSearchBinding
     | ExchangeBinding
     | HttpListenBinding
     | DiscardBinding

@@ -98,6 +98,6 @@ def _limit_in(file: Path) -> int:
         return msgspec.json.decode(file.read_bytes(), type=_Limit).limit
     except (OSError, msgspec.MsgspecError) as e:
         raise CheckpointError(
-            f"The checkpoint is damaged: {file} cannot be read ({e}). If the clock of this machine is right, delete the "
-            "file; the run writes it again."
+            f"The checkpoint is damaged: {file} cannot be read ({e}). If the clock of this machine is right, delete "
+            "the file; the run writes it again."
         ) from e

@@ -25,6 +25,7 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_graph import DescribedGraph, described_graph
 from penstock.checkpoints.topic_partitions import keep_partitions
@@ -63,9 +64,11 @@ __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
 # The bindings of sinks that may reject a record.
 _REJECTING: Final = (
+    CassandraBinding,
     ExchangeBinding,
     KafkaBinding,
     MqttBinding,
+    OpenSearchBinding,
     PostgresBinding,
     RedisBinding,
     WebhookBinding,

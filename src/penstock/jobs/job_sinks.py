@@ -22,6 +22,7 @@ from penstock.bindings.types import (
     RedisBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
@@ -40,6 +41,8 @@ from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
 from penstock.sinks.object_sink import ObjectSink
+from penstock.stores.cassandra_sink import CassandraSink
+from penstock.stores.opensearch_sink import OpenSearchSink
 from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
@@ -186,6 +189,12 @@ def open_sink(
     if isinstance(binding, RedisBinding):
         rows = record_type if upsert_key is None else row_type(record_type)
         return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
+    if isinstance(binding, CassandraBinding | OpenSearchBinding):
+        rows = record_type if upsert_key is None else row_type(record_type)
+        encoder = format_of("json", rows)
+        if isinstance(binding, CassandraBinding):
+            return CassandraSink(binding, encoder, record_type, upsert_key)
+        return OpenSearchSink(binding, encoder, record_type, upsert_key)
     if isinstance(binding, _WITH_OPEN_ORIGIN) and upsert_key is not None:
         raise BindingError(
             f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT or RabbitMQ have a key "
