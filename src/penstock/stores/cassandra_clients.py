@@ -12,7 +12,7 @@ from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.stores.tls_contexts import tls_context
 
-__all__ = ["as_external", "is_passing", "kept_session"]
+__all__ = ["as_external", "is_passing", "kept_session", "opened_session"]
 
 _CONNECT_S: Final = 10
 _ANSWER_S: Final = 10
@@ -26,6 +26,16 @@ def kept_session(binding: CassandraBinding) -> Any:
     if key not in _kept:
         _kept[key] = _connect(binding)
     return _kept[key]
+
+
+@contextlib.contextmanager
+def opened_session(binding: CassandraBinding) -> Iterator[Any]:
+    """Open a session for a moment. Raises as a start does."""
+    session = _connect(binding)
+    try:
+        yield session
+    finally:
+        session.cluster.shutdown()
 
 
 def _connect(binding: CassandraBinding) -> Any:

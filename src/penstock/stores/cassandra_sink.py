@@ -14,7 +14,7 @@ from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError
 from penstock.records.types import RecordType
 from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext, VersionedSink
-from penstock.stores.cassandra_clients import as_external, is_passing, kept_session
+from penstock.stores.cassandra_clients import as_external, is_passing, kept_session, opened_session
 from penstock.stores.cassandra_table import TableShape, fit_table, values_of
 from penstock.tables.changes import DELETE, change_codes, row_type
 
@@ -103,11 +103,8 @@ class CassandraSink(VersionedSink):
 
 def check_table(binding: CassandraBinding) -> TableShape:
     """Return the shape of the table. Raises BindingError when there is none, and as a start does."""
-    session = kept_session(binding)
-    with as_external(binding):
-        # The client may have been there before the table.
-        session.cluster.refresh_schema_metadata()
-    keyspace = session.cluster.metadata.keyspaces.get(binding.keyspace)
+    with opened_session(binding) as session:
+        keyspace = session.cluster.metadata.keyspaces.get(binding.keyspace)
     if keyspace is None:
         raise BindingError(
             f"Stream {binding.stream!r}: {binding.address} has no keyspace {binding.keyspace}. Create it, or correct "
