@@ -1,4 +1,4 @@
-"""Jobs that write to Cassandra and OpenSearch: each key ends at its last value, whichever process or server is killed."""
+"""Jobs that write to Cassandra and OpenSearch: each key ends at its last value, whatever is killed."""
 
 from __future__ import annotations
 
