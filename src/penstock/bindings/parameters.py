@@ -11,6 +11,7 @@ from penstock.bindings.storage_parameters import (
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
     REDIS_SCHEMES,
+    SEARCH_SCHEMES,
     STORAGE_PARAMETERS,
 )
 from penstock.bindings.types import (
@@ -34,6 +35,7 @@ __all__ = [
     "RABBIT_SCHEMES",
     "REDIS_SCHEMES",
     "REQUEST_PREFIXES",
+    "SEARCH_SCHEMES",
     "SOURCE_ROLES",
     "WEB_SCHEMES",
     "parameters_of",

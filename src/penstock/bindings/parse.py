@@ -23,6 +23,7 @@ from penstock.bindings.parameters import (
     RABBIT_SCHEMES,
     REDIS_SCHEMES,
     REQUEST_PREFIXES,
+    SEARCH_SCHEMES,
     SOURCE_ROLES,
     WEB_SCHEMES,
     parameters_of,
@@ -56,6 +57,7 @@ from penstock.bindings.types import (
     Start,
 )
 from penstock.bindings.uri_parts import ROLE_NAMES, UriParts, parse_server, split_authority
+from penstock.bindings.versioned_uris import parse_cassandra, parse_opensearch
 from penstock.bindings.webhook_uri import parse_webhook
 from penstock.errors import BindingError
 
@@ -447,6 +449,13 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     **{
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
         for name in REDIS_SCHEMES
+    },
+    "cassandra": _Scheme(
+        "cassandra://[USER[:PASS]@]HOST:PORT[,HOST:PORT]/KEYSPACE/TABLE", ("sink",), parse_cassandra
+    ),
+    **{
+        name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/INDEX", ("sink",), parse_opensearch)
+        for name in SEARCH_SCHEMES
     },
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     **{name: _Scheme(f"{name}://BUCKET/PREFIX", ("sink",), parse_objects) for name in OBJECT_SCHEMES},

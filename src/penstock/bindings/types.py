@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.python_binding import PythonBinding
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 
 __all__ = [
     "BYTES_PER_BATCH",
@@ -495,6 +496,8 @@ Binding: TypeAlias = (
     | RateBinding
     | SparkBinding
     | RedisBinding
+    | CassandraBinding
+    | OpenSearchBinding
     | ExchangeBinding
     | HttpListenBinding
     | PythonBinding

@@ -32,6 +32,7 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.connectors.own_class import told
@@ -50,6 +51,8 @@ from penstock.sinks.kafka_producers import connection_settings
 from penstock.sinks.object_sink import check_bucket
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.stores.cassandra_sink import check_table as check_table_of_cassandra
+from penstock.stores.opensearch_clients import check_server as check_search
 from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
@@ -125,6 +128,11 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
+    if isinstance(binding, CassandraBinding):
+        check_table_of_cassandra(binding)
+        return f"{binding.address} has the table {binding.keyspace}.{binding.table}"
+    if isinstance(binding, OpenSearchBinding):
+        return f"{binding.url} answers as {check_search(binding)}; nothing was written"
     if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding):
         return _answer_of_store(binding, is_source=is_source)
     if isinstance(binding, QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding):

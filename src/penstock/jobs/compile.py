@@ -27,6 +27,7 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_graph import DescribedGraph, described_graph
 from penstock.checkpoints.topic_partitions import keep_partitions
@@ -68,10 +69,12 @@ __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 # The bindings of sinks that may reject a record.
 _REJECTING: Final = (
     DynamoBinding,
+    CassandraBinding,
     ExchangeBinding,
     KafkaBinding,
     KinesisBinding,
     MqttBinding,
+    OpenSearchBinding,
     PostgresBinding,
     PythonBinding,
     RedisBinding,

@@ -25,6 +25,7 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.connectors.own_sink import OwnSink
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
@@ -44,6 +45,8 @@ from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
 from penstock.sinks.object_sink import ObjectSink
+from penstock.stores.cassandra_sink import CassandraSink
+from penstock.stores.opensearch_sink import OpenSearchSink
 from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
@@ -59,6 +62,8 @@ OriginBinding: TypeAlias = (
     KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding
 )
 _WITH_OPEN_ORIGIN: Final = MqttBinding | ExchangeBinding | WebhookBinding
+# The bindings of sinks that keep one value for each key.
+StoreBinding: TypeAlias = RedisBinding | DynamoBinding | CassandraBinding | OpenSearchBinding
 # A task in real time does not flush what it has sent until its interval ends.
 _AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
 
@@ -198,14 +203,8 @@ def open_sink(
         return DeltaSink(binding, record_type)
     if isinstance(binding, PythonBinding | SparkBinding):
         return _open_other(binding, record_type, upsert_key)
-    if isinstance(binding, RedisBinding):
-        rows = record_type if upsert_key is None else row_type(record_type)
-        return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
-    if isinstance(binding, DynamoBinding):
-        from penstock.stores.dynamo_sink import DynamoSink
-
-        rows = record_type if upsert_key is None else row_type(record_type)
-        return DynamoSink(binding, format_of("json", rows), record_type, upsert_key)
+    if isinstance(binding, StoreBinding):
+        return _open_store(binding, record_type, upsert_key)
     if isinstance(binding, _WITH_OPEN_ORIGIN | KinesisBinding) and upsert_key is not None:
         raise BindingError(
             f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT, RabbitMQ or Kinesis "
@@ -228,6 +227,20 @@ def open_sink(
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)
+
+
+def _open_store(binding: StoreBinding, record_type: RecordType, upsert_key: Sequence[str] | None) -> Sink:
+    """Return the sink of a store that keeps one value for each key."""
+    encoder = format_of("json", record_type if upsert_key is None else row_type(record_type))
+    if isinstance(binding, RedisBinding):
+        return RedisSink(binding, encoder, record_type, upsert_key)
+    if isinstance(binding, CassandraBinding):
+        return CassandraSink(binding, encoder, record_type, upsert_key)
+    if isinstance(binding, OpenSearchBinding):
+        return OpenSearchSink(binding, encoder, record_type, upsert_key)
+    from penstock.stores.dynamo_sink import DynamoSink
+
+    return DynamoSink(binding, encoder, record_type, upsert_key)
 
 
 def _open_other(
