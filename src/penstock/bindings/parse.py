@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings.http_listen_uri import parse_http_listen
+from penstock.bindings.lake_uris import parse_iceberg
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.objects_uri import parse_objects
 from penstock.bindings.parameters import (
@@ -441,6 +442,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         for name in POSTGRES_SCHEMES
     },
     "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),
+    "iceberg": _Scheme("iceberg:NAMESPACE.TABLE", ("sink",), parse_iceberg),
     **{
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
         for name in REDIS_SCHEMES

@@ -12,6 +12,7 @@ __all__ = ["OBJECT_SCHEMES", "POSTGRES_SCHEMES", "REDIS_SCHEMES", "STORAGE_PARAM
 REDIS_SCHEMES: Final = ("redis", "rediss")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 _S3_SCHEMES: Final = ("s3", "s3a")
+_WITH_S3: Final = (*_S3_SCHEMES, "iceberg")
 OBJECT_SCHEMES: Final = (*_S3_SCHEMES, "gs", "az", "abfs")
 _ENVIRONMENT: Final = "that of the environment (docs/object_stores.md)"
 
@@ -112,8 +113,50 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         "The fields by which the files of the table are apart, so that readers skip those of other values.",
     ),
     Parameter(
+        "partition_by",
+        ("iceberg",),
+        ("sink",),
+        "text",
+        "that of the table; of a new one, none",
+        "Fields, or year(), month(), day(), hour() of a field, bucket(N,FIELD), truncate(N,FIELD), by which the files "
+        "of the table are apart.",
+    ),
+    Parameter(
+        "catalog",
+        ("iceberg",),
+        ("sink",),
+        "text",
+        "must be given",
+        "The catalog of the table: a file of SQLite, postgresql://USER@HOST:PORT/DATABASE, or the address of a REST "
+        "catalog.",
+    ),
+    Parameter(
+        "catalog_name",
+        ("iceberg",),
+        ("sink",),
+        "text",
+        "default",
+        "The name of the catalog in a database, which may have several.",
+    ),
+    Parameter(
+        "warehouse",
+        ("iceberg",),
+        ("sink",),
+        "text",
+        "that of a REST catalog",
+        "The folder, or s3://BUCKET/PREFIX, where new tables are; of a REST catalog, the name of the warehouse.",
+    ),
+    *(
+        Parameter(name, ("iceberg",), ("sink",), "secret", "none", meaning)
+        for name, meaning in (
+            ("password", "The password of the user of the database, best as a reference."),
+            ("credential", "CLIENT_ID:CLIENT_SECRET for a REST catalog, best as a reference."),
+            ("token", "The token for a REST catalog, best as a reference."),
+        )
+    ),
+    Parameter(
         "create_table",
-        ("delta",),
+        ("delta", "iceberg"),
         ("sink",),
         ("true", "false"),
         "true",
@@ -156,11 +199,11 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter("format", OBJECT_SCHEMES, ("sink",), FILE_SCHEMES, "must be given", "The form of the files."),
     Parameter(
-        "endpoint", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
+        "endpoint", _WITH_S3, ("sink",), "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
     ),
-    Parameter("region", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The region of the bucket."),
+    Parameter("region", _WITH_S3, ("sink",), "text", _ENVIRONMENT, "The region of the bucket."),
     *(
-        Parameter(name, _S3_SCHEMES, ("sink",), "secret", _ENVIRONMENT, f"{what}, best as a reference.")
+        Parameter(name, _WITH_S3, ("sink",), "secret", _ENVIRONMENT, f"{what}, best as a reference.")
         for name, what in (
             ("access_key_id", "The id of the key"),
             ("secret_access_key", "The secret of the key"),

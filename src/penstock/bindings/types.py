@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
+
+from penstock.bindings.lake_types import DeltaBinding, IcebergBinding
 
 __all__ = [
     "BYTES_PER_BATCH",
@@ -31,6 +32,7 @@ __all__ = [
     "FileFormat",
     "FilesBinding",
     "HttpListenBinding",
+    "IcebergBinding",
     "KafkaBinding",
     "MessageFormat",
     "Missing",
@@ -330,25 +332,6 @@ class ObjectsBinding:
 
 
 @dataclass(frozen=True)
-class DeltaBinding:
-    """A table of Delta Lake in a folder. `directory` is absolute.
-
-    `partition_by` are the fields by which its files are apart; empty if the table decides.
-    """
-
-    stream: str
-    uri: str
-    directory: str
-    partition_by: tuple[str, ...] = ()
-    create_table: bool = True
-
-    @property
-    def path(self) -> Path:
-        """The folder of the table."""
-        return Path(self.directory)
-
-
-@dataclass(frozen=True)
 class WebhookBinding:
     """A server that takes records by POST. `uri` has secrets masked; `url` has neither a query nor a login.
 
@@ -484,6 +467,7 @@ Binding: TypeAlias = (
     | ObjectsBinding
     | PostgresBinding
     | DeltaBinding
+    | IcebergBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding

@@ -19,6 +19,7 @@ from penstock.bindings.types import (
     ExchangeBinding,
     FilesBinding,
     HttpListenBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
@@ -41,6 +42,7 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
+from penstock.lakes import iceberg_catalog
 from penstock.lakes.delta_table import existing_table
 from penstock.registries.registry_client import kept_client
 from penstock.sinks.kafka_producers import connection_settings
@@ -122,7 +124,7 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
-    if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding):
+    if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | IcebergBinding | RedisBinding):
         return _answer_of_store(binding, is_source=is_source)
     if isinstance(binding, QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding):
         return _answer_of_broker(binding, is_source=is_source)
@@ -141,7 +143,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
 
 
 def _answer_of_store(
-    binding: PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding, *, is_source: bool
+    binding: PostgresBinding | ObjectsBinding | DeltaBinding | IcebergBinding | RedisBinding,
+    *,
+    is_source: bool,
 ) -> str:
     if isinstance(binding, PostgresBinding) and is_source:
         check_table(binding, RowShape(pa.schema([])))
@@ -157,6 +161,10 @@ def _answer_of_store(
         return f"the bucket {binding.bucket} answers; nothing was written"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
+    if isinstance(binding, IcebergBinding):
+        snapshot = iceberg_catalog.existing_table(binding).current_snapshot()
+        found = "no snapshot yet" if snapshot is None else f"the snapshot {snapshot.snapshot_id}"
+        return f"the catalog has the Iceberg table {binding.place}, with {found}"
     check_redis(binding)
     return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
 
@@ -223,6 +231,6 @@ def _not_created(binding: Binding) -> Binding:
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding | ExchangeBinding):
         return dataclasses.replace(binding, create=False)
-    if isinstance(binding, DeltaBinding | PostgresBinding):
+    if isinstance(binding, DeltaBinding | IcebergBinding | PostgresBinding):
         return dataclasses.replace(binding, create_table=False)
     return binding

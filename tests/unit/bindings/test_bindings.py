@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     ExchangeBinding,
     FilesBinding,
     HttpListenBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
@@ -336,6 +337,26 @@ WRONG: list[tuple[str, Role, str]] = [
     ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
     ("delta:t?create_table=no", "sink", "one of true, false"),
     ("delta:t", "data", "only for sinks"),
+    (
+        "iceberg:seen?catalog=/c.db&warehouse=/w",
+        "sink",
+        "it needs the name of a table, iceberg:NAMESPACE.TABLE",
+    ),
+    ("iceberg:a.b", "sink", "it needs catalog=/PATH"),
+    ("iceberg:a.b?catalog=/c.db", "sink", "it needs warehouse=/DIR or warehouse=s3://BUCKET/PREFIX"),
+    ("iceberg:a.b?catalog=/c.db&warehouse=/w%3Fx", "sink", "cannot contain"),
+    ("iceberg:a.b?catalog=/c.db&warehouse=/w&token=env:T", "sink", "token has no meaning for this catalog"),
+    (
+        "iceberg:a.b?catalog=postgresql://u:hidden@h/d&warehouse=/w",
+        "sink",
+        "has no password; give it by reference",
+    ),
+    (
+        "iceberg:a.b?catalog=/c.db&warehouse=/w&partition_by=week(at)",
+        "sink",
+        "must name fields, or year(FIELD)",
+    ),
+    ("iceberg:a.b?catalog=/c.db&warehouse=/w&partition_by=at,day(at)", "sink", "must name each field once"),
     ("redis://h/0/k", "sink", "'h' is not of the form HOST:PORT"),
     ("redis://h:1/0", "sink", "needs /DATABASE/KEY"),
     ("redis://h:1/main/k", "sink", "needs /DATABASE/KEY"),
@@ -439,6 +460,30 @@ def test_delta_names_the_folder_of_a_table() -> None:
     plain = parse_binding("r", "delta:alerts", "sink")
     assert isinstance(plain, DeltaBinding)
     assert (plain.path, plain.partition_by, plain.create_table) == (Path("alerts").absolute(), (), True)
+
+
+def test_iceberg_names_a_table_of_a_catalog() -> None:
+    """What is shown has neither the secrets nor what may be one."""
+    uri = "iceberg:plant.line1.seen?catalog=https://lake.example&credential=me:hidden&warehouse=prod"
+    binding = parse_binding("r", f"{uri}&partition_by=day(at),bucket(16,sensor),room", "sink")
+    assert isinstance(binding, IcebergBinding)
+    assert (binding.place, binding.is_rest, binding.warehouse) == ("plant.line1.seen", True, "prod")
+    assert [str(rule) for rule in binding.partition_by] == ["day(at)", "bucket(16,sensor)", "room"]
+    assert "hidden" not in binding.uri + repr(binding)
+    by_database = parse_binding(
+        "r",
+        "iceberg:a.b?catalog=postgresql://me@db:5432/lake&password=env:PW&warehouse=s3://bucket/lake/",
+        "sink",
+    )
+    assert isinstance(by_database, IcebergBinding)
+    assert (by_database.catalog, by_database.warehouse, by_database.login) == (
+        "postgresql+psycopg://me@db:5432/lake",
+        "s3://bucket/lake",
+        {"password": "env:PW"},
+    )
+    in_file = parse_binding("r", "iceberg:a.b?catalog=/lake/c.db&warehouse=/lake", "sink")
+    assert isinstance(in_file, IcebergBinding)
+    assert (in_file.catalog, in_file.warehouse) == ("sqlite:////lake/c.db", "file:///lake")
 
 
 def test_redis_names_keys_of_a_database() -> None:

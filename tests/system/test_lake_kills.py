@@ -1,4 +1,4 @@
-"""Jobs that write to a Delta table: each output is there once, whichever process is killed."""
+"""Jobs that write to a table of a lake: each output is there once, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, busiest, kill, run_arguments
+from lake_tables import LAKES, count_of, lake_uri, records_of
 from pyspark.sql import SparkSession
 from reliability import noting
 
 from penstock.jobs.settings import RunSettings
 
+NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
 # How often each is killed.
 VICTIMS = {"driver": 7, "JVM": 7, "worker": 6}
 # A machine that has other work as well may need this long for a start and what has come meanwhile.
@@ -28,50 +29,52 @@ BUSY_S = 900.0
 class Feed(FileFeed):
     """Readings in files, and the table of what the job makes of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lake: str) -> None:
         super().__init__(folder)
-        self.table = folder / "seen"
+        self._folder = folder
+        self.lake = lake
 
-    def settings(self, folder: Path, query: str = "", **settings: object) -> RunSettings:
-        bindings = {"readings": self.binding, "seen": f"delta:{self.table}{query}"}
+    def settings(self, folder: Path, partition_by: str = "", **settings: object) -> RunSettings:
+        bindings = {"readings": self.binding, "seen": lake_uri(self.lake, self._folder, partition_by)}
         return RunSettings(
             bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **settings
         )  # type: ignore[arg-type]
 
     def count(self) -> int:
         """How many records the table has; none before the job has created it."""
-        if not DeltaTable.is_deltatable(str(self.table)):
-            return 0
-        return sum(pa.table(DeltaTable(self.table).get_add_actions()).column("num_records").to_pylist())
+        return count_of(self.lake, self._folder)
 
     def assert_exactly_once(self) -> None:
-        found = DeltaTable(self.table).to_pyarrow_table(columns=["sensor", "count"])
+        found = records_of(self.lake, self._folder).select(["sensor", "count"])
         assert Counter(zip(*(column.to_pylist() for column in found.columns), strict=True)) == self.expected
 
 
-def test_a_job_writes_each_output_once_in_both_modes(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_job_writes_each_output_once_in_both_modes(tmp_path: Path, spark: SparkSession, lake: str) -> None:
     """It goes on from the checkpoint, in real time after micro-batches, while the table is compacted."""
-    feed = Feed(tmp_path)
+    feed = Feed(tmp_path, lake)
     for interval_ms in (0, 1000):
         feed.write()
-        settings = feed.settings(
-            tmp_path, "?partition_by=sensor", bounded=True, checkpoint_interval_ms=interval_ms
-        )
+        settings = feed.settings(tmp_path, "sensor", bounded=True, checkpoint_interval_ms=interval_ms)
         with JobInSession(spark, COUNTING_JOB, settings) as job:
             job.wait()
         feed.assert_exactly_once()
-        DeltaTable(feed.table).optimize.compact()
+        if lake == "delta":
+            DeltaTable(tmp_path / "table").optimize.compact()
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("victim", list(VICTIMS))
-def test_kills_of_a_job_that_writes_to_a_lake(tmp_path: Path, victim: str, interval_ms: int) -> None:
+@pytest.mark.parametrize("lake", LAKES)
+def test_kills_of_a_job_that_writes_to_a_lake(
+    tmp_path: Path, lake: str, victim: str, interval_ms: int
+) -> None:
     """Twenty in each mode, under load; each output must be in the table once."""
     seed = 8 if interval_ms else 7
     chance = random.Random(f"{seed} {victim}")
-    feed = Feed(tmp_path)
+    feed = Feed(tmp_path, lake)
     feed.write()
     arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
     mode = "real time" if interval_ms else "micro-batches"
@@ -81,7 +84,7 @@ def test_kills_of_a_job_that_writes_to_a_lake(tmp_path: Path, victim: str, inter
                 with JobProcess(arguments, tmp_path) as job:
                     await_progress(feed, job)
                     time.sleep(chance.uniform(0, 2))
-                    injected.add(f"{victim} of a job that writes to Delta Lake in {mode}")
+                    injected.add(f"{victim} of a job that writes to {NAMES[lake]} in {mode}")
                     strike(victim, job)
                     time.sleep(chance.uniform(0, 2))
         with JobProcess(arguments, tmp_path) as job:
