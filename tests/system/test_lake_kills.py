@@ -5,48 +5,23 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from file_feed import COUNTING_JOB, SENSORS, FileFeed
+from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
 from job_process import JobProcess, await_true, busiest, kill, run_arguments
-from lake_tables import LAKES, count_of, lake_uri, records_of
+from lake_feed import Feed, LakeFeed
+from lake_tables import LAKES
 from pyspark.sql import SparkSession
 from reliability import noting
-
-from penstock.jobs.settings import RunSettings
 
 NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
 # How often each is killed.
 VICTIMS = {"driver": 7, "JVM": 7, "worker": 6}
 # A machine that has other work as well may need this long for a start and what has come meanwhile.
 BUSY_S = 900.0
-
-
-class Feed(FileFeed):
-    """Readings in files, and the table of what the job makes of them."""
-
-    def __init__(self, folder: Path, lake: str) -> None:
-        super().__init__(folder)
-        self._folder = folder
-        self.lake = lake
-
-    def settings(self, folder: Path, partition_by: str = "", **settings: object) -> RunSettings:
-        bindings = {"readings": self.binding, "seen": lake_uri(self.lake, self._folder, partition_by)}
-        return RunSettings(
-            bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **settings
-        )  # type: ignore[arg-type]
-
-    def count(self) -> int:
-        """How many records the table has; none before the job has created it."""
-        return count_of(self.lake, self._folder)
-
-    def assert_exactly_once(self) -> None:
-        found = records_of(self.lake, self._folder).select(["sensor", "count"])
-        assert Counter(zip(*(column.to_pylist() for column in found.columns), strict=True)) == self.expected
 
 
 @pytest.mark.parametrize("lake", LAKES)
@@ -61,6 +36,45 @@ def test_a_job_writes_each_output_once_in_both_modes(tmp_path: Path, spark: Spar
         feed.assert_exactly_once()
         if lake == "delta":
             DeltaTable(tmp_path / "table").optimize.compact()
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_job_reads_what_is_added_to_a_table_once_in_both_modes(
+    tmp_path: Path, spark: SparkSession, lake: str
+) -> None:
+    feed = LakeFeed(tmp_path, lake)
+    for interval_ms in (0, 1000):
+        feed.write()
+        feed.write()
+        settings = feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=interval_ms)
+        with JobInSession(spark, COUNTING_JOB, settings) as job:
+            job.wait()
+        feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("lake", LAKES)
+def test_kills_of_a_job_that_reads_a_lake(tmp_path: Path, lake: str) -> None:
+    """Drivers and workers, while the table grows; each of its rows must have counted once."""
+    chance = random.Random(f"9 {lake}")
+    feed = LakeFeed(tmp_path, lake)
+    feed.write()
+    arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path))
+    with noting("lake sources", "-k kills_of_a_job_that_reads_a_lake", "9") as injected:
+        with feed.feeding():
+            for number in range(10):
+                victim = ("driver", "worker")[number % 2]
+                with JobProcess(arguments, tmp_path) as job:
+                    await_progress(feed, job)
+                    time.sleep(chance.uniform(0, 2))
+                    injected.add(f"{victim} of a job that reads from {NAMES[lake]} in micro-batches")
+                    strike(victim, job)
+                    time.sleep(chance.uniform(0, 2))
+        bounded = run_arguments(COUNTING_JOB, feed.settings(tmp_path, bounded=True))
+        with JobProcess(bounded, tmp_path) as job:
+            assert job.wait(BUSY_S).code == 0, job.err
+        feed.assert_exactly_once()
 
 
 @pytest.mark.chaos

@@ -5,8 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-__all__ = ["DeltaBinding", "IcebergBinding", "PartitionRule"]
+__all__ = ["DeltaBinding", "IcebergBinding", "LakeReading", "PartitionRule"]
+
+
+@dataclass(frozen=True)
+class LakeReading:
+    """How a source reads a table that grows.
+
+    With `start="latest"` a job without a checkpoint leaves out what the table has. `changed` says what happens when a
+    commit deletes or rewrites rows.
+    """
+
+    start: Literal["earliest", "latest"] = "earliest"
+    changed: Literal["fail", "skip"] = "fail"
+    max_files_per_batch: int | None = None
+    max_bytes_per_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,12 @@ class DeltaBinding:
     directory: str
     partition_by: tuple[str, ...] = ()
     create_table: bool = True
+    reading: LakeReading = LakeReading()
+
+    @property
+    def place(self) -> str:
+        """The folder of the table, for messages."""
+        return self.directory
 
     @property
     def path(self) -> Path:
@@ -62,6 +83,7 @@ class IcebergBinding:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     partition_by: tuple[PartitionRule, ...] = ()
     create_table: bool = True
+    reading: LakeReading = LakeReading()
 
     @property
     def place(self) -> str:

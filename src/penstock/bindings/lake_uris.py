@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from penstock.bindings.lake_types import IcebergBinding, PartitionRule
+from penstock.bindings.lake_types import IcebergBinding, LakeReading, PartitionRule
 from penstock.bindings.secrets import redacted
 from penstock.bindings.storage_parameters import OBJECT_SCHEMES
 from penstock.bindings.uri_parts import UriParts
 
-__all__ = ["S3_VARIABLES", "check_s3_settings", "parse_iceberg"]
+__all__ = ["S3_VARIABLES", "check_s3_settings", "lake_reading", "parse_iceberg"]
 
 S3_VARIABLES: Final = {
     "endpoint": "AWS_ENDPOINT_URL_S3",
@@ -22,6 +23,7 @@ S3_VARIABLES: Final = {
 }
 """The parameters of S3, and the environment variables in whose place they stand."""
 _LOGINS: Final = ("password", "credential", "token")
+_READING: Final = ("start", "changed", "max_files_per_batch", "max_bytes_per_batch")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
 _RULE: Final = re.compile(
     r"(?:(year|month|day|hour)\(([A-Za-z_]\w*)\)|(bucket|truncate)\(([1-9][0-9]{0,8}),([A-Za-z_]\w*)\)|([A-Za-z_]\w*))"
@@ -38,7 +40,7 @@ def parse_iceberg(uri: UriParts) -> IcebergBinding:
     catalog = _catalog(known.get("catalog", ""))
     is_rest = catalog.startswith("http")
     warehouse = known.get("warehouse")
-    if not is_rest:
+    if not is_rest and (warehouse is not None or uri.role == "sink"):
         warehouse = _warehouse(warehouse)
     for name, allowed in (
         ("password", catalog.startswith(_DATABASE)),
@@ -59,8 +61,14 @@ def parse_iceberg(uri: UriParts) -> IcebergBinding:
         login={name: known[name] for name in _LOGINS if name in known},
         client={variable: known[name] for name, variable in S3_VARIABLES.items() if name in known},
         partition_by=_rules(known.get("partition_by")),
-        create_table=known.get("create_table", "true") == "true",
+        create_table=uri.role == "sink" and known.get("create_table", "true") == "true",
+        reading=lake_reading(known),
     )
+
+
+def lake_reading(known: Mapping[str, Any]) -> LakeReading:
+    """Return how a source reads a table."""
+    return LakeReading(**{name: known[name] for name in _READING if name in known})
 
 
 def check_s3_settings(known: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.storage_parameters import (
+    LAKE_SCHEMES,
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
     REDIS_SCHEMES,
@@ -50,7 +51,7 @@ REQUEST_PREFIXES: Final = ("header.", "query.")
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "max_files_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES),
         SOURCE_ROLES,
         "integer",
         "no limit",
@@ -58,7 +59,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_bytes_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(BYTES_PER_BATCH),

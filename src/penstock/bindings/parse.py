@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bindings.http_listen_uri import parse_http_listen
-from penstock.bindings.lake_uris import parse_iceberg
+from penstock.bindings.lake_uris import lake_reading, parse_iceberg
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.objects_uri import parse_objects
 from penstock.bindings.parameters import (
@@ -198,7 +198,9 @@ def _parse_delta(uri: UriParts) -> DeltaBinding:
     directory = _folder(uri)
     known = uri.known()
     creates = known.get("create_table", "true") == "true"
-    return DeltaBinding(uri.stream, uri.uri, directory, known.get("partition_by", ()), creates)
+    return DeltaBinding(
+        uri.stream, uri.uri, directory, known.get("partition_by", ()), creates, lake_reading(known)
+    )
 
 
 def _check_no_uri(scheme: str, path: str) -> None:
@@ -441,8 +443,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ALL_ROLES, parse_postgres)
         for name in POSTGRES_SCHEMES
     },
-    "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),
-    "iceberg": _Scheme("iceberg:NAMESPACE.TABLE", ("sink",), parse_iceberg),
+    "delta": _Scheme("delta:DIR", ALL_ROLES, _parse_delta),
+    "iceberg": _Scheme("iceberg:NAMESPACE.TABLE", ALL_ROLES, parse_iceberg),
     **{
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
         for name in REDIS_SCHEMES

@@ -7,8 +7,9 @@ from typing import Final
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.types import POLL_S, RECORDS_PER_POLL
 
-__all__ = ["OBJECT_SCHEMES", "POSTGRES_SCHEMES", "REDIS_SCHEMES", "STORAGE_PARAMETERS"]
+__all__ = ["LAKE_SCHEMES", "OBJECT_SCHEMES", "POSTGRES_SCHEMES", "REDIS_SCHEMES", "STORAGE_PARAMETERS"]
 
+LAKE_SCHEMES: Final = ("delta", "iceberg")
 REDIS_SCHEMES: Final = ("redis", "rediss")
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 _S3_SCHEMES: Final = ("s3", "s3a")
@@ -98,11 +99,19 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "start",
-        POSTGRES_SCHEMES,
+        (*POSTGRES_SCHEMES, *LAKE_SCHEMES),
         SOURCE_ROLES,
         ("earliest", "latest"),
         "earliest",
         "Whether a job without a checkpoint reads the rows that the table has, or only those that come.",
+    ),
+    Parameter(
+        "changed",
+        LAKE_SCHEMES,
+        SOURCE_ROLES,
+        ("fail", "skip"),
+        "fail",
+        "Whether a commit that deletes or rewrites rows ends the run, or is left out.",
     ),
     Parameter(
         "partition_by",
@@ -124,7 +133,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "catalog",
         ("iceberg",),
-        ("sink",),
+        ALL_ROLES,
         "text",
         "must be given",
         "The catalog of the table: a file of SQLite, postgresql://USER@HOST:PORT/DATABASE, or the address of a REST "
@@ -133,7 +142,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "catalog_name",
         ("iceberg",),
-        ("sink",),
+        ALL_ROLES,
         "text",
         "default",
         "The name of the catalog in a database, which may have several.",
@@ -141,13 +150,13 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "warehouse",
         ("iceberg",),
-        ("sink",),
+        ALL_ROLES,
         "text",
         "that of a REST catalog",
         "The folder, or s3://BUCKET/PREFIX, where new tables are; of a REST catalog, the name of the warehouse.",
     ),
     *(
-        Parameter(name, ("iceberg",), ("sink",), "secret", "none", meaning)
+        Parameter(name, ("iceberg",), ALL_ROLES, "secret", "none", meaning)
         for name, meaning in (
             ("password", "The password of the user of the database, best as a reference."),
             ("credential", "CLIENT_ID:CLIENT_SECRET for a REST catalog, best as a reference."),
@@ -199,11 +208,11 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter("format", OBJECT_SCHEMES, ("sink",), FILE_SCHEMES, "must be given", "The form of the files."),
     Parameter(
-        "endpoint", _WITH_S3, ("sink",), "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
+        "endpoint", _WITH_S3, ALL_ROLES, "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
     ),
-    Parameter("region", _WITH_S3, ("sink",), "text", _ENVIRONMENT, "The region of the bucket."),
+    Parameter("region", _WITH_S3, ALL_ROLES, "text", _ENVIRONMENT, "The region of the bucket."),
     *(
-        Parameter(name, _WITH_S3, ("sink",), "secret", _ENVIRONMENT, f"{what}, best as a reference.")
+        Parameter(name, _WITH_S3, ALL_ROLES, "secret", _ENVIRONMENT, f"{what}, best as a reference.")
         for name, what in (
             ("access_key_id", "The id of the key"),
             ("secret_access_key", "The secret of the key"),

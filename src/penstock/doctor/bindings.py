@@ -44,6 +44,7 @@ from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
 from penstock.lakes import iceberg_catalog
 from penstock.lakes.delta_table import existing_table
+from penstock.lakes.lake_log import LakeLog
 from penstock.registries.registry_client import kept_client
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sinks.object_sink import check_bucket
@@ -159,6 +160,9 @@ def _answer_of_store(
     if isinstance(binding, ObjectsBinding):
         check_bucket(binding)
         return f"the bucket {binding.bucket} answers; nothing was written"
+    if isinstance(binding, DeltaBinding | IcebergBinding) and is_source:
+        LakeLog(binding, os.devnull).check()
+        return f"{binding.place} has a table, which can be read"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
     if isinstance(binding, IcebergBinding):

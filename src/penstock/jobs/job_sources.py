@@ -15,8 +15,10 @@ from penstock.bindings.types import (
     LINE_FORMATS,
     RECORDS_PER_BATCH,
     Binding,
+    DeltaBinding,
     FilesBinding,
     HttpListenBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
@@ -32,6 +34,7 @@ from penstock.databases.row_json import COMMAND_ROWS, RowShape
 from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
+from penstock.lakes.lake_log import LakeLog
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
 from penstock.registries.message_formats import message_format
@@ -81,7 +84,7 @@ class SourcePlace:
     topics: TopicIdentity
     fence: Callable[[], None]
 
-    def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
+    def keeping(self, stream: str, directory: str) -> Keeping:
         """Return what a file stream keeps of the files that it has read."""
         lineage = self.checkpoint.stored_lineage()
         streams = () if lineage is None else lineage.streams
@@ -92,7 +95,7 @@ class SourcePlace:
         return Keeping(
             self.settings.retained_batches,
             oldest if isinstance(oldest, int) else 0,
-            owned=Path(binding.directory).absolute() in own,
+            owned=Path(directory).absolute() in own,
         )
 
 
@@ -119,7 +122,7 @@ def has_raw(binding: Binding) -> bool:
     """Return whether the source has raw bytes for each record."""
     if isinstance(binding, FilesBinding):
         return binding.format in LINE_FORMATS
-    return not isinstance(binding, RateBinding | SparkBinding)
+    return not isinstance(binding, RateBinding | SparkBinding | DeltaBinding | IcebergBinding)
 
 
 def _source(
@@ -142,15 +145,27 @@ def _source(
         )
         name = binding.format
     elif isinstance(binding, FilesBinding):
-        keeping = place.keeping(node.name, binding)
+        keeping = place.keeping(node.name, binding.directory)
         files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)
+    elif isinstance(binding, DeltaBinding | IcebergBinding):
+        commits = LakeLog(
+            binding,
+            where / f"{node.name}.files",
+            place.keeping(node.name, binding.place),
+            place.fence,
+            commands=node is COMMAND_NODE,
+        )
+        commits.check()
+        log = commits
     elif isinstance(binding, SparkBinding):
         # Spark loads it before the stream begins; what it has written is read like any folder.
         loaded = FilesBinding(node.name, binding.uri, "parquet", str(place.checkpoint.inputs / node.name))
         make_folder(Path(loaded.directory))
-        log = FileLog(loaded, where / f"{node.name}.files", place.keeping(node.name, loaded), place.fence)
+        log = FileLog(
+            loaded, where / f"{node.name}.files", place.keeping(node.name, loaded.directory), place.fence
+        )
     elif isinstance(binding, RateBinding):
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
@@ -176,7 +191,8 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
     if not node.metadata or isinstance(binding, KafkaBinding):
         return bool(node.metadata)
     # Files that were made from records have all of their fields, and so have records from Python.
-    if isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and binding.format != "text"):
+    is_table = isinstance(binding, SparkBinding | DeltaBinding | IcebergBinding)
+    if is_table or (isinstance(binding, FilesBinding) and binding.format != "text"):
         return False
     raise BindingError(
         f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "

@@ -336,7 +336,8 @@ WRONG: list[tuple[str, Role, str]] = [
     ("delta:s3://bucket/t", "sink", "is not a local folder"),
     ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
     ("delta:t?create_table=no", "sink", "one of true, false"),
-    ("delta:t", "data", "only for sinks"),
+    ("delta:t?create_table=true", "data", "create_table has no meaning for a data stream"),
+    ("delta:t?changed=skip", "sink", "changed has no meaning for a sink"),
     (
         "iceberg:seen?catalog=/c.db&warehouse=/w",
         "sink",
@@ -457,6 +458,15 @@ def test_delta_names_the_folder_of_a_table() -> None:
     assert isinstance(binding, DeltaBinding)
     assert (binding.directory, binding.partition_by) == ("/lake/alerts", ("day", "room"))
     assert not binding.create_table
+    source = parse_binding(
+        "r", "delta:/lake/alerts?start=latest&changed=skip&max_files_per_batch=3", "control"
+    )
+    assert isinstance(source, DeltaBinding)
+    assert (source.reading.start, source.reading.changed, source.reading.max_files_per_batch) == (
+        "latest",
+        "skip",
+        3,
+    )
     plain = parse_binding("r", "delta:alerts", "sink")
     assert isinstance(plain, DeltaBinding)
     assert (plain.path, plain.partition_by, plain.create_table) == (Path("alerts").absolute(), (), True)
