@@ -6,6 +6,7 @@ import re
 import urllib.parse
 from typing import Final
 
+from penstock.bindings.files_uri import files_binding
 from penstock.bindings.lake_uris import S3_VARIABLES, check_s3_settings
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import ObjectsBinding
@@ -34,6 +35,7 @@ def parse_objects(uri: UriParts) -> ObjectsBinding:
     if "format" not in known:
         raise ValueError("it needs ?format=parquet, jsonl or csv")
     check_s3_settings(known)
+    place = f"{uri.scheme}://{bucket}/{prefix}"
     return ObjectsBinding(
         stream=uri.stream,
         uri=redacted(uri.uri),
@@ -42,4 +44,6 @@ def parse_objects(uri: UriParts) -> ObjectsBinding:
         prefix=prefix,
         format=known["format"],
         client={variable: known[name] for name, variable in S3_VARIABLES.items() if name in known},
+        names=known.get("names", "any"),
+        reading=None if uri.role == "sink" else files_binding(uri, known["format"], place, known),
     )

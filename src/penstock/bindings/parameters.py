@@ -51,7 +51,7 @@ REQUEST_PREFIXES: Final = ("header.", "query.")
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "max_files_per_batch",
-        (*_READ_SCHEMES, *LAKE_SCHEMES),
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         "no limit",
@@ -59,7 +59,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_bytes_per_batch",
-        (*_READ_SCHEMES, *LAKE_SCHEMES),
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(BYTES_PER_BATCH),
@@ -67,7 +67,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_expanded_bytes",
-        ("jsonl", "csv", "text"),
+        ("jsonl", "csv", "text", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(EXPANDED_BYTES),
@@ -75,7 +75,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "delimiter",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a comma",
@@ -83,7 +83,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "quote",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a double quote",
@@ -91,7 +91,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "header",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         ("true", "false"),
         "true",
@@ -99,7 +99,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "missing",
-        (*_READ_SCHEMES, "kafka"),
+        (*_READ_SCHEMES, *OBJECT_SCHEMES, "kafka"),
         SOURCE_ROLES,
         ("fail", "skip"),
         "fail",

@@ -208,6 +208,23 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter("format", OBJECT_SCHEMES, ("sink",), FILE_SCHEMES, "must be given", "The form of the files."),
     Parameter(
+        "format",
+        OBJECT_SCHEMES,
+        SOURCE_ROLES,
+        (*FILE_SCHEMES, "text"),
+        "must be given",
+        "The form of the files.",
+    ),
+    Parameter(
+        "names",
+        OBJECT_SCHEMES,
+        SOURCE_ROLES,
+        ("any", "growing", "manifests"),
+        "any",
+        "How new objects are found: by a list of all, by a list of those behind the last name, or by the manifests of "
+        "a sink of penstock.",
+    ),
+    Parameter(
         "endpoint", _WITH_S3, ALL_ROLES, "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
     ),
     Parameter("region", _WITH_S3, ALL_ROLES, "text", _ENVIRONMENT, "The region of the bucket."),

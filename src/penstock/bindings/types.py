@@ -314,7 +314,9 @@ class PostgresBinding:
 class ObjectsBinding:
     """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
 
-    `client` has environment variables of S3 that count more than those of the process; the values may be references.
+    `client` has environment variables of S3 that count more than those of the process; the values may be references. A
+    source reads files as `reading` says, and finds new ones as `names` says: by any name, by names that grow, or by the
+    manifests of a sink.
     """
 
     stream: str
@@ -324,6 +326,8 @@ class ObjectsBinding:
     prefix: str
     format: FileFormat
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    names: Literal["any", "growing", "manifests"] = "any"
+    reading: FilesBinding | None = None
 
     @property
     def place(self) -> str:

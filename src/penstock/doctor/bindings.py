@@ -47,9 +47,10 @@ from penstock.lakes.delta_table import existing_table
 from penstock.lakes.lake_log import LakeLog
 from penstock.registries.registry_client import kept_client
 from penstock.sinks.kafka_producers import connection_settings
-from penstock.sinks.object_sink import check_bucket
+from penstock.sinks.object_sink import check_bucket, open_folder
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.sources.object_log import ObjectLog
 from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
@@ -157,6 +158,9 @@ def _answer_of_store(
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, ObjectsBinding) and is_source:
+        ObjectLog(binding, open_folder, os.devnull).check()
+        return f"the bucket {binding.bucket} can be listed"
     if isinstance(binding, ObjectsBinding):
         check_bucket(binding)
         return f"the bucket {binding.bucket} answers; nothing was written"

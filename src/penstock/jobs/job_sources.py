@@ -21,6 +21,7 @@ from penstock.bindings.types import (
     IcebergBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     QueueBinding,
     RabbitStreamBinding,
@@ -45,12 +46,14 @@ from penstock.runtime.message_fields import MessageFields
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.start_signal import START_NODE, StartReader
+from penstock.sinks.object_sink import open_folder
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
 from penstock.sources.gathered_messages import WantedParts
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.object_log import ObjectLog
 from penstock.sources.rate import RateLog, check_schema
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
@@ -120,7 +123,7 @@ def open_sources(
 
 def has_raw(binding: Binding) -> bool:
     """Return whether the source has raw bytes for each record."""
-    if isinstance(binding, FilesBinding):
+    if isinstance(binding, FilesBinding | ObjectsBinding):
         return binding.format in LINE_FORMATS
     return not isinstance(binding, RateBinding | SparkBinding | DeltaBinding | IcebergBinding)
 
@@ -159,6 +162,12 @@ def _source(
         )
         commits.check()
         log = commits
+    elif isinstance(binding, ObjectsBinding):
+        assert binding.reading is not None
+        keeping = place.keeping(node.name, binding.place)
+        objects = ObjectLog(binding, open_folder, where / f"{node.name}.files", keeping, place.fence)
+        objects.check()
+        log, name = objects, _file_format(node, binding.reading)
     elif isinstance(binding, SparkBinding):
         # Spark loads it before the stream begins; what it has written is read like any folder.
         loaded = FilesBinding(node.name, binding.uri, "parquet", str(place.checkpoint.inputs / node.name))
@@ -177,7 +186,7 @@ def _source(
         name = (
             _line_format(node.record_type) if isinstance(binding, SocketBinding) else _message_format(binding)
         )
-    lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
+    lines = isinstance(binding, SocketBinding | FilesBinding | ObjectsBinding) and name is not None
     fields = None
     if is_filled:
         fields = MessageFields(node.record_type, node.metadata, place.topics.known[node.name].names)
@@ -192,7 +201,7 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
         return bool(node.metadata)
     # Files that were made from records have all of their fields, and so have records from Python.
     is_table = isinstance(binding, SparkBinding | DeltaBinding | IcebergBinding)
-    if is_table or (isinstance(binding, FilesBinding) and binding.format != "text"):
+    if is_table or (isinstance(binding, FilesBinding | ObjectsBinding) and binding.format != "text"):
         return False
     raise BindingError(
         f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
@@ -243,7 +252,9 @@ def _command_source(
     """Return the source that reads commands from the input of a bound source. Raises BindingError for its format."""
     form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
-    is_table = isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and form != "jsonl")
+    is_table = isinstance(binding, SparkBinding) or (
+        isinstance(binding, FilesBinding | ObjectsBinding) and form != "jsonl"
+    )
     if form not in known or is_table:
         raise BindingError(
             f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."

@@ -227,10 +227,12 @@ WRONG: list[tuple[str, Role, str]] = [
     (
         "csv:s3://b/x",
         "sink",
-        "s3:// is not a local folder; a sink writes to an object store with s3://BUCKET/PREFIX?format=parquet",
+        "s3:// is not a local folder; bind to an object store with s3://BUCKET/PREFIX?format=parquet",
     ),
-    ("parquet:gs://b/x", "data", "read from a folder and copy files there"),
-    ("s3://b/x?format=csv", "data", "s3: is only for sinks"),
+    ("parquet:gs://b/x", "data", "bind to an object store with s3://BUCKET/PREFIX"),
+    ("s3://b/x?format=csv&names=growing", "sink", "names has no meaning for a sink"),
+    ("s3://b/x?format=csv&names=other", "data", "must be one of any, growing, manifests"),
+    ("s3://b/x?format=csv&delimiter=none", "data", "separates no values"),
     ("s3://b/x", "sink", "it needs ?format=parquet, jsonl or csv"),
     ("s3://b/x?format=text", "sink", "format='text' must be one of jsonl, csv, parquet"),
     ("s3:b/x?format=csv", "sink", "needs // before the host"),
@@ -470,6 +472,19 @@ def test_delta_names_the_folder_of_a_table() -> None:
     plain = parse_binding("r", "delta:alerts", "sink")
     assert isinstance(plain, DeltaBinding)
     assert (plain.path, plain.partition_by, plain.create_table) == (Path("alerts").absolute(), (), True)
+
+
+def test_a_source_reads_objects_as_files() -> None:
+    """With the parameters of folders; nothing that is shown has the keys."""
+    uri = "s3://b/in?format=csv&names=growing&delimiter=tab&max_files_per_batch=7&missing=skip"
+    found = parse_binding("r", f"{uri}&access_key_id=k&secret_access_key=hidden", "control")
+    assert isinstance(found, ObjectsBinding)
+    assert found.names == "growing"
+    assert found.reading is not None
+    assert (found.reading.format, found.reading.directory) == ("csv", "s3://b/in")
+    assert (found.reading.max_files_per_batch, found.reading.missing) == (7, "skip")
+    assert found.reading.dialect.delimiter == "\t"
+    assert "hidden" not in found.uri + found.reading.uri + repr(found)
 
 
 def test_iceberg_names_a_table_of_a_catalog() -> None:
