@@ -66,7 +66,9 @@ def open_catalog(binding: IcebergBinding) -> Catalog:
         if binding.is_rest:
             from pyiceberg.catalog.rest import RestCatalog
 
-            return RestCatalog(binding.catalog_name, **settings, **login)
+            # The library would otherwise guess, and warn of it.
+            tokens = f"{binding.catalog.rstrip('/')}/v1/oauth/tokens"
+            return RestCatalog(binding.catalog_name, **settings, **login, **{"oauth2-server-uri": tokens})
         from pyiceberg.catalog.sql import SqlCatalog
 
         if not binding.create_table:
