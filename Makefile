@@ -134,7 +134,7 @@ bench-table-source: setup ## rows read from PostgreSQL beside psycopg alone (ARG
 bench-object-sink: setup ## files of an object store beside obstore and pyarrow alone (ARGS="--uri s3://BUCKET/PREFIX")
 	@$(BIN)/python -m benchmarks.object_sink $(ARGS)
 
-bench-lake-sink: setup ## rows of Delta Lake beside write_deltalake of delta-rs
+bench-lake-sink: setup ## rows of Delta Lake and Iceberg beside delta-rs and pyiceberg alone
 	@$(BIN)/python -m benchmarks.lake_sink $(ARGS)
 bench-store-sink: setup ## values of Redis beside redis-py alone (ARGS="--url redis://HOST:PORT/DB", which is emptied)
 	@$(BIN)/python -m benchmarks.store_sink $(ARGS)

@@ -8,6 +8,7 @@ from penstock.bindings.amazon_parameters import AMAZON_PARAMETERS
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.python_binding import OWN_RECORDS_PER_BATCH
 from penstock.bindings.storage_parameters import (
+    LAKE_SCHEMES,
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
     REDIS_SCHEMES,
@@ -54,7 +55,7 @@ REQUEST_PREFIXES: Final = ("header.", "query.")
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "max_files_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         "no limit",
@@ -62,7 +63,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_bytes_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(BYTES_PER_BATCH),
@@ -70,7 +71,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_expanded_bytes",
-        ("jsonl", "csv", "text"),
+        ("jsonl", "csv", "text", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(EXPANDED_BYTES),
@@ -78,7 +79,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "delimiter",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a comma",
@@ -86,7 +87,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "quote",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a double quote",
@@ -94,7 +95,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "header",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         ("true", "false"),
         "true",
@@ -102,7 +103,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "missing",
-        (*_READ_SCHEMES, "kafka"),
+        (*_READ_SCHEMES, *OBJECT_SCHEMES, "kafka"),
         SOURCE_ROLES,
         ("fail", "skip"),
         "fail",

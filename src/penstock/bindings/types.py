@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
+from penstock.bindings.lake_types import DeltaBinding, IcebergBinding
 from penstock.bindings.python_binding import PythonBinding
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 
@@ -35,6 +35,7 @@ __all__ = [
     "FileFormat",
     "FilesBinding",
     "HttpListenBinding",
+    "IcebergBinding",
     "KafkaBinding",
     "MessageFormat",
     "Missing",
@@ -317,7 +318,9 @@ class PostgresBinding:
 class ObjectsBinding:
     """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
 
-    `client` has environment variables of S3 that count more than those of the process; the values may be references.
+    `client` has environment variables of S3 that count more than those of the process; the values may be references. A
+    source reads files as `reading` says, and finds new ones as `names` says: by any name, by names that grow, or by the
+    manifests of a sink.
     """
 
     stream: str
@@ -327,30 +330,13 @@ class ObjectsBinding:
     prefix: str
     format: FileFormat
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    names: Literal["any", "growing", "manifests"] = "any"
+    reading: FilesBinding | None = None
 
     @property
     def place(self) -> str:
         """The URI without parameters."""
         return f"{self.scheme}://{self.bucket}/{self.prefix}"
-
-
-@dataclass(frozen=True)
-class DeltaBinding:
-    """A table of Delta Lake in a folder. `directory` is absolute.
-
-    `partition_by` are the fields by which its files are apart; empty if the table decides.
-    """
-
-    stream: str
-    uri: str
-    directory: str
-    partition_by: tuple[str, ...] = ()
-    create_table: bool = True
-
-    @property
-    def path(self) -> Path:
-        """The folder of the table."""
-        return Path(self.directory)
 
 
 @dataclass(frozen=True)
@@ -491,6 +477,7 @@ Binding: TypeAlias = (
     | ObjectsBinding
     | PostgresBinding
     | DeltaBinding
+    | IcebergBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding
