@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
+from penstock.bindings.python_binding import OWN_RECORDS_PER_BATCH
 from penstock.bindings.storage_parameters import (
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
@@ -380,6 +381,30 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter("certfile", ("mqtts",), ALL_ROLES, "path", "none", "The certificate of the client, in PEM."),
     Parameter(
         "keyfile", ("mqtts",), ALL_ROLES, "path", "none", "The key of the client's certificate, in PEM."
+    ),
+    Parameter(
+        "format",
+        ("python",),
+        SOURCE_ROLES,
+        ("json", "protobuf", "bytes"),
+        "json",
+        "The form of records that the class gives as bytes or text.",
+    ),
+    Parameter(
+        "max_records_per_batch",
+        ("python",),
+        SOURCE_ROLES,
+        "integer",
+        str(OWN_RECORDS_PER_BATCH),
+        "The maximum positions of a partition that one batch reads of a log.",
+    ),
+    Parameter(
+        "batch_field",
+        ("spark",),
+        ("sink",),
+        "field",
+        "none",
+        "The column that gets the number of the micro-batch, by which readers leave out one that is there twice.",
     ),
     *STORAGE_PARAMETERS,
 )

@@ -28,6 +28,7 @@ from penstock.bindings.parameters import (
     parameters_of,
 )
 from penstock.bindings.postgres_uri import parse_postgres
+from penstock.bindings.python_uri import parse_python
 from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
@@ -436,7 +437,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         for name in MQTT_SCHEMES
     },
     "http-listen": _Scheme("http-listen://HOST:PORT/PATH", SOURCE_ROLES, parse_http_listen),
-    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
+    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", ALL_ROLES, parse_spark),
+    "python": _Scheme("python:MODULE:CLASS[?OPTION=VALUE]", ALL_ROLES, parse_python),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ALL_ROLES, parse_postgres)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from penstock.bindings.python_binding import PythonBinding
+from penstock.bindings.redis_binding import RedisBinding
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "MqttBinding",
     "ObjectsBinding",
     "PostgresBinding",
+    "PythonBinding",
     "QueueBinding",
     "RabbitStreamBinding",
     "RabbitVirtualHost",
@@ -397,44 +400,17 @@ class DiscardBinding:
 
 @dataclass(frozen=True)
 class SparkBinding:
-    """What a format of Spark loads once, before the stream begins. `uri` has secrets masked.
+    """What a format of Spark loads once, before the stream begins, or what it writes. `uri` has secrets masked.
 
-    `options` are those of the format, whose values may be references; `path` is what it loads.
+    `options` are those of the format, whose values may be references; `path` is what it loads or writes. A sink adds
+    the number of the micro-batch in the column `batch_field`.
     """
 
     stream: str
     uri: str
     format: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True)
-class RedisBinding:
-    """Keys of a database of a Redis server. `uri` has its password masked; `login` has it, or a reference to it.
-
-    `{field}` in the key is the value of a field. Values are hashes, or with `json` strings, and expire after `ttl_s`.
-    The certificates are files in PEM.
-    """
-
-    stream: str
-    uri: str
-    host: str
-    port: int
-    database: int
-    key: str
-    type: Literal["hash", "json"] = "hash"
-    ttl_s: int | None = None
-    user: str | None = None
-    login: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secure: bool = False
-    cafile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-
-    @property
-    def place(self) -> str:
-        """What the binding names, in a sentence."""
-        return f"the keys {self.key} of the database {self.database} on {self.host}:{self.port}"
+    batch_field: str | None = None
 
 
 @dataclass(frozen=True)
@@ -495,5 +471,6 @@ Binding: TypeAlias = (
     | OpenSearchBinding
     | ExchangeBinding
     | HttpListenBinding
+    | PythonBinding
     | DiscardBinding
 )

@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
+    PythonBinding,
     QueueBinding,
     RabbitStreamBinding,
 )
@@ -74,6 +75,11 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
         raise BindingError(
             f"The commands of the job are the rows of {binding.place}. Add one with INSERT; its columns are those of "
             "a command: id, kind, target, payload."
+        )
+    if isinstance(binding, PythonBinding):
+        raise BindingError(
+            f"The commands of the job come from {binding.place}, a class of your own. Send the command to the system "
+            f"that it reads, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
         )
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "

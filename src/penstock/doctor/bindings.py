@@ -23,6 +23,7 @@ from penstock.bindings.types import (
     MqttBinding,
     ObjectsBinding,
     PostgresBinding,
+    PythonBinding,
     QueueBinding,
     RabbitStreamBinding,
     RedisBinding,
@@ -33,6 +34,7 @@ from penstock.bindings.types import (
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.connectors.own_class import told
 from penstock.databases.postgres_connections import as_external, open_connection
 from penstock.databases.postgres_table import check_place
 from penstock.databases.row_json import RowShape
@@ -137,7 +139,11 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):
+        if not is_source:
+            return f"Spark writes each micro-batch in the format {binding.format!r}, at least once; it was not asked"
         return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
+    if isinstance(binding, PythonBinding):
+        return f"{told(binding)[:-1]}; its class was imported, and not asked"
     if isinstance(binding, HttpListenBinding):
         from penstock.webhooks.http_receiver import listen
 

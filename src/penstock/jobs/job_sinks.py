@@ -19,10 +19,13 @@ from penstock.bindings.types import (
     MqttBinding,
     ObjectsBinding,
     PostgresBinding,
+    PythonBinding,
     RedisBinding,
+    SparkBinding,
     WebhookBinding,
 )
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
+from penstock.connectors.own_sink import OwnSink
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
@@ -68,6 +71,8 @@ def open_sinks(
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
+        if isinstance(binding, PythonBinding) and in_real_time:
+            check_origin(job, sink, binding)
         if isinstance(binding, _WITH_OPEN_ORIGIN):
             binding = dataclasses.replace(
                 binding, origin=tells_origin(job, sink, binding, in_real_time=in_real_time)
@@ -84,7 +89,7 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding | _WITH_OPEN_ORIGIN) and binding.origin:
+    if isinstance(binding, KafkaBinding | _WITH_OPEN_ORIGIN | PythonBinding) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
@@ -94,7 +99,7 @@ def refuse_origin(binding: Binding) -> None:
 def tells_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding,
+    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding,
     *,
     in_real_time: bool,
 ) -> bool:
@@ -112,19 +117,20 @@ def tells_origin(
 def check_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding,
+    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding,
 ) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
     if reason is None:
         return
-    instead = (
-        "Use delivery=exactly-once without origin"
-        if isinstance(binding, KafkaBinding)
-        else "Leave origin out"
-    )
+    if isinstance(binding, PythonBinding):
+        asks, instead = f"{binding.place}, with its ids,", "Let the class state another guarantee"
+    elif isinstance(binding, KafkaBinding):
+        asks, instead = "origin=true", "Use delivery=exactly-once without origin"
+    else:
+        asks, instead = "origin=true", "Leave origin out"
     raise BindingError(
-        f"Sink {sink.name!r}: in real time origin=true names an output for the record that caused it, but "
+        f"Sink {sink.name!r}: in real time {asks} names an output for the record that caused it, but "
         f"{reason}. {instead}, or run the job in micro-batches."
     )
 
@@ -186,6 +192,8 @@ def open_sink(
                 'sink_to(..., changes="records"), and merge the changes where you read them.'
             )
         return DeltaSink(binding, record_type)
+    if isinstance(binding, PythonBinding | SparkBinding):
+        return _open_other(binding, record_type, upsert_key)
     if isinstance(binding, RedisBinding):
         rows = record_type if upsert_key is None else row_type(record_type)
         return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
@@ -213,3 +221,20 @@ def open_sink(
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)
+
+
+def _open_other(
+    binding: PythonBinding | SparkBinding, record_type: RecordType, upsert_key: Sequence[str] | None
+) -> Sink:
+    """Return the sink of a class of the user's, or of a format of Spark."""
+    if upsert_key is not None:
+        what = "a sink of one's own" if isinstance(binding, PythonBinding) else "a sink for a format of Spark"
+        raise BindingError(
+            f"Sink {binding.stream!r} takes upserts, but {what} only adds records. Use "
+            'sink_to(..., changes="records"), and merge the changes where you read them.'
+        )
+    if isinstance(binding, PythonBinding):
+        return OwnSink(binding, format_of("json", record_type))
+    from penstock.spark.format_sink import FormatSink
+
+    return FormatSink(binding, record_type)
