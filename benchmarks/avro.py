@@ -40,7 +40,7 @@ _SCHEMA: Final = {
 class _Known(RegistryClient):
     """A registry that is not asked: its answers are not what is measured."""
 
-    def schema(self, schema_id: int) -> RegisteredSchema:  # noqa: ARG002  # as RegistryClient
+    def schema(self, schema_id: int, form: str = "") -> RegisteredSchema:  # noqa: ARG002  # as RegistryClient
         return RegisteredSchema(fastavro.schema.to_parsing_canonical_form(_SCHEMA), "AVRO")
 
 

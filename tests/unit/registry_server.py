@@ -1,4 +1,4 @@
-"""A schema registry for tests, which keeps the contract of Confluent's API as far as clients of Avro use it."""
+"""A schema registry for tests, which keeps the contract of Confluent's API as far as clients use it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ class RegistryServer:
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """Return the status and the body of an answer."""
+        path, _, query = path.partition("?")
+        status, found = self._answer(method, path, body)
+        if query == "format=serialized" and "schema" in found and found.get("schemaType") == "PROTOBUF":
+            found = {**found, "schema": self.serialized(found)}
+        return status, found
+
+    def _answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         if found := re.fullmatch(r"/schemas/ids/([0-9]+)", path):
             schema = self.schemas.get(int(found[1]))
             return (200, schema) if schema else (404, {"error_code": 40403, "message": "Schema not found"})
@@ -59,12 +66,28 @@ class RegistryServer:
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _posted(self, subject: str, body: Any) -> tuple[int, Any]:
-        fields = json.loads(body["schema"])["fields"]
+        kind = body.get("schemaType", "AVRO")
+        typed = {} if kind == "AVRO" else {"schemaType": kind}
+        if kind == "AVRO" and not self._grows(subject, body["schema"]):
+            return 409, {"error_code": 409, "message": "Schema is incompatible with an earlier one"}
+        if kind == "JSON" and not self._stays_closed(subject, body["schema"]):
+            return 409, {"error_code": 409, "message": "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL"}
+        return 200, {"id": self.register(subject, body["schema"], **typed)}
+
+    def _grows(self, subject: str, text: str) -> bool:
+        """Whether an Avro schema can read what the subject's earlier ones wrote."""
+        fields = json.loads(text)["fields"]
         for number in self.subjects.get(subject, []):
             old = {field["name"]: field for field in json.loads(self.schemas[number]["schema"])["fields"]}
             if any(field["name"] not in old and "default" not in field for field in fields):
-                return 409, {"error_code": 409, "message": "Schema is incompatible with an earlier one"}
-        return 200, {"id": self.register(subject, body["schema"])}
+                return False
+        return True
+
+    def _stays_closed(self, subject: str, text: str) -> bool:
+        """Whether a JSON Schema requires no more than the subject's earlier ones."""
+        required = set(json.loads(text).get("required", ()))
+        earlier = [json.loads(self.schemas[number]["schema"]) for number in self.subjects.get(subject, [])]
+        return all(required <= set(old["properties"]) for old in earlier)
 
 
 @contextmanager
@@ -96,6 +119,6 @@ def running_registry(login: tuple[str, str] | None = None) -> Iterator[RegistryS
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         registry = RegistryServer(f"http://127.0.0.1:{server.server_port}", login)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield registry
         server.shutdown()

@@ -111,8 +111,8 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ALL_ROLES,
         ("json", "protobuf", "bytes", "avro"),
         "json",
-        "The form of a message value: a JSON object, a protobuf message of the stream's schema, plain bytes, or Avro "
-        "with a schema of a registry.",
+        "The form of a message value: a JSON object, a protobuf message of the stream's schema, plain bytes, or Avro. "
+        "Avro needs a registry; JSON and protobuf may have one.",
     ),
     Parameter(
         "registry",
@@ -120,7 +120,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ALL_ROLES,
         "text",
         "none",
-        "The URL of the schema registry, with Confluent's API, of format=avro.",
+        "The URL of the schema registry, with Confluent's API, that has the schemas of the messages.",
     ),
     Parameter("registry_user", _MESSAGE_SCHEMES, ALL_ROLES, "text", "no login", "The user of the registry."),
     Parameter(
@@ -133,11 +133,11 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "subject",
-        ("kafka", *MQTT_SCHEMES),
+        ("kafka", "amqp", "amqps", *MQTT_SCHEMES),
         ("sink",),
         "text",
         "TOPIC-value for kafka",
-        "The subject under which a sink with format=avro registers the schema of its records.",
+        "The subject under which a sink with registry= registers the schema of its records.",
     ),
     Parameter(
         "start",

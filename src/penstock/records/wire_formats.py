@@ -22,7 +22,7 @@ from penstock.records.json_lines import JsonLines
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType, concat_batches, rows_where
 
-__all__ = ["Decoded", "Format", "FormatName", "decode_pieces", "format_of"]
+__all__ = ["Decoded", "Format", "FormatName", "JsonFormat", "decode_pieces", "format_of", "join_lines"]
 
 _OPEN, _CLOSE, _LINE_END = b"{}\n"
 
@@ -153,6 +153,7 @@ class JsonFormat:
         return JsonLines(self._type)
 
     def decode(self, raw: pa.Array) -> Decoded:
+        """Decode JSON objects."""
         return _decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
@@ -163,17 +164,18 @@ class JsonFormat:
         if len(raw) == 1:
             objects = [self._decoder.decode(raw[0].as_py())]
         else:
-            objects = self._decoder.decode_lines(_join_lines(raw))
+            objects = self._decoder.decode_lines(join_lines(raw))
             if len(objects) != len(raw):
                 raise ValueError("lines and records differ")
         return self._type.batch(objects, check=False)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode records as JSON objects."""
         # JSON text contains no line ends, so lines encoded in bulk can be split again.
         return pa.array(self._lines.encode(batch).split(b"\n")[:-1], pa.binary())
 
 
-def _join_lines(raw: pa.Array) -> Any:
+def join_lines(raw: pa.Array) -> Any:
     """Return the values as lines in one buffer, without a copy when each already ends in a line end.
 
     Raises ValueError unless each value begins and ends with a brace. No JSON value contains `}`, a line end and `{` in

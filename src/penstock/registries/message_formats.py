@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from penstock.bindings.types import (
     ExchangeBinding,
     KafkaBinding,
     MqttBinding,
     QueueBinding,
     RabbitStreamBinding,
+    RegistryBinding,
 )
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
-from penstock.registries.avro_format import AvroFormat, check_installed
-from penstock.registries.registry_client import kept_client
+from penstock.registries import avro_format, json_schema_format
+from penstock.registries.avro_format import AvroFormat
+from penstock.registries.json_schema_format import JsonSchemaFormat
+from penstock.registries.registry_client import RegistryClient, kept_client
 
-__all__ = ["message_format"]
+__all__ = ["MessageBinding", "check_registry", "message_format"]
+
+MessageBinding: TypeAlias = KafkaBinding | MqttBinding | ExchangeBinding | QueueBinding | RabbitStreamBinding
 
 
 def message_format(
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | QueueBinding | RabbitStreamBinding,
+    binding: MessageBinding,
     record_type: RecordType,
     protobuf: ProtobufSource | None,
     *,
@@ -30,13 +37,34 @@ def message_format(
     For a sink the schema of its records is registered, so workers need no registry. Raises SchemaError when format and
     records do not fit, and BindingError or ExternalSystemError when the registry refuses or does not answer.
     """
-    if binding.format != "avro":
+    if binding.registry is None:
+        assert binding.format != "avro", "the parameters of avro include a registry"
         return format_of(binding.format, record_type, protobuf=protobuf, allow_nan=allow_nan)
-    assert binding.registry is not None
-    check_installed(binding.stream)
     client = kept_client(binding.stream, binding.registry)
-    found = AvroFormat(record_type, client, allow_nan=allow_nan)
+    found = _registered_format(binding, record_type, client, allow_nan=allow_nan)
     if binding.registry.subject is not None:
         return found.registered(binding.registry.subject)
     client.check()
     return found
+
+
+def check_registry(binding: MessageBinding, registry: RegistryBinding) -> None:
+    """Raise BindingError or ExternalSystemError when a library is missing, or the registry does not answer as one."""
+    _check_installed(binding)
+    kept_client(binding.stream, registry).check()
+
+
+def _check_installed(binding: MessageBinding) -> None:
+    if binding.format == "avro":
+        avro_format.check_installed(binding.stream)
+    elif binding.format == "json":
+        json_schema_format.check_installed(binding.stream)
+
+
+def _registered_format(
+    binding: MessageBinding, record_type: RecordType, client: RegistryClient, *, allow_nan: bool
+) -> AvroFormat | JsonSchemaFormat:
+    _check_installed(binding)
+    if binding.format == "avro":
+        return AvroFormat(record_type, client, allow_nan=allow_nan)
+    return JsonSchemaFormat(record_type, client, allow_nan=allow_nan)

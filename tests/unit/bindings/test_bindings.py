@@ -202,7 +202,8 @@ def test_object_stores_have_their_form_and_keys_by_reference() -> None:
 
 WRONG: list[tuple[str, Role, str]] = [
     ("kafka://h:1/t?format=avro", "data", "format=avro needs registry=http://HOST:PORT"),
-    ("kafka://h:1/t?registry=http://r:1", "data", "registry is for format=avro alone"),
+    ("kafka://h:1/t?format=bytes&registry=http://r:1", "data", "format=bytes has no schemas"),
+    ("kafka://h:1/t?registry_user=me", "data", "registry_user needs registry=http://HOST:PORT"),
     ("kafka://h:1/t?format=avro&registry=r:8081", "data", "'r:8081' is not of the form http://HOST:PORT"),
     ("kafka://h:1/t?format=avro&registry=http://me:x@r", "data", "registry= has no login"),
     ("kafka://h:1/t?format=avro&registry=http://r&registry_user=me", "data", "need each other"),
