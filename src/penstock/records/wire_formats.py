@@ -22,7 +22,17 @@ from penstock.records.json_lines import JsonLines
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType, concat_batches, rows_where
 
-__all__ = ["Decoded", "Format", "FormatName", "JsonFormat", "decode_pieces", "format_of", "join_lines"]
+__all__ = [
+    "Decoded",
+    "Format",
+    "FormatName",
+    "JsonFormat",
+    "ProtobufFormat",
+    "decode_pieces",
+    "folded",
+    "format_of",
+    "join_lines",
+]
 
 _OPEN, _CLOSE, _LINE_END = b"{}\n"
 
@@ -225,7 +235,7 @@ class BytesFormat:
         return batch.column(0).cast(pa.binary())
 
 
-def _fold(name: str) -> str:
+def folded(name: str) -> str:
     """Return a name without case and underscores, so that `sensor_id` matches `sensorID`."""
     return name.replace("_", "").lower()
 
@@ -247,15 +257,15 @@ class ProtobufFormat:
         return ProtobufFormat, (self._type, self._source, self._allow_nan)
 
     def _match_fields(self) -> list[str]:
-        wire = {_fold(name): name for name in self._wire_schema.names}
+        wire = {folded(name): name for name in self._wire_schema.names}
         names = []
         for field in self._type.fields:
-            if _fold(field.name) not in wire:
+            if folded(field.name) not in wire:
                 raise SchemaError(
                     f"The protobuf message {self._source.full_name} has no field for {self._type.name}.{field.name}; "
                     f"its fields are {', '.join(self._wire_schema.names)}."
                 )
-            names.append(wire[_fold(field.name)])
+            names.append(wire[folded(field.name)])
         return names
 
     @functools.cached_property
@@ -272,6 +282,7 @@ class ProtobufFormat:
         return schema
 
     def decode(self, raw: pa.Array) -> Decoded:
+        """Decode messages."""
         return _decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
@@ -293,14 +304,15 @@ class ProtobufFormat:
         """Return the names on the wire and the values they stand for, aligned."""
         members = self._type.field(field_name).enum
         assert members is not None
-        by_name = {_fold(m.name): m.value for m in members} | {
-            _fold(m.value): m.value for m in members if isinstance(m.value, str)
+        by_name = {folded(m.name): m.value for m in members} | {
+            folded(m.value): m.value for m in members if isinstance(m.value, str)
         }
         names = [v.name for v in self._source.descriptor().fields_by_name[wire_name].enum_type.values]
-        known = [name for name in names if _fold(name) in by_name]
-        return pa.array(known, pa.string()), pa.array([by_name[_fold(name)] for name in known])
+        known = [name for name in names if folded(name) in by_name]
+        return pa.array(known, pa.string()), pa.array([by_name[folded(name)] for name in known])
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode records as messages."""
         columns = []
         for name in self._wire_schema.names:
             wire_field = self._wire_schema.field(name)

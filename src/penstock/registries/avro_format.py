@@ -13,7 +13,8 @@ import pyarrow as pa
 from penstock.errors import BindingError, SchemaError
 from penstock.records.types import RecordType, concat_batches, python_values
 from penstock.records.wire_formats import Decoded, decode_pieces
-from penstock.registries.avro_schemas import NO_DEFAULT, check_items, default_of, schema_text, wire_names
+from penstock.registries.avro_schemas import check_items, schema_text, wire_names
+from penstock.registries.field_defaults import NO_DEFAULT, default_of
 from penstock.registries.framed_messages import HEADER, MAGIC, FramedMessages, schema_of
 from penstock.registries.registry_client import RegistryClient
 

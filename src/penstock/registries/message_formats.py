@@ -18,7 +18,8 @@ from penstock.records.wire_formats import Format, format_of
 from penstock.registries import avro_format, json_schema_format
 from penstock.registries.avro_format import AvroFormat
 from penstock.registries.json_schema_format import JsonSchemaFormat
-from penstock.registries.registry_client import RegistryClient, kept_client
+from penstock.registries.protobuf_format import RegisteredProtobufFormat
+from penstock.registries.registry_client import kept_client
 
 __all__ = ["MessageBinding", "check_registry", "message_format"]
 
@@ -41,11 +42,16 @@ def message_format(
         assert binding.format != "avro", "the parameters of avro include a registry"
         return format_of(binding.format, record_type, protobuf=protobuf, allow_nan=allow_nan)
     client = kept_client(binding.stream, binding.registry)
-    found = _registered_format(binding, record_type, client, allow_nan=allow_nan)
-    if binding.registry.subject is not None:
-        return found.registered(binding.registry.subject)
-    client.check()
-    return found
+    _check_installed(binding)
+    subject = binding.registry.subject
+    if subject is None:
+        client.check()
+    if binding.format == "protobuf":
+        messages = RegisteredProtobufFormat(record_type, client, allow_nan=allow_nan)
+        return messages if subject is None else messages.registered(subject, protobuf)
+    form = AvroFormat if binding.format == "avro" else JsonSchemaFormat
+    found = form(record_type, client, allow_nan=allow_nan)
+    return found if subject is None else found.registered(subject)
 
 
 def check_registry(binding: MessageBinding, registry: RegistryBinding) -> None:
@@ -59,12 +65,3 @@ def _check_installed(binding: MessageBinding) -> None:
         avro_format.check_installed(binding.stream)
     elif binding.format == "json":
         json_schema_format.check_installed(binding.stream)
-
-
-def _registered_format(
-    binding: MessageBinding, record_type: RecordType, client: RegistryClient, *, allow_nan: bool
-) -> AvroFormat | JsonSchemaFormat:
-    _check_installed(binding)
-    if binding.format == "avro":
-        return AvroFormat(record_type, client, allow_nan=allow_nan)
-    return JsonSchemaFormat(record_type, client, allow_nan=allow_nan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import urllib.parse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +41,10 @@ class _Schema(msgspec.Struct, frozen=True):
 
 class _Id(msgspec.Struct, frozen=True):
     id: int
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int
 
 
 class _Problem(msgspec.Struct, frozen=True):
@@ -111,15 +116,15 @@ class RegistryClient:
             self._add_references(found, query, texts)
             texts[place] = found.schema
 
-    def register(self, subject: str, text: str, kind: str = "AVRO") -> int:
+    def register(
+        self, subject: str, text: str, kind: str = "AVRO", references: Sequence[Mapping[str, Any]] = ()
+    ) -> int:
         """Register a schema of a type under a subject, unless it is there, and return its id.
 
         Raises BindingError when the registry refuses it, for example since it is not compatible with an earlier one.
         """
         place = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
-        # Registries without types are those of Avro alone, so that type is not sent.
-        more = {} if kind == "AVRO" else {"schemaType": kind}
-        answer = self._answer("POST", place, msgspec.json.encode({"schema": text, **more}))
+        answer = self._answer("POST", place, _posted(text, kind, references))
         if answer.is_success:
             found: _Id = self._parsed(answer, _Id)
             return found.id
@@ -128,6 +133,15 @@ class RegistryClient:
             f"({_why(answer)}). Change the record so that it is compatible with the subject's schemas, or name "
             "another subject with subject=."
         )
+
+    def register_version(
+        self, subject: str, text: str, kind: str, references: Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Register a schema likewise, and return its version under the subject."""
+        self.register(subject, text, kind, references)
+        place = f"/subjects/{urllib.parse.quote(subject, safe='')}"
+        found: _Version = self._parsed(self._answer("POST", place, _posted(text, kind, references)), _Version)
+        return found.version
 
     def _answer(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
         """Return an answer that is about the request. Raises for those about the place, the login or the server."""
@@ -181,6 +195,16 @@ _clients: Final[dict[tuple[str, RegistryBinding], RegistryClient]] = {}
 def kept_client(stream: str, registry: RegistryBinding) -> RegistryClient:
     """Return the client of this process, which tasks of all micro-batches share."""
     return _clients.setdefault((stream, registry), RegistryClient(stream, registry))
+
+
+def _posted(text: str, kind: str, references: Sequence[Mapping[str, Any]]) -> bytes:
+    body: dict[str, Any] = {"schema": text}
+    # Registries without types are those of Avro alone, so that type is not sent.
+    if kind != "AVRO":
+        body["schemaType"] = kind
+    if references:
+        body["references"] = references
+    return msgspec.json.encode(body)
 
 
 def _why(answer: httpx.Response) -> str:
