@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.bindings.event_parts import events_of
 from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.objects_uri import parse_objects
@@ -274,6 +275,7 @@ def _parse_kafka(uri: UriParts) -> KafkaBinding:
         partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
         registry=registry_of(known, uri.role, f"{topic}-value"),
+        events=events_of(known, uri.role),
     )
 
 
@@ -349,6 +351,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
         prefetch=prefetch,
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 
@@ -372,6 +375,7 @@ def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> Exch
         format=known.get("format", "json"),
         create=creates,
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
         origin=uri.switch("origin"),
     )
 
@@ -388,6 +392,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
         start=known.get("start", "earliest" if uri.role == "control" else "latest"),
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from penstock.bindings.message_settings import EventBinding, MessageSettings, RegistryBinding
+
 __all__ = [
     "BYTES_PER_BATCH",
     "EXPANDED_BYTES",
@@ -27,6 +29,7 @@ __all__ = [
     "Delivery",
     "DeltaBinding",
     "DiscardBinding",
+    "EventBinding",
     "ExchangeBinding",
     "FileFormat",
     "FilesBinding",
@@ -53,7 +56,7 @@ __all__ = [
 
 Role: TypeAlias = Literal["data", "control", "sink"]
 FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
-MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro"]
+MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro", "cloudevents"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
 Missing: TypeAlias = Literal["fail", "skip"]
@@ -112,20 +115,7 @@ class FilesBinding:
 
 
 @dataclass(frozen=True)
-class RegistryBinding:
-    """A schema registry with Confluent's API. The password may be a reference.
-
-    `subject` is where a sink registers the schema of its records.
-    """
-
-    url: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    subject: str | None = None
-
-
-@dataclass(frozen=True)
-class KafkaBinding:
+class KafkaBinding(MessageSettings):
     """A Kafka topic, or for a source, `~` with a pattern, a regular expression for the whole names of topics.
 
     `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
@@ -156,7 +146,6 @@ class KafkaBinding:
     partitioner: str = "murmur2_random"
     partition_by: str | None = None
     origin: bool = False
-    registry: RegistryBinding | None = None
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -215,7 +204,7 @@ class RabbitVirtualHost:
 
 
 @dataclass(frozen=True)
-class QueueBinding:
+class QueueBinding(MessageSettings):
     """A RabbitMQ queue. `uri` has its password masked; `prefetch` is how many messages may be unacknowledged."""
 
     stream: str
@@ -225,11 +214,10 @@ class QueueBinding:
     format: MessageFormat = "json"
     prefetch: int = UNACKNOWLEDGED
     create: bool = False
-    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
-class RabbitStreamBinding:
+class RabbitStreamBinding(MessageSettings):
     """A RabbitMQ stream; `name` is its name on the broker. `uri` has its password masked."""
 
     stream: str
@@ -239,11 +227,10 @@ class RabbitStreamBinding:
     format: MessageFormat = "json"
     start: Start = "latest"
     create: bool = False
-    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
-class MqttBinding:
+class MqttBinding(MessageSettings):
     """The topics of an MQTT broker that match a filter, or for a sink, a topic with `{field}` in some levels.
 
     `uri` has its password masked; `login` has it, or a reference to it. Without a `client_id` the job chooses one for
@@ -268,7 +255,6 @@ class MqttBinding:
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
-    registry: RegistryBinding | None = None
 
     @property
     def is_one_topic(self) -> bool:
@@ -436,7 +422,7 @@ class RedisBinding:
 
 
 @dataclass(frozen=True)
-class ExchangeBinding:
+class ExchangeBinding(MessageSettings):
     """An exchange of RabbitMQ to publish to, with a routing key that may have `{field}` in it.
 
     The exchange without a name routes to the queue that the key names, which `create` declares. `uri` has its password
@@ -450,7 +436,6 @@ class ExchangeBinding:
     routing_key: str
     format: MessageFormat = "json"
     create: bool = False
-    registry: RegistryBinding | None = None
     origin: bool | None = None
 
 

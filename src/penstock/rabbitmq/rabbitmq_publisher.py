@@ -21,6 +21,7 @@ from penstock.rabbitmq.rabbitmq_connections import (
     reason_of,
 )
 from penstock.rabbitmq.rabbitmq_problems import Problems
+from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.sinks.message_parts import ORIGIN_HEADER
 
 __all__ = ["Outgoing", "Publisher", "check_exchange", "content_type"]
@@ -32,6 +33,7 @@ _CONTENT_TYPES: Final = {
     "json": "application/json",
     "protobuf": "application/x-protobuf",
     "bytes": _OF_BYTES,
+    "cloudevents": EVENT_CONTENT_TYPE,
 }
 _TOO_LARGE: Final = re.compile(r"message size \d+\D+(\d+)")
 

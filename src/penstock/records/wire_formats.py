@@ -28,10 +28,12 @@ __all__ = [
     "FormatName",
     "JsonFormat",
     "ProtobufFormat",
+    "decode_non_null",
     "decode_pieces",
     "folded",
     "format_of",
     "join_lines",
+    "reject_invalid",
 ]
 
 _OPEN, _CLOSE, _LINE_END = b"{}\n"
@@ -119,7 +121,7 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
+def reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
     """Move rows that decode but are not valid records (missing values, NaN) to `bad`."""
     reasons = record_type.missing(decoded.batch, allow_nan=allow_nan)
     if reasons is None:
@@ -130,7 +132,7 @@ def _reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) 
     return Decoded(rows_where(decoded.batch, good), rows[good], sorted(bad))
 
 
-def _decode_non_null(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
+def decode_non_null(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
     """Decode the values that are not null; a null value (a Kafka tombstone) is not a record."""
     if raw.null_count == 0:
         return decode(raw)
@@ -164,11 +166,11 @@ class JsonFormat:
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode JSON objects."""
-        return _decode_non_null(raw, self._decode_values)
+        return decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
         decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
-        return _reject_invalid(decoded, self._type, self._allow_nan)
+        return reject_invalid(decoded, self._type, self._allow_nan)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         if len(raw) == 1:
@@ -220,7 +222,7 @@ class BytesFormat:
         self._is_text = fields[0].arrow_type == pa.string()
 
     def decode(self, raw: pa.Array) -> Decoded:
-        return _decode_non_null(raw, self._decode_values)
+        return decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
         return Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
@@ -283,11 +285,11 @@ class ProtobufFormat:
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages."""
-        return _decode_non_null(raw, self._decode_values)
+        return decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
         decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
-        return _reject_invalid(decoded, self._type, self._allow_nan)
+        return reject_invalid(decoded, self._type, self._allow_nan)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         wire = self._handler.array_to_record_batch(raw)

@@ -12,6 +12,7 @@ from penstock.bindings.types import (
     RabbitStreamBinding,
     RegistryBinding,
 )
+from penstock.records.cloud_events import CloudEventsFormat
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
@@ -38,6 +39,11 @@ def message_format(
     For a sink the schema of its records is registered, so workers need no registry. Raises SchemaError when format and
     records do not fit, and BindingError or ExternalSystemError when the registry refuses or does not answer.
     """
+    if binding.format == "cloudevents":
+        events = binding.events
+        assert events is not None, "the parameters of events say what their attributes are"
+        templates = (events.id, events.source, events.type) if events.id else None
+        return CloudEventsFormat(record_type, events.attributes, templates, allow_nan=allow_nan)
     if binding.registry is None:
         assert binding.format != "avro", "the parameters of avro include a registry"
         return format_of(binding.format, record_type, protobuf=protobuf, allow_nan=allow_nan)

@@ -15,6 +15,10 @@ from penstock.rabbitmq.rabbitmq_publisher import content_type
         ("", "application/json"),
         ("&format=protobuf", "application/x-protobuf"),
         ("&format=bytes", "application/octet-stream"),
+        (
+            "&format=cloudevents&event_id={i}&event_source=s&event_type=t",
+            "application/cloudevents+json; charset=UTF-8",
+        ),
         ("&format=avro&registry=http://r:1&subject=s", "application/octet-stream"),
         ("&format=json&registry=http://r:1&subject=s", "application/octet-stream"),
     ],
