@@ -169,10 +169,11 @@ class JsonFormat:
         return decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
-        decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
+        decoded = Decoded(*decode_pieces(raw, self.decode_all, self._type.schema))
         return reject_invalid(decoded, self._type, self._allow_nan)
 
-    def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
+    def decode_all(self, raw: pa.Array) -> pa.RecordBatch:
+        """Decode JSON objects. Raises what msgspec and the class of the records raise when one does not fit."""
         if len(raw) == 1:
             objects = [self._decoder.decode(raw[0].as_py())]
         else:

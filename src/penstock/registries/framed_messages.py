@@ -29,6 +29,8 @@ __all__ = [
 
 MAGIC: Final = 0
 HEADER: Final = struct.Struct(">bI")
+# Values become Python objects, then columns; few at a time stay in the processor's cache.
+_BLOCK_ROWS: Final = 4096
 
 
 class MessageReader(Protocol):
@@ -54,6 +56,20 @@ class FramedMessages:
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages, of each schema all at once. Raises ExternalSystemError when the registry is away."""
+        pieces = []
+        for first in range(0, len(raw), _BLOCK_ROWS):
+            block = raw.slice(first, _BLOCK_ROWS)
+            pieces.append((np.arange(first, first + len(block), dtype=np.int64), self._decode_block(block)))
+        found = merged(pieces, self._type, [])
+        reasons = self._type.missing(found.batch, allow_nan=self._allow_nan)
+        if reasons is None:
+            return found
+        rows = np.arange(len(raw), dtype=np.int64) if found.rows is None else found.rows
+        good = reasons == ""
+        invalid = [(int(rows[row]), str(reasons[row])) for row in np.flatnonzero(~good)]
+        return Decoded(rows_where(found.batch, good), rows[good], sorted([*found.bad, *invalid]))
+
+    def _decode_block(self, raw: pa.Array) -> Decoded:
         ids, reasons = _ids(raw)
         pieces: list[tuple[npt.NDArray[np.int64], Decoded]] = []
         bad = [(int(row), reasons[row]) for row in np.flatnonzero(ids < 0).tolist()]
@@ -66,14 +82,7 @@ class FramedMessages:
             found = reader.decode(raw if len(places) == len(raw) else pc.take(raw, pa.array(places)))
             named = [(row, f"schema {schema_id}: {reason}") for row, reason in found.bad]
             pieces.append((places, Decoded(found.batch, found.rows, named)))
-        found = merged(pieces, self._type, bad)
-        reasons_of_rows = self._type.missing(found.batch, allow_nan=self._allow_nan)
-        if reasons_of_rows is None:
-            return found
-        rows = np.arange(len(raw), dtype=np.int64) if found.rows is None else found.rows
-        good = reasons_of_rows == ""
-        invalid = [(int(rows[row]), str(reasons_of_rows[row])) for row in np.flatnonzero(~good)]
-        return Decoded(rows_where(found.batch, good), rows[good], sorted([*found.bad, *invalid]))
+        return merged(pieces, self._type, bad)
 
     def _reader(self, schema_id: int) -> MessageReader | str:
         """Return what decodes messages of a schema, or why nothing can. Raises ExternalSystemError."""
@@ -99,7 +108,7 @@ def merged(
     if not pieces:
         return Decoded(empty_like(record_type.schema), np.zeros(0, np.int64), sorted(bad))
     batch, at = concat_batches([found.batch for _, found in pieces], record_type.schema), np.concatenate(rows)
-    if len(pieces) > 1:
+    if (at[1:] < at[:-1]).any():
         order = np.argsort(at)
         batch, at = batch.take(pa.array(order)), at[order]
     return Decoded(batch, at if bad else None, sorted(bad))

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import BindingError
-from penstock.records.types import RecordType, rows_where
-from penstock.records.wire_formats import Decoded, JsonFormat, join_lines
+from penstock.records.types import RecordType
+from penstock.records.wire_formats import Decoded, JsonFormat, decode_pieces, join_lines
 from penstock.registries.framed_messages import (
     HEADER,
     MAGIC,
@@ -28,6 +28,8 @@ __all__ = ["JsonSchemaFormat", "check_installed"]
 
 _KIND: Final = "JSON"
 _SHOWN: Final = 300
+_PLAIN: Final = (bool, int, float, str)
+_UNREAD: Final = object()
 
 
 def check_installed(stream: str) -> None:
@@ -44,37 +46,65 @@ def check_installed(stream: str) -> None:
 class _Reader:
     """A decoder of what one registered schema describes: the record's fields, of JSON that the schema allows."""
 
-    def __init__(self, validator: Any, json: JsonFormat) -> None:
-        self._validator: Final = validator
+    def __init__(self, validator: Any, json: JsonFormat, record_type: RecordType) -> None:
+        self._is_valid: Final = validator.is_valid
+        self._errors: Final = validator.iter_errors
         self._json: Final = json
+        self._type: Final = record_type
         self._plain: Final = msgspec.json.Decoder()
+        # Plain values are the same whether JSON is read with the record's type or without; others are read again.
+        self._is_plain: Final = all(field.python_type in _PLAIN for field in record_type.fields)
+        self._objects: Final = list[record_type.python_class]  # type: ignore[name-defined]
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages of the schema."""
         bodies = without_header(raw, HEADER.size)
-        found = self._json.decode(bodies)
-        if not len(found.batch):
-            return found
-        rows = np.arange(len(raw), dtype=np.int64) if found.rows is None else found.rows
-        wanted = bodies if found.rows is None else pc.take(bodies, pa.array(found.rows))
-        values = self._values(wanted)
-        valid = np.fromiter(map(self._validator.is_valid, values), np.bool_, len(values))
-        if valid.all():
-            return found
-        bad = [(int(rows[row]), self._why(values[row])) for row in np.flatnonzero(~valid)]
-        return Decoded(rows_where(found.batch, valid), rows[valid], sorted([*found.bad, *bad]))
+        values, bad = self._values(bodies)
+        rows = np.array([row for row, value in enumerate(values) if value is not _UNREAD], np.int64)
+        values = values if len(rows) == len(values) else [values[row] for row in rows]
+        valid = np.fromiter(map(self._is_valid, values), np.bool_, len(values))
+        if not valid.all():
+            bad += [(int(rows[row]), self._why(values[row])) for row in np.flatnonzero(~valid)]
+            rows, values = rows[valid], [values[row] for row in np.flatnonzero(valid)]
+        found = self._records(values, bodies if len(rows) == len(bodies) else pc.take(bodies, pa.array(rows)))
+        if found.rows is not None:
+            bad += [(int(rows[row]), reason) for row, reason in found.bad]
+            rows = rows[found.rows]
+        return Decoded(found.batch, rows if bad else None, sorted(bad))
 
-    def _values(self, bodies: pa.Array) -> list[Any]:
-        """Return the values of JSON objects, which are read as lines unless some of them have line ends."""
+    def _values(self, bodies: pa.Array) -> tuple[list[Any], list[tuple[int, str]]]:
+        """Return the values of JSON texts, _UNREAD for what is none, and why. Objects are read as lines if they are."""
         try:
             values: list[Any] = self._plain.decode_lines(join_lines(bodies))
         except ValueError:
             values = []
-        return values if len(values) == len(bodies) else list(map(self._plain.decode, bodies.to_pylist()))
+        if len(values) == len(bodies):
+            return values, []
+        values, bad = [], []
+        for row, body in enumerate(bodies.to_pylist()):
+            try:
+                values.append(self._plain.decode(body))
+            except ValueError as e:
+                values.append(_UNREAD)
+                bad.append((row, str(e)))
+        return values, bad
+
+    def _records(self, values: list[Any], bodies: pa.Array) -> Decoded:
+        """Return the records of valid values, which are those of some bodies."""
+        if self._is_plain and (batch := self._converted(values)) is not None:
+            return Decoded(batch, None, [])
+        return Decoded(*decode_pieces(bodies, self._json.decode_all, self._type.schema))
+
+    def _converted(self, values: list[Any]) -> pa.RecordBatch | None:
+        """Return the records of values; None unless all of them fit."""
+        try:
+            return self._type.batch(msgspec.convert(values, self._objects), check=False)
+        except Exception:  # a record's class may check its values, and raise anything
+            return None
 
     def _why(self, value: Any) -> str:
         """Return the first thing that is wrong with a value, with the path to it."""
-        error = next(self._validator.iter_errors(value))
+        error = next(self._errors(value))
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         return f"${path}: {error.message[:_SHOWN]}"
 
@@ -111,7 +141,8 @@ class JsonSchemaFormat:
         return JsonSchemaFormat(self._type, self._registry, allow_nan=self._allow_nan, schema_id=schema_id)
 
     def _reader(self, schema_id: int) -> _Reader:
-        return _Reader(validator_of(schema_of(self._registry, schema_id, _KIND)), self._json)
+        validator = validator_of(schema_of(self._registry, schema_id, _KIND))
+        return _Reader(validator, self._json, self._type)
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages, of each schema all at once. Raises ExternalSystemError when the registry is away."""

@@ -38,6 +38,22 @@ class Reading:
 
 
 @dataclasses.dataclass
+class Counted:
+    sensor: str
+    count: int
+    celsius: float | None = None
+    good: bool = True
+    room: str = "hall"
+
+
+@dataclasses.dataclass
+class Tagged:
+    sensor: str
+    count: int | None = None
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
 class Inner:
     x: int | None
     y: str | None
@@ -248,24 +264,40 @@ def test_a_missing_library_is_one_sentence_with_the_command(monkeypatch: pytest.
         check_installed("readings")
 
 
-SCALAR = st.none() | st.booleans() | st.integers(-200, 200) | st.floats(allow_nan=False) | st.text(max_size=3)
+SCALAR = (
+    st.none()
+    | st.booleans()
+    | st.integers(-200, 200)
+    | st.sampled_from([2**63, 2**64, -(2**70), 1.0, -0.0, 1e300])
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3)
+)
 VALUES = st.dictionaries(
-    st.sampled_from(["sensor", "celsius", "room", "note", "tags"]),
+    st.sampled_from(["sensor", "celsius", "room", "note", "tags", "count", "good"]),
     SCALAR | st.lists(SCALAR, max_size=2),
     max_size=5,
 )
 
 
 @examples(60)
-@given(st.lists(VALUES | SCALAR | st.binary(max_size=3), max_size=8))
+@given(
+    st.sampled_from([Reading, Counted, Tagged]),
+    st.lists(
+        VALUES
+        | VALUES.map(lambda value: {"sensor": "a", "count": 1, **value})
+        | SCALAR
+        | st.binary(max_size=3),
+        max_size=8,
+    ),
+)
 def test_good_are_those_that_are_valid_and_fit_the_record(
-    kept_registry: RegistryServer, values: list[Any]
+    kept_registry: RegistryServer, schema: type, values: list[Any]
 ) -> None:
     """A message is good if the validator and format=json accept it alone; its record is then that of format=json."""
-    kind = record_type(Reading)
+    kind = record_type(schema)
     number = kept_registry.register("t-value", READING, schemaType="JSON")
     bodies = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-    found = reader(kept_registry).decode(column(*[message(number, body) for body in bodies]))
+    found = reader(kept_registry, schema).decode(column(*[message(number, body) for body in bodies]))
     validator = jsonschema_rs.Draft7Validator(READING)
     expected = []
     for row, body in enumerate(bodies):
