@@ -273,7 +273,9 @@ def test_a_schema_is_registered_once_and_a_refusal_says_why(registry: RegistrySe
 
 def test_a_missing_library_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(BindingError, match=r"needs fastavro\. Install it with: pip install 'penstock\[avro\]'"):
+    with pytest.raises(
+        BindingError, match=r"needs fastavro\. Install it with: pip install 'penstock\[avro\]'"
+    ):
         check_installed("readings")
 
 

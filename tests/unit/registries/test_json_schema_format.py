@@ -94,9 +94,10 @@ def registry() -> Iterator[RegistryServer]:
 
 
 @pytest.fixture(scope="module")
-def kept_registry() -> Iterator[RegistryServer]:
+def asking() -> Iterator[tuple[RegistryClient, int]]:
+    """A client for all examples of a property, which asks once, and the id of READING."""
     with running_registry() as running:
-        yield running
+        yield client(running), running.register("t-value", READING, schemaType="JSON")
 
 
 def client(registry: RegistryServer) -> RegistryClient:
@@ -291,13 +292,13 @@ VALUES = st.dictionaries(
     ),
 )
 def test_good_are_those_that_are_valid_and_fit_the_record(
-    kept_registry: RegistryServer, schema: type, values: list[Any]
+    asking: tuple[RegistryClient, int], schema: type, values: list[Any]
 ) -> None:
     """A message is good if the validator and format=json accept it alone; its record is then that of format=json."""
     kind = record_type(schema)
-    number = kept_registry.register("t-value", READING, schemaType="JSON")
+    known, number = asking
     bodies = [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-    found = reader(kept_registry, schema).decode(column(*[message(number, body) for body in bodies]))
+    found = JsonSchemaFormat(kind, known).decode(column(*[message(number, body) for body in bodies]))
     validator = jsonschema_rs.Draft7Validator(READING)
     expected = []
     for row, body in enumerate(bodies):
