@@ -114,10 +114,10 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "format",
         _MESSAGE_SCHEMES,
         ALL_ROLES,
-        ("json", "protobuf", "bytes", "avro"),
+        ("json", "protobuf", "bytes", "avro", "cloudevents"),
         "json",
-        "The form of a message value: a JSON object, a protobuf message of the stream's schema, plain bytes, or Avro "
-        "with a schema of a registry.",
+        "The form of a message value: a JSON object, a protobuf message of the stream's schema, plain bytes, or Avro. "
+        "Avro needs a registry; JSON and protobuf may have one. CloudEvents are JSON with attributes beside the data.",
     ),
     Parameter(
         "registry",
@@ -125,7 +125,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ALL_ROLES,
         "text",
         "none",
-        "The URL of the schema registry, with Confluent's API, of format=avro.",
+        "The URL of the schema registry, with Confluent's API, that has the schemas of the messages.",
     ),
     Parameter("registry_user", _MESSAGE_SCHEMES, ALL_ROLES, "text", "no login", "The user of the registry."),
     Parameter(
@@ -138,11 +138,30 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "subject",
-        ("kafka", *MQTT_SCHEMES),
+        ("kafka", "amqp", "amqps", *MQTT_SCHEMES),
         ("sink",),
         "text",
         "TOPIC-value for kafka",
-        "The subject under which a sink with format=avro registers the schema of its records.",
+        "The subject under which a sink with registry= registers the schema of its records.",
+    ),
+    Parameter(
+        "attributes",
+        _MESSAGE_SCHEMES,
+        ALL_ROLES,
+        "fields with names",
+        "none",
+        "The fields that are attributes of CloudEvents, with the attribute behind a colon if it has another name.",
+    ),
+    *(
+        Parameter(
+            f"event_{name}",
+            ("kafka", "amqp", "amqps", *MQTT_SCHEMES),
+            ("sink",),
+            "text",
+            "needed for format=cloudevents",
+            f"The {name} of each CloudEvent, with {{field}} in it.",
+        )
+        for name in ("id", "source", "type")
     ),
     Parameter(
         "start",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.bindings.amazon_uri import parse_dynamodb, parse_kinesis
+from penstock.bindings.event_parts import events_of
 from penstock.bindings.files_uri import files_binding
 from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.lake_uris import lake_reading, parse_iceberg
@@ -253,6 +254,7 @@ def _parse_kafka(uri: UriParts) -> KafkaBinding:
         partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
         registry=registry_of(known, uri.role, f"{topic}-value"),
+        events=events_of(known, uri.role),
     )
 
 
@@ -328,6 +330,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
         prefetch=prefetch,
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 
@@ -351,6 +354,7 @@ def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> Exch
         format=known.get("format", "json"),
         create=creates,
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
         origin=uri.switch("origin"),
     )
 
@@ -367,6 +371,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
         start=known.get("start", "earliest" if uri.role == "control" else "latest"),
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 

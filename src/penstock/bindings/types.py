@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.lake_types import DeltaBinding, IcebergBinding
+from penstock.bindings.message_settings import EventBinding, MessageSettings, RegistryBinding
 from penstock.bindings.python_binding import PythonBinding
 from penstock.bindings.redis_binding import RedisBinding
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
@@ -32,6 +33,7 @@ __all__ = [
     "Delivery",
     "DeltaBinding",
     "DiscardBinding",
+    "EventBinding",
     "ExchangeBinding",
     "FileFormat",
     "FilesBinding",
@@ -60,7 +62,7 @@ __all__ = [
 
 Role: TypeAlias = Literal["data", "control", "sink"]
 FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
-MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro"]
+MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro", "cloudevents"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
 Missing: TypeAlias = Literal["fail", "skip"]
@@ -119,20 +121,7 @@ class FilesBinding:
 
 
 @dataclass(frozen=True)
-class RegistryBinding:
-    """A schema registry with Confluent's API. The password may be a reference.
-
-    `subject` is where a sink registers the schema of its records.
-    """
-
-    url: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    subject: str | None = None
-
-
-@dataclass(frozen=True)
-class KafkaBinding:
+class KafkaBinding(MessageSettings):
     """A Kafka topic, or for a source, `~` with a pattern, a regular expression for the whole names of topics.
 
     `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
@@ -163,7 +152,6 @@ class KafkaBinding:
     partitioner: str = "murmur2_random"
     partition_by: str | None = None
     origin: bool = False
-    registry: RegistryBinding | None = None
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -222,7 +210,7 @@ class RabbitVirtualHost:
 
 
 @dataclass(frozen=True)
-class QueueBinding:
+class QueueBinding(MessageSettings):
     """A RabbitMQ queue. `uri` has its password masked; `prefetch` is how many messages may be unacknowledged."""
 
     stream: str
@@ -232,11 +220,10 @@ class QueueBinding:
     format: MessageFormat = "json"
     prefetch: int = UNACKNOWLEDGED
     create: bool = False
-    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
-class RabbitStreamBinding:
+class RabbitStreamBinding(MessageSettings):
     """A RabbitMQ stream; `name` is its name on the broker. `uri` has its password masked."""
 
     stream: str
@@ -246,11 +233,10 @@ class RabbitStreamBinding:
     format: MessageFormat = "json"
     start: Start = "latest"
     create: bool = False
-    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
-class MqttBinding:
+class MqttBinding(MessageSettings):
     """The topics of an MQTT broker that match a filter, or for a sink, a topic with `{field}` in some levels.
 
     `uri` has its password masked; `login` has it, or a reference to it. Without a `client_id` the job chooses one for
@@ -275,7 +261,6 @@ class MqttBinding:
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
-    registry: RegistryBinding | None = None
 
     @property
     def is_one_topic(self) -> bool:
@@ -401,7 +386,7 @@ class SparkBinding:
 
 
 @dataclass(frozen=True)
-class ExchangeBinding:
+class ExchangeBinding(MessageSettings):
     """An exchange of RabbitMQ to publish to, with a routing key that may have `{field}` in it.
 
     The exchange without a name routes to the queue that the key names, which `create` declares. `uri` has its password
@@ -415,7 +400,6 @@ class ExchangeBinding:
     routing_key: str
     format: MessageFormat = "json"
     create: bool = False
-    registry: RegistryBinding | None = None
     origin: bool | None = None
 
 

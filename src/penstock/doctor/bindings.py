@@ -49,7 +49,7 @@ from penstock.jobs.job_loader import load_job
 from penstock.lakes import iceberg_catalog
 from penstock.lakes.delta_table import existing_table
 from penstock.lakes.lake_log import LakeLog
-from penstock.registries.registry_client import kept_client
+from penstock.registries.message_formats import MessageBinding, check_registry
 from penstock.sinks.kafka_producers import connection_settings
 from penstock.sinks.object_sink import check_bucket, open_folder
 from penstock.sources import kafka_source
@@ -105,10 +105,9 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
     careful = _not_created(binding)
     try:
         answer = _answer(careful, is_source=is_source)
-        registry = getattr(binding, "registry", None)
-        if registry is not None:
-            kept_client(binding.stream, registry).check()
-            answer += f"; the schema registry {registry.url} answers"
+        if isinstance(binding, MessageBinding) and binding.registry is not None:
+            check_registry(binding, binding.registry)
+            answer += f"; the schema registry {binding.registry.url} answers"
         return fine(check, answer)
     except PlaceMissingError as e:
         if careful != binding:

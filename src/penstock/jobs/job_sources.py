@@ -276,9 +276,10 @@ def _command_source(
     is_table = isinstance(binding, SparkBinding) or (
         isinstance(binding, FilesBinding | ObjectsBinding) and form != "jsonl"
     )
-    if form not in known or is_table:
+    if form not in known or is_table or getattr(binding, "registry", None) is not None:
         raise BindingError(
-            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
+            f"Commands are JSON or protobuf without a registry, so {COMMANDS} cannot be bound to "
+            f"{redacted(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
     fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
