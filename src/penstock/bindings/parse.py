@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.bindings.amazon_uri import parse_dynamodb, parse_kinesis
+from penstock.bindings.event_parts import events_of
 from penstock.bindings.files_uri import files_binding
 from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.lake_uris import lake_reading, parse_iceberg
@@ -24,11 +26,13 @@ from penstock.bindings.parameters import (
     RABBIT_SCHEMES,
     REDIS_SCHEMES,
     REQUEST_PREFIXES,
+    SEARCH_SCHEMES,
     SOURCE_ROLES,
     WEB_SCHEMES,
     parameters_of,
 )
 from penstock.bindings.postgres_uri import parse_postgres
+from penstock.bindings.python_uri import parse_python
 from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
@@ -54,6 +58,7 @@ from penstock.bindings.types import (
     Start,
 )
 from penstock.bindings.uri_parts import ROLE_NAMES, UriParts, parse_server, split_authority
+from penstock.bindings.versioned_uris import parse_cassandra, parse_opensearch
 from penstock.bindings.webhook_uri import parse_webhook
 from penstock.errors import BindingError
 
@@ -249,6 +254,7 @@ def _parse_kafka(uri: UriParts) -> KafkaBinding:
         partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
         registry=registry_of(known, uri.role, f"{topic}-value"),
+        events=events_of(known, uri.role),
     )
 
 
@@ -324,6 +330,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
         prefetch=prefetch,
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 
@@ -347,6 +354,7 @@ def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> Exch
         format=known.get("format", "json"),
         create=creates,
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
         origin=uri.switch("origin"),
     )
 
@@ -363,6 +371,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
         start=known.get("start", "earliest" if uri.role == "control" else "latest"),
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 
@@ -409,7 +418,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         for name in MQTT_SCHEMES
     },
     "http-listen": _Scheme("http-listen://HOST:PORT/PATH", SOURCE_ROLES, parse_http_listen),
-    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
+    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", ALL_ROLES, parse_spark),
+    "python": _Scheme("python:MODULE:CLASS[?OPTION=VALUE]", ALL_ROLES, parse_python),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ALL_ROLES, parse_postgres)
@@ -421,7 +431,16 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
         for name in REDIS_SCHEMES
     },
+    "cassandra": _Scheme(
+        "cassandra://[USER[:PASS]@]HOST:PORT[,HOST:PORT]/KEYSPACE/TABLE", ("sink",), parse_cassandra
+    ),
+    **{
+        name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/INDEX", ("sink",), parse_opensearch)
+        for name in SEARCH_SCHEMES
+    },
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
+    "kinesis": _Scheme("kinesis://STREAM", ALL_ROLES, parse_kinesis),
+    "dynamodb": _Scheme("dynamodb://TABLE", ("sink",), parse_dynamodb),
     **{name: _Scheme(f"{name}://BUCKET/PREFIX", ALL_ROLES, parse_objects) for name in OBJECT_SCHEMES},
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from penstock.base.durable import make_folder
+from penstock.bindings.amazon_types import KinesisBinding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     LINE_FORMATS,
@@ -23,6 +24,7 @@ from penstock.bindings.types import (
     MqttBinding,
     ObjectsBinding,
     PostgresBinding,
+    PythonBinding,
     QueueBinding,
     RabbitStreamBinding,
     RateBinding,
@@ -30,6 +32,8 @@ from penstock.bindings.types import (
     SparkBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.connectors.own_log import open_own_log
+from penstock.connectors.own_receiver import OwnReceiver
 from penstock.control.commands import CommandFormat
 from penstock.databases.row_json import COMMAND_ROWS, RowShape
 from penstock.databases.table_receiver import TableReceiver, check_table
@@ -71,7 +75,13 @@ __all__ = ["SourcePlace", "has_raw", "open_sources"]
 
 # What the source gives once is kept in a journal.
 _MessageBinding: TypeAlias = (
-    QueueBinding | RabbitStreamBinding | MqttBinding | HttpListenBinding | PostgresBinding
+    QueueBinding
+    | RabbitStreamBinding
+    | MqttBinding
+    | HttpListenBinding
+    | PostgresBinding
+    | PythonBinding
+    | KinesisBinding
 )
 _Received: TypeAlias = SocketBinding | _MessageBinding
 
@@ -178,6 +188,9 @@ def _source(
     elif isinstance(binding, RateBinding):
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
+    elif isinstance(binding, PythonBinding) and binding.kind == "log":
+        make_folder(where)
+        log, name = open_own_log(binding, where / f"{node.name}.begins"), binding.format
     else:
         assert isinstance(binding, _Received)
         folder = where / f"{node.name}.journal"
@@ -236,10 +249,18 @@ def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourceP
         return MqttReceiver(
             binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
         )
+    if isinstance(binding, KinesisBinding):
+        from penstock.kinesis.kinesis_receiver import KinesisReceiver
+        from penstock.kinesis.kinesis_stream import check_stream as check_kinesis
+
+        check_kinesis(binding)
+        return KinesisReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, PostgresBinding):
         shape = COMMAND_ROWS if node is COMMAND_NODE else RowShape(node.record_type.schema)
         check_table(binding, shape)
         return TableReceiver(binding, shape, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, PythonBinding):
+        return OwnReceiver(binding, JournalWriter(folder), bounded=bounded)
     from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)
@@ -255,9 +276,10 @@ def _command_source(
     is_table = isinstance(binding, SparkBinding) or (
         isinstance(binding, FilesBinding | ObjectsBinding) and form != "jsonl"
     )
-    if form not in known or is_table:
+    if form not in known or is_table or getattr(binding, "registry", None) is not None:
         raise BindingError(
-            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
+            f"Commands are JSON or protobuf without a registry, so {COMMANDS} cannot be bound to "
+            f"{redacted(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
     fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)

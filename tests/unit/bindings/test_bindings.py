@@ -203,11 +203,17 @@ def test_object_stores_have_their_form_and_keys_by_reference() -> None:
 
 WRONG: list[tuple[str, Role, str]] = [
     ("kafka://h:1/t?format=avro", "data", "format=avro needs registry=http://HOST:PORT"),
-    ("kafka://h:1/t?registry=http://r:1", "data", "registry is for format=avro alone"),
+    ("kafka://h:1/t?format=bytes&registry=http://r:1", "data", "format=bytes has no schemas"),
+    ("kafka://h:1/t?registry_user=me", "data", "registry_user needs registry=http://HOST:PORT"),
     ("kafka://h:1/t?format=avro&registry=r:8081", "data", "'r:8081' is not of the form http://HOST:PORT"),
     ("kafka://h:1/t?format=avro&registry=http://me:x@r", "data", "registry= has no login"),
     ("kafka://h:1/t?format=avro&registry=http://r&registry_user=me", "data", "need each other"),
     ("mqtt://h:1/t?format=avro&registry=http://r:1", "sink", "needs subject=NAME"),
+    ("kafka://h:1/t?attributes=a", "data", "attributes is for format=cloudevents alone"),
+    ("kafka://h:1/t?format=cloudevents&attributes=room_id", "data", "attributes have lower-case letters"),
+    ("kafka://h:1/t?format=cloudevents&attributes=a:data", "data", "a record has no say in data"),
+    ("kafka://h:1/t?format=cloudevents&attributes=a:id", "sink", "a record has no say in id; use event_id="),
+    ("mqtt://h:1/t?format=cloudevents&event_id=x", "sink", "needs event_source=TEXT, event_type=TEXT"),
     ("csv:in?delimiter=none", "data", "delimiter=none separates no values"),
     ("csv:in?delimiter=;;", "data", "delimiter=';;' must be one ASCII character"),
     ("csv:in?quote=x", "data", "quote='x' must be one ASCII character that is not a letter or digit"),
