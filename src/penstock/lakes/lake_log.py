@@ -27,7 +27,7 @@ __all__ = ["LakeLog"]
 
 # A table is asked for new commits at most this often; a catalog less often than a folder.
 _LOOK_S: Final = {"delta": 0.05, "iceberg": 1.0}
-# What ends a version that has added nothing, so that the next look begins behind it.
+# What stands for a version that has added nothing, so that the next look begins behind it.
 _NOTHING: Final = "end"
 # What is before the index of a file that the table had when a job began.
 _WHOLE: Final = "all"
@@ -125,9 +125,11 @@ class LakeLog(FileLog):
         assert self._table_id is not None
         for index, file in enumerate(files):
             if index > after:
-                detail = json.dumps({"rows": file.rows, **file.detail}, sort_keys=True)
+                is_last = index == len(files) - 1
+                detail = json.dumps({"rows": file.rows, "last": is_last, **file.detail}, sort_keys=True)
                 yield LoggedFile(self._table_id, f"{version:020}-{mark}{index:06} {detail}", file.size, 0)
-        yield LoggedFile(self._table_id, f"{version:020}-{_NOTHING}", 0, 0)
+        if not files:
+            yield LoggedFile(self._table_id, f"{version:020}-{_NOTHING}", 0, 0)
 
     def _cut(self, files: Sequence[LoggedFile], parallelism: int) -> list[Split]:  # noqa: ARG002  # files are not cut
         splits = []
@@ -163,9 +165,12 @@ class LakeLog(FileLog):
 
 
 def _place(file: LoggedFile) -> tuple[int, int]:
-    """Return the version and the index of a file in a list; the index is -1 where the version ends."""
-    version, _, index = file.name.partition(" ")[0].partition("-")
-    return int(version), -1 if index == _NOTHING else int(index.removeprefix(_WHOLE))
+    """Return the version and the index of a file in a list; the index is -1 for the last file of a version."""
+    place, _, detail = file.name.partition(" ")
+    version, _, index = place.partition("-")
+    if not detail or json.loads(detail)["last"]:
+        return int(version), -1
+    return int(version), int(index.removeprefix(_WHOLE))
 
 
 def _as_json(batch: pa.RecordBatch, texts: Any) -> pa.Array:
