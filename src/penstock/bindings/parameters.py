@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.bindings.amazon_parameters import AMAZON_PARAMETERS
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
+from penstock.bindings.python_binding import OWN_RECORDS_PER_BATCH
 from penstock.bindings.storage_parameters import (
+    LAKE_SCHEMES,
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
     REDIS_SCHEMES,
+    SEARCH_SCHEMES,
     STORAGE_PARAMETERS,
 )
 from penstock.bindings.types import (
@@ -32,6 +36,7 @@ __all__ = [
     "RABBIT_SCHEMES",
     "REDIS_SCHEMES",
     "REQUEST_PREFIXES",
+    "SEARCH_SCHEMES",
     "SOURCE_ROLES",
     "WEB_SCHEMES",
     "parameters_of",
@@ -50,7 +55,7 @@ REQUEST_PREFIXES: Final = ("header.", "query.")
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "max_files_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         "no limit",
@@ -58,7 +63,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_bytes_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(BYTES_PER_BATCH),
@@ -66,7 +71,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_expanded_bytes",
-        ("jsonl", "csv", "text"),
+        ("jsonl", "csv", "text", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(EXPANDED_BYTES),
@@ -74,7 +79,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "delimiter",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a comma",
@@ -82,7 +87,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "quote",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a double quote",
@@ -90,7 +95,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "header",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         ("true", "false"),
         "true",
@@ -98,7 +103,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "missing",
-        (*_READ_SCHEMES, "kafka"),
+        (*_READ_SCHEMES, *OBJECT_SCHEMES, "kafka"),
         SOURCE_ROLES,
         ("fail", "skip"),
         "fail",
@@ -398,7 +403,32 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "keyfile", ("mqtts",), ALL_ROLES, "path", "none", "The key of the client's certificate, in PEM."
     ),
+    Parameter(
+        "format",
+        ("python",),
+        SOURCE_ROLES,
+        ("json", "protobuf", "bytes"),
+        "json",
+        "The form of records that the class gives as bytes or text.",
+    ),
+    Parameter(
+        "max_records_per_batch",
+        ("python",),
+        SOURCE_ROLES,
+        "integer",
+        str(OWN_RECORDS_PER_BATCH),
+        "The maximum positions of a partition that one batch reads of a log.",
+    ),
+    Parameter(
+        "batch_field",
+        ("spark",),
+        ("sink",),
+        "field",
+        "none",
+        "The column that gets the number of the micro-batch, by which readers leave out one that is there twice.",
+    ),
     *STORAGE_PARAMETERS,
+    *AMAZON_PARAMETERS,
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
+from penstock.bindings.lake_types import DeltaBinding, IcebergBinding
 from penstock.bindings.message_settings import EventBinding, MessageSettings, RegistryBinding
+from penstock.bindings.python_binding import PythonBinding
+from penstock.bindings.redis_binding import RedisBinding
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 
 __all__ = [
     "BYTES_PER_BATCH",
@@ -34,12 +38,14 @@ __all__ = [
     "FileFormat",
     "FilesBinding",
     "HttpListenBinding",
+    "IcebergBinding",
     "KafkaBinding",
     "MessageFormat",
     "Missing",
     "MqttBinding",
     "ObjectsBinding",
     "PostgresBinding",
+    "PythonBinding",
     "QueueBinding",
     "RabbitStreamBinding",
     "RabbitVirtualHost",
@@ -298,7 +304,9 @@ class PostgresBinding:
 class ObjectsBinding:
     """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
 
-    `client` has environment variables of S3 that count more than those of the process; the values may be references.
+    `client` has environment variables of S3 that count more than those of the process; the values may be references. A
+    source reads files as `reading` says, and finds new ones as `names` says: by any name, by names that grow, or by the
+    manifests of a sink.
     """
 
     stream: str
@@ -308,30 +316,13 @@ class ObjectsBinding:
     prefix: str
     format: FileFormat
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    names: Literal["any", "growing", "manifests"] = "any"
+    reading: FilesBinding | None = None
 
     @property
     def place(self) -> str:
         """The URI without parameters."""
         return f"{self.scheme}://{self.bucket}/{self.prefix}"
-
-
-@dataclass(frozen=True)
-class DeltaBinding:
-    """A table of Delta Lake in a folder. `directory` is absolute.
-
-    `partition_by` are the fields by which its files are apart; empty if the table decides.
-    """
-
-    stream: str
-    uri: str
-    directory: str
-    partition_by: tuple[str, ...] = ()
-    create_table: bool = True
-
-    @property
-    def path(self) -> Path:
-        """The folder of the table."""
-        return Path(self.directory)
 
 
 @dataclass(frozen=True)
@@ -381,44 +372,17 @@ class DiscardBinding:
 
 @dataclass(frozen=True)
 class SparkBinding:
-    """What a format of Spark loads once, before the stream begins. `uri` has secrets masked.
+    """What a format of Spark loads once, before the stream begins, or what it writes. `uri` has secrets masked.
 
-    `options` are those of the format, whose values may be references; `path` is what it loads.
+    `options` are those of the format, whose values may be references; `path` is what it loads or writes. A sink adds
+    the number of the micro-batch in the column `batch_field`.
     """
 
     stream: str
     uri: str
     format: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True)
-class RedisBinding:
-    """Keys of a database of a Redis server. `uri` has its password masked; `login` has it, or a reference to it.
-
-    `{field}` in the key is the value of a field. Values are hashes, or with `json` strings, and expire after `ttl_s`.
-    The certificates are files in PEM.
-    """
-
-    stream: str
-    uri: str
-    host: str
-    port: int
-    database: int
-    key: str
-    type: Literal["hash", "json"] = "hash"
-    ttl_s: int | None = None
-    user: str | None = None
-    login: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secure: bool = False
-    cafile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-
-    @property
-    def place(self) -> str:
-        """What the binding names, in a sentence."""
-        return f"the keys {self.key} of the database {self.database} on {self.host}:{self.port}"
+    batch_field: str | None = None
 
 
 @dataclass(frozen=True)
@@ -469,12 +433,18 @@ Binding: TypeAlias = (
     | ObjectsBinding
     | PostgresBinding
     | DeltaBinding
+    | IcebergBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding
     | SparkBinding
     | RedisBinding
+    | CassandraBinding
+    | OpenSearchBinding
     | ExchangeBinding
     | HttpListenBinding
+    | PythonBinding
+    | KinesisBinding
+    | DynamoBinding
     | DiscardBinding
 )

@@ -20,7 +20,9 @@ from penstock.doctor import bindings
 from penstock.doctor.bindings import check_binding, examine_bindings, loaded_job
 from penstock.doctor.findings import Finding
 from penstock.errors import ExternalSystemError, PlaceMissingError
+from penstock.jobs.job_sinks import open_sink
 from penstock.machine.local_server import free_port
+from penstock.records.schemas import record_type
 
 JOB = """
 import penstock as ps
@@ -63,6 +65,19 @@ def test_a_delta_table_is_opened_and_not_made(job: ps.Job, tmp_path: Path) -> No
     assert not (tmp_path / "table").exists()
     DeltaTable.create(tmp_path / "table", pa.schema([("id", pa.int32())]))
     assert examined(job, **given)["-D out"].found == f"{tmp_path}/table has the Delta table, in version 0"
+
+
+def test_an_iceberg_table_is_opened_and_not_made(job: ps.Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    uri = f"iceberg:plant.seen?catalog={tmp_path}/catalog.db&warehouse={tmp_path}"
+    given = {"readings": f"jsonl:{tmp_path}/in", "out": uri}
+    assert examined(job, **given)["-D out"].found.endswith("does not exist yet; the job creates it")
+    assert not (tmp_path / "catalog.db").exists()
+    binding = parse_binding("out", uri, "sink")
+    open_sink(binding, record_type("id INT"), None).prepare("line", "")
+    assert examined(job, **given)["-D out"].found == (
+        "the catalog has the Iceberg table plant.seen, with no snapshot yet"
+    )
 
 
 def test_a_folder_that_is_missing_is_told(job: ps.Job, tmp_path: Path) -> None:
