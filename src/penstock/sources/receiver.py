@@ -69,6 +69,11 @@ class Receiver(ABC, Generic[_Connection]):
         Raises OSError or ExternalSystemError when the connection is lost before that.
         """
 
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self._stream
+
     def __enter__(self) -> Self:
         try:
             self._first = self._connect()
