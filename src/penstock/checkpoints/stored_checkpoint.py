@@ -25,7 +25,7 @@ import msgspec
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.stored_entries import Piece, StoredFile, digest_of
 from penstock.checkpoints.stored_log import ObjectsOfLog, StoredLog
-from penstock.checkpoints.working_folder import Change, WorkingFolder
+from penstock.checkpoints.working_folder import Change, Changes, WorkingFolder
 from penstock.errors import (
     CheckpointError,
     CheckpointMissingError,
@@ -94,6 +94,7 @@ class StoredCheckpoint:
         self._looked_s = time.monotonic()
         self._lost: FencedError | None = None
         self._is_taken = False
+        self._has_failed = False
 
     @classmethod
     def at(cls, uri: str) -> StoredCheckpoint:
@@ -164,8 +165,8 @@ class StoredCheckpoint:
             )
         if about.folder != str(self.folder):
             raise CheckpointError(
-                f"Runs with the checkpoint {self.shown} work in {about.folder}, whose path is in it, and this one would "
-                f"work in {self.folder}. Set TMPDIR={Path(about.folder).parent}, and start the job again."
+                f"Runs with the checkpoint {self.shown} work in {about.folder}, whose path is in it, and this one "
+                f"would work in {self.folder}. Set TMPDIR={Path(about.folder).parent}, and start the job again."
             )
 
     def take(self) -> None:
@@ -192,17 +193,22 @@ class StoredCheckpoint:
         not answer.
         """
         with self._lock:
-            if self._lost is not None:
-                raise self._lost
-            changes = self._files.look()
+            if self._has_failed:
+                raise CheckpointError(
+                    f"A change of the checkpoint {self.shown} could not be saved, so this run saves no more. Start the "
+                    "job again; it resumes from what was saved before."
+                )
+            changes = self._files.look() if self._lost is None else Changes()
             if not changes:
+                error = self._ask()
+                if error is not None:
+                    raise error
                 return
+            # The store may get what has failed, or have a part of it, and the next look does not return it again.
+            self._has_failed = True
             files, content = self._put(changes.files)
-            try:
-                self._log.add(files, changes.gone, content)
-            except FencedError as e:
-                self._lost = e
-                raise
+            self._log.add(files, changes.gone, content)
+            self._has_failed = False
 
     def _put(self, changed: Mapping[str, Change]) -> tuple[dict[str, StoredFile], bytes]:
         """Write what is too large for an entry; return where all content is, and what goes into the entry."""

@@ -68,9 +68,9 @@ class StoredFile(msgspec.Struct, frozen=True, array_like=True):
 class Entry(msgspec.Struct, frozen=True):
     """What a run has put into the log.
 
-    `id` is the entry's own, `run` and `epoch` those of the run, and `host` its machine. With `takes` the run takes over
-    the checkpoint, which works in `folder`. `files` have changed, and `gone` are no longer there. `table` has all files,
-    and `taken` the numbers of the entries with `takes`.
+    `id` is the entry's own, `run` and `epoch` those of the run, `host` its machine and `folder` its working folder. With
+    `takes` the run takes over the checkpoint. `files` have changed, and `gone` are no longer there. `table` has all
+    files, and `taken` the numbers of the entries with `takes`.
     """
 
     number: int

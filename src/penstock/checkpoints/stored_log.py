@@ -77,7 +77,6 @@ class StoredLog:
         self._numbers: set[int] = set()
         self._taken: set[int] = set()
         self._unneeded: set[str] = set()
-        self._failed = False
 
     def read(self) -> None:
         """Read the log up to its newest entry.
@@ -116,11 +115,11 @@ class StoredLog:
         return memoryview(data)
 
     def _gone(self, name: str) -> CheckpointError:
-        if self._has_newer(self._number):
+        if self._has_newer(max(self._numbers)):
             return self._in_use("has gone on while it was read")
         return CheckpointError(
-            f"The checkpoint is damaged: {self._shown}/{name} is missing. Restore the object from a copy, or start from "
-            "a savepoint with another checkpoint."
+            f"The checkpoint is damaged: {self._shown}/{name} is missing. Restore the object from a copy, or start "
+            "from a savepoint with another checkpoint."
         )
 
     def take(self) -> None:
@@ -141,23 +140,14 @@ class StoredLog:
         return any((number_of(name) or 0) > number for name in self._objects.names(LOG, f"{number:010}"))
 
     def add(self, files: Mapping[str, StoredFile], gone: Sequence[str], content: bytes) -> None:
-        """Add an entry with changed files; when this returns, the store has it. Only within one thread at a time.
+        """Add an entry with changed files; when this returns, the store has it.
 
-        Raises FencedError when another run has taken over the checkpoint.
+        Raises FencedError when another run has taken over the checkpoint. After another error the store may have the
+        entry, or get it later, so the run adds no more.
         """
-        if self._failed:
-            raise CheckpointError(
-                f"An entry of the checkpoint {self._shown} has failed, so this run adds no more. Start the job again."
-            )
         self._unneeded |= self.table.apply(files, gone)
         entry = self._next(files=files, gone=gone)
-        try:
-            created = self._create(entry, content)
-        except BaseException:
-            # The store may have it, or get it later.
-            self._failed = True
-            raise
-        if not created:
+        if not self._create(entry, content):
             raise self._fenced()
         self._note(entry)
         self._remove_unneeded()
@@ -215,8 +205,8 @@ class StoredLog:
             "" if other is None else f" on {other.host} (its epoch is {other.epoch}, this run's {self.epoch})"
         )
         return FencedError(
-            f"Another run{of} has taken over the checkpoint {self._shown}. This run has ended and commits nothing more. "
-            "Let only one run use a checkpoint."
+            f"Another run{of} has taken over the checkpoint {self._shown}. This run has ended and commits nothing "
+            "more. Let only one run use a checkpoint."
         )
 
     def _in_use(self, what: str) -> CheckpointInUseError:

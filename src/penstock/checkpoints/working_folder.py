@@ -152,7 +152,7 @@ class WorkingFolder:
             waiting += reversed(folders)
 
     def fill(self, table: Mapping[str, StoredFile], fetch: Callable[[str], memoryview]) -> None:
-        """Fill the folder with the files of a table, and remove everything else; `fetch` returns an object's content."""
+        """Fill the folder with the files of a table, and nothing else; `fetch` returns an object's content."""
         self._clear()
         by_object: dict[str, list[tuple[Path, int, Piece]]] = {}
         for path, file in table.items():
@@ -198,8 +198,8 @@ def _write(fetch: Callable[[str], memoryview], name: str, parts: list[tuple[Path
         data = content[piece.offset : piece.offset + piece.length]
         if len(data) != piece.length or digest_of(data) != piece.digest:
             raise CheckpointError(
-                f"The checkpoint is damaged: the object {name} has changed bytes, of the file {target.name}. Restore the "
-                "object from a copy, or start from a savepoint with another checkpoint."
+                f"The checkpoint is damaged: the object {name} has changed bytes, of the file {target.name}. Restore "
+                "the object from a copy, or start from a savepoint with another checkpoint."
             )
         with target.open("r+b") as file:
             file.seek(start)

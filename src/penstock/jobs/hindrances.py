@@ -33,9 +33,9 @@ def check_replayable(receivers: Collection[Receiver[Any]], shown: str) -> None:
     """Raise BindingError if a stream of a job is received, and its checkpoint is on an object store."""
     for receiver in receivers:
         raise BindingError(
-            f"Stream {receiver.stream!r} is confirmed to its sender once this machine's disk has it, which is too early "
-            f"for the checkpoint {shown} on an object store. Bind the stream to files or Kafka, or use a folder for the "
-            "checkpoint."
+            f"Stream {receiver.stream!r} is confirmed to its sender once this machine's disk has it, which is too "
+            f"early for the checkpoint {shown} on an object store. Bind the stream to files or Kafka, or use a folder "
+            "for the checkpoint."
         )
 
 
