@@ -68,7 +68,7 @@ class StoredFile(msgspec.Struct, frozen=True, array_like=True):
 class Entry(msgspec.Struct, frozen=True):
     """What a run has put into the log.
 
-    `id` is the entry's own, `run` and `epoch` those of the run, `host` its machine and `folder` its working folder. With
+    `id` is the entry's own, `run` and `epoch` those of the run, `host` its machine, `folder` its working folder. With
     `takes` the run takes over the checkpoint. `files` have changed, and `gone` are no longer there. `table` has all
     files, and `taken` the numbers of the entries with `takes`.
     """

@@ -66,5 +66,7 @@ class ModelledStore:
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         self.requests += 1
-        found = sorted(name.removeprefix(f"{folder}/") for name in self.objects if name.startswith(f"{folder}/"))
+        found = sorted(
+            name.removeprefix(f"{folder}/") for name in self.objects if name.startswith(f"{folder}/")
+        )
         return iter([name for name in found if name > after])
