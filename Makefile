@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-avro bench-object-sink conformance
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,9 @@ bench-lake-sink: setup ## rows of Delta Lake beside write_deltalake of delta-rs
 	@$(BIN)/python -m benchmarks.lake_sink $(ARGS)
 bench-store-sink: setup ## values of Redis beside redis-py alone (ARGS="--url redis://HOST:PORT/DB", which is emptied)
 	@$(BIN)/python -m benchmarks.store_sink $(ARGS)
+
+bench-amazon: setup ## Kinesis and DynamoDB beside botocore alone (ARGS="--kinesis http://HOST:PORT --dynamodb http://HOST:PORT")
+	@$(BIN)/python -m benchmarks.amazon $(ARGS)
 
 bench-query: setup ## queries over 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_query $(ARGS)

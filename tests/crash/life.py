@@ -93,8 +93,8 @@ class Scenario:
     """All that happens to a job: its runs, the files that its streams get, and the commands that are sent.
 
     `topics` names the streams and sinks, also commands, receipts and dead letters, that are topics; `topic_options` is
-    what stands behind the name of each in its URI. Topics of streams have `partitions` to begin with. With `stored` the checkpoints are
-    on an object store.
+    what stands behind the name of each in its URI. Topics of streams have `partitions` to begin with. With `stored`
+    the checkpoints are on an object store.
     """
 
     job: CrashJob

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.bindings.amazon_parameters import AMAZON_PARAMETERS
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
+from penstock.bindings.python_binding import OWN_RECORDS_PER_BATCH
 from penstock.bindings.storage_parameters import (
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
     REDIS_SCHEMES,
+    SEARCH_SCHEMES,
     STORAGE_PARAMETERS,
 )
 from penstock.bindings.types import (
@@ -32,6 +35,7 @@ __all__ = [
     "RABBIT_SCHEMES",
     "REDIS_SCHEMES",
     "REQUEST_PREFIXES",
+    "SEARCH_SCHEMES",
     "SOURCE_ROLES",
     "WEB_SCHEMES",
     "parameters_of",
@@ -379,7 +383,32 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "keyfile", ("mqtts",), ALL_ROLES, "path", "none", "The key of the client's certificate, in PEM."
     ),
+    Parameter(
+        "format",
+        ("python",),
+        SOURCE_ROLES,
+        ("json", "protobuf", "bytes"),
+        "json",
+        "The form of records that the class gives as bytes or text.",
+    ),
+    Parameter(
+        "max_records_per_batch",
+        ("python",),
+        SOURCE_ROLES,
+        "integer",
+        str(OWN_RECORDS_PER_BATCH),
+        "The maximum positions of a partition that one batch reads of a log.",
+    ),
+    Parameter(
+        "batch_field",
+        ("spark",),
+        ("sink",),
+        "field",
+        "none",
+        "The column that gets the number of the micro-batch, by which readers leave out one that is there twice.",
+    ),
     *STORAGE_PARAMETERS,
+    *AMAZON_PARAMETERS,
 )
 """Every query parameter that penstock itself reads. Kafka URIs also take client settings."""
 

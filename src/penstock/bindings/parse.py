@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.bindings.amazon_uri import parse_dynamodb, parse_kinesis
 from penstock.bindings.http_listen_uri import parse_http_listen
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.objects_uri import parse_objects
@@ -22,11 +23,13 @@ from penstock.bindings.parameters import (
     RABBIT_SCHEMES,
     REDIS_SCHEMES,
     REQUEST_PREFIXES,
+    SEARCH_SCHEMES,
     SOURCE_ROLES,
     WEB_SCHEMES,
     parameters_of,
 )
 from penstock.bindings.postgres_uri import parse_postgres
+from penstock.bindings.python_uri import parse_python
 from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
@@ -54,6 +57,7 @@ from penstock.bindings.types import (
     Start,
 )
 from penstock.bindings.uri_parts import ROLE_NAMES, UriParts, parse_server, split_authority
+from penstock.bindings.versioned_uris import parse_cassandra, parse_opensearch
 from penstock.bindings.webhook_uri import parse_webhook
 from penstock.errors import BindingError
 
@@ -434,7 +438,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         for name in MQTT_SCHEMES
     },
     "http-listen": _Scheme("http-listen://HOST:PORT/PATH", SOURCE_ROLES, parse_http_listen),
-    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", SOURCE_ROLES, parse_spark),
+    "spark": _Scheme("spark:FORMAT[?OPTION=VALUE]", ALL_ROLES, parse_spark),
+    "python": _Scheme("python:MODULE:CLASS[?OPTION=VALUE]", ALL_ROLES, parse_python),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ALL_ROLES, parse_postgres)
@@ -445,8 +450,17 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
         for name in REDIS_SCHEMES
     },
+    "cassandra": _Scheme(
+        "cassandra://[USER[:PASS]@]HOST:PORT[,HOST:PORT]/KEYSPACE/TABLE", ("sink",), parse_cassandra
+    ),
+    **{
+        name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/INDEX", ("sink",), parse_opensearch)
+        for name in SEARCH_SCHEMES
+    },
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     **{name: _Scheme(f"{name}://BUCKET/PREFIX", ("sink",), parse_objects) for name in OBJECT_SCHEMES},
+    "kinesis": _Scheme("kinesis://STREAM", ALL_ROLES, parse_kinesis),
+    "dynamodb": _Scheme("dynamodb://TABLE", ("sink",), parse_dynamodb),
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }

@@ -7,9 +7,12 @@ from typing import Final
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.types import POLL_S, RECORDS_PER_POLL
 
-__all__ = ["OBJECT_SCHEMES", "POSTGRES_SCHEMES", "REDIS_SCHEMES", "STORAGE_PARAMETERS"]
+__all__ = ["OBJECT_SCHEMES", "POSTGRES_SCHEMES", "REDIS_SCHEMES", "SEARCH_SCHEMES", "STORAGE_PARAMETERS"]
 
 REDIS_SCHEMES: Final = ("redis", "rediss")
+SEARCH_SCHEMES: Final = ("opensearch", "elasticsearch")
+_CASSANDRA: Final = ("cassandra",)
+_VERSIONED: Final = (*_CASSANDRA, *SEARCH_SCHEMES)
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 _S3_SCHEMES: Final = ("s3", "s3a")
 OBJECT_SCHEMES: Final = (*_S3_SCHEMES, "gs", "az", "abfs")
@@ -46,6 +49,81 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter("certfile", ("rediss",), ("sink",), "path", "none", "The certificate of the client, in PEM."),
     Parameter(
         "keyfile", ("rediss",), ("sink",), "path", "none", "The key of the client's certificate, in PEM."
+    ),
+    Parameter(
+        "id",
+        SEARCH_SCHEMES,
+        ("sink",),
+        "text",
+        "must be given",
+        "The id of a document, with {field} for the value of a field; a later record replaces the document.",
+    ),
+    Parameter(
+        "consistency",
+        _CASSANDRA,
+        ("sink",),
+        (
+            "local_quorum",
+            "one",
+            "two",
+            "three",
+            "quorum",
+            "all",
+            "each_quorum",
+            "local_one",
+        ),
+        "local_quorum",
+        "How many replicas must have a row before it counts as written.",
+    ),
+    Parameter(
+        "datacenter", _CASSANDRA, ("sink",), "text", "that of the servers", "The data center that is asked."
+    ),
+    Parameter(
+        "ttl_s",
+        _CASSANDRA,
+        ("sink",),
+        "integer",
+        "that of the table",
+        "After how many seconds a row that is not written again expires.",
+    ),
+    Parameter(
+        "writes_at_once",
+        _CASSANDRA,
+        ("sink",),
+        "integer",
+        "128",
+        "How many writes of a task may be on their way.",
+    ),
+    Parameter(
+        "retry_s",
+        _VERSIONED,
+        ("sink",),
+        "integer",
+        "60",
+        "For how many seconds a write is repeated while servers are away or overloaded; then the run ends.",
+    ),
+    Parameter(
+        "password",
+        _VERSIONED,
+        ("sink",),
+        "secret",
+        "that of the URI",
+        "The password of the user, best as a reference.",
+    ),
+    Parameter(
+        "tls",
+        _VERSIONED,
+        ("sink",),
+        ("true", "false"),
+        "false, true with cafile or certfile",
+        "Whether connections are encrypted.",
+    ),
+    Parameter(
+        "cafile", _VERSIONED, ("sink",), "path", "those of the system", "The certificates to trust, in PEM."
+    ),
+    Parameter("certfile", _VERSIONED, ("sink",), "path", "none", "The certificate of the client, in PEM."),
+    Parameter(
+        "keyfile", _VERSIONED, ("sink",), "path", "none", "The key of the client's certificate, in PEM."
     ),
     Parameter(
         "upsert_by",

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
+from penstock.bindings.python_binding import PythonBinding
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
+
 __all__ = [
     "BYTES_PER_BATCH",
     "EXPANDED_BYTES",
@@ -37,6 +41,7 @@ __all__ = [
     "MqttBinding",
     "ObjectsBinding",
     "PostgresBinding",
+    "PythonBinding",
     "QueueBinding",
     "RabbitStreamBinding",
     "RabbitVirtualHost",
@@ -395,15 +400,17 @@ class DiscardBinding:
 
 @dataclass(frozen=True)
 class SparkBinding:
-    """What a format of Spark loads once, before the stream begins. `uri` has secrets masked.
+    """What a format of Spark loads once, before the stream begins, or what it writes. `uri` has secrets masked.
 
-    `options` are those of the format, whose values may be references; `path` is what it loads.
+    `options` are those of the format, whose values may be references; `path` is what it loads or writes. A sink adds
+    the number of the micro-batch in the column `batch_field`.
     """
 
     stream: str
     uri: str
     format: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    batch_field: str | None = None
 
 
 @dataclass(frozen=True)
@@ -489,7 +496,12 @@ Binding: TypeAlias = (
     | RateBinding
     | SparkBinding
     | RedisBinding
+    | CassandraBinding
+    | OpenSearchBinding
     | ExchangeBinding
     | HttpListenBinding
+    | PythonBinding
+    | KinesisBinding
+    | DynamoBinding
     | DiscardBinding
 )

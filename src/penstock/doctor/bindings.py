@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
@@ -23,6 +24,7 @@ from penstock.bindings.types import (
     MqttBinding,
     ObjectsBinding,
     PostgresBinding,
+    PythonBinding,
     QueueBinding,
     RabbitStreamBinding,
     RedisBinding,
@@ -30,8 +32,10 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.connectors.own_class import told
 from penstock.databases.postgres_connections import as_external, open_connection
 from penstock.databases.postgres_table import check_place
 from penstock.databases.row_json import RowShape
@@ -47,6 +51,8 @@ from penstock.sinks.kafka_producers import connection_settings
 from penstock.sinks.object_sink import check_bucket
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.stores.cassandra_sink import check_table as check_table_of_cassandra
+from penstock.stores.opensearch_clients import check_server as check_search
 from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
@@ -122,14 +128,25 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
+    if isinstance(binding, CassandraBinding):
+        check_table_of_cassandra(binding)
+        return f"{binding.address} has the table {binding.keyspace}.{binding.table}"
+    if isinstance(binding, OpenSearchBinding):
+        return f"{binding.url} answers as {check_search(binding)}; nothing was written"
     if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding):
         return _answer_of_store(binding, is_source=is_source)
     if isinstance(binding, QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding):
         return _answer_of_broker(binding, is_source=is_source)
+    if isinstance(binding, KinesisBinding | DynamoBinding):
+        return _answer_of_amazon(binding)
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):
+        if not is_source:
+            return f"Spark writes each micro-batch in the format {binding.format!r}, at least once; it was not asked"
         return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
+    if isinstance(binding, PythonBinding):
+        return f"{told(binding)[:-1]}; its class was imported, and not asked"
     if isinstance(binding, HttpListenBinding):
         from penstock.webhooks.http_receiver import listen
 
@@ -191,6 +208,18 @@ def _answer_of_broker(
 
     check_stream(binding)
     return f"{binding.virtual_host} has the stream {binding.name}"
+
+
+def _answer_of_amazon(binding: KinesisBinding | DynamoBinding) -> str:
+    if isinstance(binding, DynamoBinding):
+        from penstock.stores.dynamo_sink import check_table as check_dynamo
+
+        return f"{binding.where} answers; its key is {', '.join(check_dynamo(binding))}"
+    from penstock.kinesis.kinesis_stream import check_stream as check_kinesis
+
+    stream = check_kinesis(binding)
+    hours = stream.retention_ms // 3_600_000
+    return f"{binding.where} has {len(stream.shards)} shards, and keeps records for {hours} h"
 
 
 def _matching(binding: KafkaBinding) -> str:

@@ -27,6 +27,7 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, store
 from penstock.checkpoints.checkpoint_sync import CheckpointSync
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.plans import Plans
+from penstock.checkpoints.write_versions import WriteVersions, no_version
 from penstock.commands.model_policies import ModelPolicies, ModelReports
 from penstock.control.encoded_receipts import Batch, BatchReceipts, EncodedReceipts, encode_receipts
 from penstock.control.receipts import StepTime, slowest_time
@@ -233,6 +234,10 @@ class BatchCommitter:
         self.live_ends: LiveEnds | None = None
         self.interval_end: Callable[[], IntervalEnd | None] = lambda: None
         self.plans: Final = Plans(checkpoint, bound.lineage)
+        needs_versions = bound.writer.needs_versions
+        self.next_version: Final = (
+            WriteVersions(checkpoint.folder, services.ownership).next if needs_versions else no_version
+        )
         self.progress: Final = services.progress
         self.progress.mode = services.recorder.latest.mode
         for node in bound.plan.graph.sources():

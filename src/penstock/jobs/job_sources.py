@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from penstock.base.durable import make_folder
+from penstock.bindings.amazon_types import KinesisBinding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     LINE_FORMATS,
@@ -20,6 +21,7 @@ from penstock.bindings.types import (
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
+    PythonBinding,
     QueueBinding,
     RabbitStreamBinding,
     RateBinding,
@@ -27,6 +29,8 @@ from penstock.bindings.types import (
     SparkBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.connectors.own_log import open_own_log
+from penstock.connectors.own_receiver import OwnReceiver
 from penstock.control.commands import CommandFormat
 from penstock.databases.row_json import COMMAND_ROWS, RowShape
 from penstock.databases.table_receiver import TableReceiver, check_table
@@ -65,7 +69,13 @@ __all__ = ["SourcePlace", "has_raw", "open_sources"]
 
 # What the source gives once is kept in a journal.
 _MessageBinding: TypeAlias = (
-    QueueBinding | RabbitStreamBinding | MqttBinding | HttpListenBinding | PostgresBinding
+    QueueBinding
+    | RabbitStreamBinding
+    | MqttBinding
+    | HttpListenBinding
+    | PostgresBinding
+    | PythonBinding
+    | KinesisBinding
 )
 _Received: TypeAlias = SocketBinding | _MessageBinding
 
@@ -154,6 +164,9 @@ def _source(
     elif isinstance(binding, RateBinding):
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
+    elif isinstance(binding, PythonBinding) and binding.kind == "log":
+        make_folder(where)
+        log, name = open_own_log(binding, where / f"{node.name}.begins"), binding.format
     else:
         assert isinstance(binding, _Received)
         folder = where / f"{node.name}.journal"
@@ -211,10 +224,18 @@ def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourceP
         return MqttReceiver(
             binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
         )
+    if isinstance(binding, KinesisBinding):
+        from penstock.kinesis.kinesis_receiver import KinesisReceiver
+        from penstock.kinesis.kinesis_stream import check_stream as check_kinesis
+
+        check_kinesis(binding)
+        return KinesisReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, PostgresBinding):
         shape = COMMAND_ROWS if node is COMMAND_NODE else RowShape(node.record_type.schema)
         check_table(binding, shape)
         return TableReceiver(binding, shape, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, PythonBinding):
+        return OwnReceiver(binding, JournalWriter(folder), bounded=bounded)
     from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)

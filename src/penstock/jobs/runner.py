@@ -222,7 +222,7 @@ class JobRunner:
         session = stack.enter_context(open_session(settings))
         # Again, since Spark sets a handler of its own, which cancels the running batch and raises.
         stack.enter_context(handle_signals(stop))
-        ship_code(session, folder / "code", self._code)
+        ship_code(session, folder / "code", {**self._code, **prepared.bound.code})
         warm_up(session)
         # The limit is for four files: Spark's log, this output, and the previous file of each.
         stack.enter_context(WorkerOutput(folder / OUTPUT_FILE, self._settings.log_mb << 18))

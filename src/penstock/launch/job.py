@@ -149,7 +149,7 @@ class Job(JobDescription):
 
     def _code(self) -> dict[str, Path]:
         """Return the user's modules that the workers need, by their paths below a folder of the import path."""
-        from penstock.launch.job_code import loaded_modules
+        from penstock.jobs.job_code import loaded_modules
 
         nodes = self.graph.nodes.values()
         functions = [node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)]

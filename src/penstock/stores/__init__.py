@@ -2,5 +2,5 @@
 
 In: records of one micro-batch.
 Out: values under keys made of fields, written only by the newest run and its newest attempt.
-Imports: bindings, errors, records, sinks, tables.
+Imports: amazon, base, bindings, errors, records, sinks, tables.
 """
