@@ -81,6 +81,10 @@ class Ownership:
         if error is not None:
             raise error
 
+    def confirm(self) -> None:
+        """Check the ownership after the run has written something; the next run then finds it."""
+        self.check()
+
     def lost(self) -> FencedError | None:
         """Return the error if another run has taken over the checkpoint since, else None."""
         try:

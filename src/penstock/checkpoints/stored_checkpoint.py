@@ -280,6 +280,10 @@ class StoredOwnership(Ownership):
         super().begin()
         self._stored.save()
 
+    def confirm(self) -> None:
+        """Save what the run has written, which also shows whether the checkpoint is still its own."""
+        self._stored.save()
+
     def lost(self) -> FencedError | None:
         """Return the error if another run has taken over the checkpoint since, else None."""
         return self._stored.lost() or super().lost()

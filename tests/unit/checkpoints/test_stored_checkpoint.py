@@ -20,6 +20,7 @@ from penstock.checkpoints.stored_checkpoint import (
     working_folder,
 )
 from penstock.checkpoints.stored_entries import decode_entry, entry_name
+from penstock.checkpoints.write_versions import WriteVersions
 from penstock.errors import (
     CheckpointError,
     CheckpointInUseError,
@@ -290,6 +291,19 @@ def test_ownership_takes_over_and_travels_without_the_store(tmp_path: Path) -> N
     assert restored(store, tmp_path, "second") == content_of(run.folder)
     travelled = pickle.loads(pickle.dumps(ownership.check))
     travelled()
+
+
+def test_versions_of_writes_do_not_go_back_when_the_disk_is_lost(tmp_path: Path) -> None:
+    """The clock of the next machine is an hour behind."""
+    store = ModelledStore()
+    versions = []
+    for name, wall_us in (("first", 7_200_000_000), ("second", 3_600_000_000)):
+        run = machine(store, tmp_path, name)
+        run.open()
+        ownership = StoredOwnership(run, Ownership.of_next_run(run.folder))
+        ownership.begin()
+        versions.append(WriteVersions(run.folder, ownership, lambda us=wall_us: us, lambda: 0).next())
+    assert versions[0] < versions[1]
 
 
 def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
