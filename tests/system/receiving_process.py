@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from penstock.bindings.amazon_types import KinesisBinding
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import (
     HttpListenBinding,
@@ -20,6 +21,7 @@ from penstock.bindings.types import (
 )
 from penstock.databases.row_json import RowShape
 from penstock.databases.table_receiver import TableReceiver
+from penstock.kinesis.kinesis_receiver import KinesisReceiver
 from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
 from penstock.rabbitmq.rabbitmq_queue import QueueReceiver
 from penstock.rabbitmq.rabbitmq_stream import StreamReceiver
@@ -41,6 +43,8 @@ def receiver(folder: Path, uri: str, *, bounded: bool = False, fields: str = "nu
         return MqttReceiver(binding, session_of(binding, folder.name), JournalWriter(folder), bounded=bounded)
     if isinstance(binding, HttpListenBinding):
         return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
+    if isinstance(binding, KinesisBinding):
+        return KinesisReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, PostgresBinding):
         return TableReceiver(
             binding, RowShape(record_type(fields).schema), JournalWriter(folder), bounded=bounded

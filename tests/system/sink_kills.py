@@ -6,15 +6,17 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from file_feed import COUNTING_JOB, FileFeed
+from file_feed import COUNTING_JOB
 from job_process import JobProcess, await_true, kill, run_arguments
 
 from penstock.jobs.settings import RunSettings
 
-__all__ = ["KilledSink", "newest_commit", "victims"]
+__all__ = ["Feed", "KilledSink", "newest_commit", "victims"]
 
 
 def victims(server: str, count: int) -> list[str]:
@@ -23,12 +25,18 @@ def victims(server: str, count: int) -> list[str]:
     return [kinds[number % len(kinds)] for number in range(count)]
 
 
+class Feed(Protocol):
+    """What gives a job its readings."""
+
+    def feeding(self) -> AbstractContextManager[None]: ...
+
+
 @dataclass(frozen=True)
 class KilledSink:
     """A job, and what takes its server away for a moment."""
 
     folder: Path
-    feed: FileFeed
+    feed: Feed
     settings: Callable[..., RunSettings]
     interrupt: Callable[[], None]
 

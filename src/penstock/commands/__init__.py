@@ -2,6 +2,6 @@
 
 In: a command, or the id of one.
 Out: a record where the job reads its commands; receipts.
-Imports: base, bindings, brokers, checkpoints, control, engine, errors, models, mqtt, rabbitmq, records, sinks,
-    streams.
+Imports: base, bindings, brokers, checkpoints, control, engine, errors, kinesis, models, mqtt, rabbitmq,
+    records, sinks, streams.
 """

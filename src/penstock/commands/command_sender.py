@@ -6,11 +6,12 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from penstock.base.durable import sync_folder
+from penstock.bindings.amazon_types import KinesisBinding
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
@@ -36,6 +37,9 @@ __all__ = ["MASK", "command_binding", "find_waiting", "send_command"]
 MASK: Final = "***"
 """The text that replaces a secret."""
 
+_Sendable: TypeAlias = (
+    FilesBinding | KafkaBinding | KinesisBinding | QueueBinding | RabbitStreamBinding | MqttBinding
+)
 _FLUSH_S: Final = 30.0
 
 
@@ -63,13 +67,13 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
             f"The job reads commands from {binding.place} on {binding.servers}, and a command is sent to one topic. "
             f"Name it with -D {COMMANDS}=kafka://{binding.servers}/TOPIC."
         )
-    if isinstance(binding, FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding):
+    if isinstance(binding, _Sendable):
         _form(binding)
         return binding
     if isinstance(binding, HttpListenBinding):
         raise BindingError(
             f"The job itself listens at {redacted(place)!r}. Send the command there by POST, as JSON, or bind "
-            f"{COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
+            f"{COMMANDS} to a folder, Kafka, Kinesis, RabbitMQ or MQTT."
         )
     if isinstance(binding, PostgresBinding):
         raise BindingError(
@@ -83,7 +87,7 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
         )
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
-        f"send the command, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
+        f"send the command, or bind {COMMANDS} to a folder, Kafka, Kinesis, RabbitMQ or MQTT."
     )
 
 
@@ -102,6 +106,11 @@ def send_command(command: Command, binding: Binding) -> None:
         from penstock.rabbitmq.rabbitmq_queue import publish_to_queue
 
         publish_to_queue(binding, _encode(command, binding), command.id)
+    elif isinstance(binding, KinesisBinding):
+        from penstock.kinesis.kinesis_stream import check_stream
+
+        # As for Kafka, commands for one step stay in order.
+        check_stream(binding).put(_encode(command, binding), command.target.step or "*")
     elif isinstance(binding, MqttBinding):
         from penstock.mqtt.mqtt_connection import publish_to_topic
 
@@ -150,22 +159,21 @@ def _command_in(path: Path, command_id: str, encoded: bytes) -> Command | None:
 
 
 def _form(
-    binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding,
+    binding: _Sendable,
 ) -> CommandFormat:
     """Return the format for commands there. Raises BindingError unless it is JSON or protobuf."""
-    if binding.format in ("json", "jsonl"):
-        return "json"
-    if binding.format == "protobuf":
-        return "protobuf"
+    if getattr(binding, "registry", None) is None:
+        if binding.format in ("json", "jsonl"):
+            return "json"
+        if binding.format == "protobuf":
+            return "protobuf"
     raise BindingError(
-        f"Commands are JSON or protobuf, so they cannot be sent to {redacted(binding.uri)!r}. "
+        f"Commands are JSON or protobuf without a registry, so they cannot be sent to {redacted(binding.uri)!r}. "
         "Give the URI that the job runs with."
     )
 
 
-def _encode(
-    command: Command, binding: FilesBinding | KafkaBinding | QueueBinding | RabbitStreamBinding | MqttBinding
-) -> bytes:
+def _encode(command: Command, binding: _Sendable) -> bytes:
     if _form(binding) == "json":
         return msgspec.json.encode(command)
     from penstock.control.command_messages import message_of_command

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     Binding,
@@ -19,6 +20,7 @@ from penstock.bindings.types import (
     ExchangeBinding,
     FilesBinding,
     HttpListenBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
@@ -31,6 +33,7 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.connectors.own_class import told
@@ -43,12 +46,17 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
+from penstock.lakes import iceberg_catalog
 from penstock.lakes.delta_table import existing_table
-from penstock.registries.registry_client import kept_client
+from penstock.lakes.lake_log import LakeLog
+from penstock.registries.message_formats import MessageBinding, check_registry
 from penstock.sinks.kafka_producers import connection_settings
-from penstock.sinks.object_sink import check_bucket
+from penstock.sinks.object_sink import check_bucket, open_folder
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.sources.object_log import ObjectLog
+from penstock.stores.cassandra_sink import check_table as check_table_of_cassandra
+from penstock.stores.opensearch_clients import check_server as check_search
 from penstock.stores.redis_clients import check_server as check_redis
 from penstock.streams.job_description import JobDescription
 from penstock.webhooks.webhook_requests import check_server
@@ -97,10 +105,9 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
     careful = _not_created(binding)
     try:
         answer = _answer(careful, is_source=is_source)
-        registry = getattr(binding, "registry", None)
-        if registry is not None:
-            kept_client(binding.stream, registry).check()
-            answer += f"; the schema registry {registry.url} answers"
+        if isinstance(binding, MessageBinding) and binding.registry is not None:
+            check_registry(binding, binding.registry)
+            answer += f"; the schema registry {binding.registry.url} answers"
         return fine(check, answer)
     except PlaceMissingError as e:
         if careful != binding:
@@ -124,10 +131,17 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         else:
             kafka_source.preflight(binding)
         return f"{binding.servers} has the topic {binding.topic}"
-    if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding):
+    if isinstance(binding, CassandraBinding):
+        check_table_of_cassandra(binding)
+        return f"{binding.address} has the table {binding.keyspace}.{binding.table}"
+    if isinstance(binding, OpenSearchBinding):
+        return f"{binding.url} answers as {check_search(binding)}; nothing was written"
+    if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | IcebergBinding | RedisBinding):
         return _answer_of_store(binding, is_source=is_source)
     if isinstance(binding, QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding):
         return _answer_of_broker(binding, is_source=is_source)
+    if isinstance(binding, KinesisBinding | DynamoBinding):
+        return _answer_of_amazon(binding)
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):
@@ -147,7 +161,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
 
 
 def _answer_of_store(
-    binding: PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding, *, is_source: bool
+    binding: PostgresBinding | ObjectsBinding | DeltaBinding | IcebergBinding | RedisBinding,
+    *,
+    is_source: bool,
 ) -> str:
     if isinstance(binding, PostgresBinding) and is_source:
         check_table(binding, RowShape(pa.schema([])))
@@ -158,11 +174,21 @@ def _answer_of_store(
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, ObjectsBinding) and is_source:
+        ObjectLog(binding, open_folder, os.devnull).check()
+        return f"the bucket {binding.bucket} can be listed"
     if isinstance(binding, ObjectsBinding):
         check_bucket(binding)
         return f"the bucket {binding.bucket} answers; nothing was written"
+    if isinstance(binding, DeltaBinding | IcebergBinding) and is_source:
+        LakeLog(binding, os.devnull).check()
+        return f"{binding.place} has a table, which can be read"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
+    if isinstance(binding, IcebergBinding):
+        snapshot = iceberg_catalog.existing_table(binding).current_snapshot()
+        found = "no snapshot yet" if snapshot is None else f"the snapshot {snapshot.snapshot_id}"
+        return f"the catalog has the Iceberg table {binding.place}, with {found}"
     check_redis(binding)
     return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
 
@@ -199,6 +225,18 @@ def _answer_of_broker(
     return f"{binding.virtual_host} has the stream {binding.name}"
 
 
+def _answer_of_amazon(binding: KinesisBinding | DynamoBinding) -> str:
+    if isinstance(binding, DynamoBinding):
+        from penstock.stores.dynamo_sink import check_table as check_dynamo
+
+        return f"{binding.where} answers; its key is {', '.join(check_dynamo(binding))}"
+    from penstock.kinesis.kinesis_stream import check_stream as check_kinesis
+
+    stream = check_kinesis(binding)
+    hours = stream.retention_ms // 3_600_000
+    return f"{binding.where} has {len(stream.shards)} shards, and keeps records for {hours} h"
+
+
 def _matching(binding: KafkaBinding) -> str:
     """Say which topics match the pattern of a binding now."""
     topics = list(kafka_source.preflight(binding))
@@ -229,6 +267,6 @@ def _not_created(binding: Binding) -> Binding:
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding | ExchangeBinding):
         return dataclasses.replace(binding, create=False)
-    if isinstance(binding, DeltaBinding | PostgresBinding):
+    if isinstance(binding, DeltaBinding | IcebergBinding | PostgresBinding):
         return dataclasses.replace(binding, create_table=False)
     return binding

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.base.durable import make_folder
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.parse import missing_binding, parse_binding
 from penstock.bindings.types import (
     Binding,
@@ -26,6 +27,7 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_graph import DescribedGraph, described_graph
 from penstock.checkpoints.topic_partitions import keep_partitions
@@ -66,9 +68,13 @@ __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 
 # The bindings of sinks that may reject a record.
 _REJECTING: Final = (
+    DynamoBinding,
+    CassandraBinding,
     ExchangeBinding,
     KafkaBinding,
+    KinesisBinding,
     MqttBinding,
+    OpenSearchBinding,
     PostgresBinding,
     PythonBinding,
     RedisBinding,
@@ -217,7 +223,10 @@ def _origin_sinks(job: JobDescription, bindings: Mapping[str, Binding]) -> froze
     return frozenset(
         node.name
         for node, binding in found
-        if isinstance(binding, KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding)
+        if isinstance(
+            binding,
+            KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding | KinesisBinding,
+        )
         and tells_origin(job, node, binding, in_real_time=True)
     )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
 from penstock.bindings.types import (
     Binding,
     ConsoleBinding,
@@ -15,6 +16,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     ExchangeBinding,
     FilesBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
@@ -24,11 +26,13 @@ from penstock.bindings.types import (
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.connectors.own_sink import OwnSink
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
 from penstock.lakes.delta_sink import DeltaSink
+from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
@@ -43,6 +47,8 @@ from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
 from penstock.sinks.object_sink import ObjectSink
+from penstock.stores.cassandra_sink import CassandraSink
+from penstock.stores.opensearch_sink import OpenSearchSink
 from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
@@ -51,9 +57,15 @@ from penstock.tables.table_step import TableStep
 from penstock.tables.upserts import UpsertEncoder
 from penstock.webhooks.webhook_sink import WebhookSink
 
-__all__ = ["check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
+__all__ = ["OriginBinding", "check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
 
+# The bindings of sinks whose messages can tell their origin.
+OriginBinding: TypeAlias = (
+    KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding
+)
 _WITH_OPEN_ORIGIN: Final = MqttBinding | ExchangeBinding | WebhookBinding
+# The bindings of sinks that keep one value for each key.
+StoreBinding: TypeAlias = RedisBinding | DynamoBinding | CassandraBinding | OpenSearchBinding
 # A task in real time does not flush what it has sent until its interval ends.
 _AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
 
@@ -65,6 +77,8 @@ def open_sinks(
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         binding = bindings[sink.name]
+        if in_real_time and isinstance(binding, KinesisBinding):
+            check_origin(job, sink, binding)
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
@@ -86,7 +100,7 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding | _WITH_OPEN_ORIGIN | PythonBinding) and binding.origin:
+    if isinstance(binding, OriginBinding) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
@@ -96,7 +110,7 @@ def refuse_origin(binding: Binding) -> None:
 def tells_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding,
+    binding: OriginBinding,
     *,
     in_real_time: bool,
 ) -> bool:
@@ -114,7 +128,7 @@ def tells_origin(
 def check_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding,
+    binding: OriginBinding,
 ) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
@@ -182,22 +196,24 @@ def open_sink(
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
-    if isinstance(binding, DeltaBinding):
+    if isinstance(binding, DeltaBinding | IcebergBinding):
         if upsert_key is not None:
+            lake = "Delta Lake" if isinstance(binding, DeltaBinding) else "Iceberg"
             raise BindingError(
-                f"Sink {binding.stream!r} takes upserts, but a sink for Delta Lake only adds records. Use "
+                f"Sink {binding.stream!r} takes upserts, but a sink for {lake} only adds records. Use "
                 'sink_to(..., changes="records"), and merge the changes where you read them.'
             )
-        return DeltaSink(binding, record_type)
+        if isinstance(binding, DeltaBinding):
+            return DeltaSink(binding, record_type)
+        return IcebergSink(binding, record_type)
     if isinstance(binding, PythonBinding | SparkBinding):
         return _open_other(binding, record_type, upsert_key)
-    if isinstance(binding, RedisBinding):
-        rows = record_type if upsert_key is None else row_type(record_type)
-        return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
-    if isinstance(binding, _WITH_OPEN_ORIGIN) and upsert_key is not None:
+    if isinstance(binding, StoreBinding):
+        return _open_store(binding, record_type, upsert_key)
+    if isinstance(binding, _WITH_OPEN_ORIGIN | KinesisBinding) and upsert_key is not None:
         raise BindingError(
-            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT or RabbitMQ have a key "
-            'that a deletion could name. Use sink_to(..., changes="records").'
+            f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT, RabbitMQ or Kinesis "
+            'have a key that a deletion could name. Use sink_to(..., changes="records").'
         )
     if isinstance(binding, MqttBinding):
         # Each client takes a tenth of a second to load.
@@ -208,10 +224,28 @@ def open_sink(
         from penstock.rabbitmq.rabbitmq_sink import RabbitSink
 
         return RabbitSink(binding, message_format(binding, record_type, protobuf), record_type)
+    if isinstance(binding, KinesisBinding):
+        from penstock.kinesis.kinesis_sink import KinesisSink
+
+        return KinesisSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
     if isinstance(binding, WebhookBinding):
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)
+
+
+def _open_store(binding: StoreBinding, record_type: RecordType, upsert_key: Sequence[str] | None) -> Sink:
+    """Return the sink of a store that keeps one value for each key."""
+    encoder = format_of("json", record_type if upsert_key is None else row_type(record_type))
+    if isinstance(binding, RedisBinding):
+        return RedisSink(binding, encoder, record_type, upsert_key)
+    if isinstance(binding, CassandraBinding):
+        return CassandraSink(binding, encoder, record_type, upsert_key)
+    if isinstance(binding, OpenSearchBinding):
+        return OpenSearchSink(binding, encoder, record_type, upsert_key)
+    from penstock.stores.dynamo_sink import DynamoSink
+
+    return DynamoSink(binding, encoder, record_type, upsert_key)
 
 
 def _open_other(

@@ -9,7 +9,13 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, Self, TypeVar
 
-from penstock.errors import BindingError, ExternalSystemError, JobFailedError, PenstockError
+from penstock.errors import (
+    BindingError,
+    ExternalSystemError,
+    JobFailedError,
+    PenstockError,
+    RecordsLostError,
+)
 from penstock.sources.journal import JournalWriter
 
 __all__ = ["IDLE_S", "MAX_BYTES", "Group", "Receiver", "group_end_s"]
@@ -66,8 +72,14 @@ class Receiver(ABC, Generic[_Connection]):
     def _receive(self, connection: _Connection) -> None:
         """Journal what arrives until `_stopping` is set, or the end for this kind of source is reached.
 
-        Raises OSError or ExternalSystemError when the connection is lost before that.
+        Raises OSError or ExternalSystemError when the connection is lost before that, and RecordsLostError when the
+        other side has deleted what comes next.
         """
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self._stream
 
     def __enter__(self) -> Self:
         try:
@@ -117,6 +129,8 @@ class Receiver(ABC, Generic[_Connection]):
                     missing_since_s = None
                     self._receive(connection)
                 self._ended.set()
+            except RecordsLostError:
+                raise
             except (OSError, ExternalSystemError) as e:
                 # The other side is away; try again after the pause.
                 _log.warning("Stream %r: %s", self._stream, e, extra={"stream": self._stream})

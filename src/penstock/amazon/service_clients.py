@@ -1,0 +1,94 @@
+"""Service clients: one for each place in a process, with the identity of a binding or of the machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.bindings.amazon_types import AmazonPlace, DynamoBinding, KinesisBinding
+from penstock.bindings.secrets import resolved_settings
+from penstock.errors import BindingError
+
+__all__ = ["DYNAMODB", "KINESIS", "Service", "kept_client"]
+
+_CONNECT_S: Final = 10
+# Of a server that stands still nothing comes back; then the request fails.
+_ANSWER_S: Final = 15
+_CONNECTIONS: Final = 32
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service: its name for Amazon's client and for people, and the extra of penstock that it needs."""
+
+    id: str
+    name: str
+
+    @property
+    def extra(self) -> str:
+        """The extra that installs its client."""
+        return f"penstock[{self.id}]"
+
+
+KINESIS: Final = Service("kinesis", "Kinesis")
+DYNAMODB: Final = Service("dynamodb", "DynamoDB")
+
+_kept: Final[dict[tuple[Any, ...], Any]] = {}
+
+
+def kept_client(binding: KinesisBinding | DynamoBinding) -> Any:
+    """Return the client of a binding in this process, which any thread may use. It connects when it is used.
+
+    Raises BindingError when botocore is missing, or no region is known.
+    """
+    place = binding.place
+    service = KINESIS if isinstance(binding, KinesisBinding) else DYNAMODB
+    login = tuple(sorted(place.login.items()))
+    key = (os.getpid(), service.id, place.region, place.endpoint, login)
+    if key not in _kept:
+        _kept[key] = _client(binding.stream, service, place)
+    return _kept[key]
+
+
+def _client(stream: str, service: Service, place: AmazonPlace) -> Any:
+    try:
+        import botocore.exceptions
+        import botocore.session
+        from botocore.config import Config
+    except ImportError:
+        raise BindingError(
+            f"Stream {stream!r}: {service.name} needs botocore, which is not installed. Install it: "
+            f"pip install '{service.extra}'."
+        ) from None
+    login = resolved_settings(stream, place.login)
+    config = Config(
+        connect_timeout=_CONNECT_S,
+        read_timeout=_ANSWER_S,
+        # What is sent again, and when, is decided where it is known what that means.
+        retries={"total_max_attempts": 1},
+        max_pool_connections=_CONNECTIONS,
+        tcp_keepalive=True,
+    )
+    session = botocore.session.Session()
+    try:
+        return session.create_client(
+            service.id,
+            # The variable that most clients of Amazon know; botocore itself looks for AWS_DEFAULT_REGION and profiles.
+            region_name=place.region or os.environ.get("AWS_REGION") or None,
+            endpoint_url=place.endpoint,
+            aws_access_key_id=login.get("access_key_id"),
+            aws_secret_access_key=login.get("secret_access_key"),
+            aws_session_token=login.get("session_token"),
+            config=config,
+        )
+    except botocore.exceptions.NoRegionError:
+        raise BindingError(
+            f"Stream {stream!r}: no region is known for {service.name}. Add region=NAME to the URI, or set "
+            "AWS_REGION where the job and its workers run."
+        ) from None
+    except (botocore.exceptions.BotoCoreError, ValueError) as e:
+        raise BindingError(
+            f"Stream {stream!r}: {service.name} cannot be asked ({' '.join(str(e).split())}). Correct the URI or the "
+            "settings of Amazon's clients (AWS_PROFILE, ~/.aws/config)."
+        ) from e

@@ -1,0 +1,193 @@
+"""Kinesis sink: records of a stream, at least once, in the order of each partition key, perhaps with origins."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from penstock.amazon.service_clients import kept_client
+from penstock.amazon.service_errors import as_external, is_server_away, is_throttling
+from penstock.bindings.amazon_types import KinesisBinding
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.kinesis.kinesis_stream import check_stream
+from penstock.kinesis.put_queue import Outgoing, PutQueue
+from penstock.records.types import RecordType
+from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.field_templates import check_template, fill_template
+from penstock.sinks.message_parts import origins_of
+
+__all__ = ["ORIGIN_FIELD", "KinesisSink"]
+
+ORIGIN_FIELD: Final = "penstock_origin"
+"""The field of JSON that tells records apart, so that a reader can leave out those that are written again."""
+
+_NOTHING: Final = re.compile("(?!)")
+_MAX_BYTES: Final = 1 << 20
+_MAX_KEY: Final = 256
+_PATIENCE_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class _Encoder(Protocol):
+    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
+
+
+class KinesisSink:
+    """A sink that puts each record, and waits until Kinesis has it.
+
+    Only those that Kinesis has not taken are put again. What it never takes is rejected record by record.
+    """
+
+    exactly_once = False
+    commits_in_tasks = False
+
+    def __init__(self, binding: KinesisBinding, encoder: _Encoder, record_type: RecordType) -> None:
+        self._binding: Final = binding
+        self._encoder: Final = encoder
+        if binding.partition_key is not None:
+            check_template(binding.stream, "partition key", binding.partition_key, record_type)
+        if binding.origin and ORIGIN_FIELD in record_type.field_names:
+            raise BindingError(
+                f"Sink {binding.stream!r}: origin=true adds the field {ORIGIN_FIELD}, which the records have already. "
+                "Rename it in the job, or leave origin out."
+            )
+
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # Kinesis keeps no number
+        """Return -1: Kinesis does not know micro-batches."""
+        return -1
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # nothing is fixed
+        """Check that the stream is there."""
+        check_stream(self._binding)
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
+        """Return a task whose records Kinesis has when they are written."""
+        return _PutTask(self._binding, self._encoder, context)
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """Do nothing: Kinesis has the records."""
+
+
+class _PutTask(RejectingTask):
+    """A task that puts the records of a block, and waits until Kinesis has taken them."""
+
+    def __init__(self, binding: KinesisBinding, encoder: _Encoder, context: TaskContext) -> None:
+        super().__init__()
+        self._binding: Final = binding
+        self._encoder: Final = encoder
+        self._context: Final = context
+        self._client: Final = kept_client(binding)
+        self._unkeyed = 0
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
+        bodies = self._bodies(batch)
+        names = self._partition_keys(batch, keys)
+        waiting: list[Outgoing] = []
+        refused: dict[int, str] = {}
+        for row, (name, body) in enumerate(zip(names, bodies, strict=True)):
+            if name is None:
+                refused[row] = (
+                    f"A field of its partition key {self._binding.partition_key!r} is null or empty."
+                )
+            elif len(name) > _MAX_KEY:
+                refused[row] = f"Its partition key has {len(name)} characters, and Kinesis takes {_MAX_KEY}."
+            elif (one := Outgoing(row, name, body)).size > _MAX_BYTES:
+                refused[row] = (
+                    f"With its partition key it has {one.size} bytes, and Kinesis takes {_MAX_BYTES}."
+                )
+            else:
+                waiting.append(one)
+        self._put(PutQueue(waiting, keeps_order=self._binding.order == "key"))
+        self._rejections = [
+            Rejection(row, reason, bodies[row], _MAX_BYTES) for row, reason in sorted(refused.items())
+        ]
+
+    def finish(self) -> bytes:
+        return b""
+
+    def abort(self) -> None:
+        """Do nothing: what was put stays."""
+
+    def _bodies(self, batch: pa.RecordBatch) -> list[bytes]:
+        bodies: list[bytes] = self._encoder.encode(batch).to_pylist()
+        if not (self._binding.origin and self._origin is not None):
+            return bodies
+        origins = origins_of(self._context, self._origin).to_pylist()
+        return [with_origin(body, origin) for body, origin in zip(bodies, origins, strict=True)]
+
+    def _partition_keys(self, batch: pa.RecordBatch, keys: pa.Array | None) -> Sequence[str | None]:
+        """Return the partition key of each record; None if it cannot have one."""
+        if self._binding.partition_key is not None:
+            return fill_template(self._binding.partition_key, batch, _NOTHING)
+        found: Sequence[bytes | None] = [None] * len(batch) if keys is None else keys.to_pylist()
+        return [self._next_number() if key is None else _text(key) for key in found]
+
+    def _next_number(self) -> str:
+        self._unkeyed += 1
+        return f"{self._context.partition}-{self._unkeyed}"
+
+    def _put(self, queue: PutQueue) -> None:
+        """Put records until Kinesis has all of them. Raises ExternalSystemError when it takes none for a minute."""
+        taken_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        while queue:
+            taken = queue.take()
+            failed, reason = self._ask(taken)
+            queue.settle(taken, failed)
+            if len(failed) < len(taken):
+                taken_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+            elif time.monotonic() - taken_s > _PATIENCE_S:
+                raise ExternalSystemError(
+                    f"Sink {self._binding.stream!r}: {self._binding.where} takes no records ({reason}), for "
+                    f"{_PATIENCE_S:g} s. The records are sent again when the job starts again; give the stream more "
+                    "shards if it is too slow."
+                )
+            if failed:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _ask(self, taken: Sequence[Outgoing]) -> tuple[set[int], str]:
+        """Put some records; return the rows that Kinesis has not taken, and why."""
+        import botocore.exceptions
+
+        records = [{"Data": one.data, "PartitionKey": one.key} for one in taken]
+        try:
+            answer = self._client.put_records(StreamName=self._binding.name, Records=records)
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as e:
+            if is_throttling(e) or is_server_away(e):
+                return {one.row for one in taken}, " ".join(str(e).split())
+            with as_external(self._binding):
+                raise
+        if not answer.get("FailedRecordCount"):
+            return set(), ""
+        return _failed(taken, answer)
+
+
+def _failed(taken: Sequence[Outgoing], answer: Mapping[str, Any]) -> tuple[set[int], str]:
+    pairs = zip(taken, answer["Records"], strict=True)
+    failed = {one.row: result for one, result in pairs if result.get("ErrorCode")}
+    last: Mapping[str, Any] = next(reversed(failed.values()), {})
+    return set(failed), f"{last.get('ErrorCode', '')}: {last.get('ErrorMessage', '')}"
+
+
+def with_origin(body: bytes, origin: bytes) -> bytes:
+    """Return a JSON object with the origin as its last field.
+
+    >>> with_origin(b'{"id":1}', b"a/b/0/1/0")
+    b'{"id":1,"penstock_origin":"a/b/0/1/0"}'
+    """
+    comma = b"" if body == b"{}" else b","
+    return b'%b%b"%b":%b}' % (body[:-1], comma, ORIGIN_FIELD.encode(), msgspec.json.encode(origin.decode()))
+
+
+def _text(key: bytes) -> str:
+    """Return a key as text; bytes that are none as hexadecimal digits."""
+    try:
+        return key.decode() or "-"
+    except UnicodeDecodeError:
+        return key.hex()

@@ -1,0 +1,289 @@
+"""DynamoDB sink: each record an item under its key, idempotent by key; older runs and attempts write nothing more.
+
+Each item has an attribute `penstock_mark`: the sink that has written it, and the run, the micro-batch, the attempt and
+the request, each in as many digits. A write is refused where the item has a later mark of the same sink.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from penstock.amazon.service_clients import kept_client
+from penstock.amazon.service_errors import as_external, error_code, is_server_away, is_throttling
+from penstock.base.durable import write_atomically
+from penstock.bindings.amazon_types import DynamoBinding
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.records.types import RecordType
+from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.noting import noting_errors
+from penstock.stores.dynamo_values import Attribute, attributes, key_kind
+from penstock.tables.changes import DELETE, change_codes, row_type
+
+__all__ = ["DELETED", "EXPIRES", "MARK", "DynamoSink", "check_table"]
+
+MARK: Final = "penstock_mark"
+"""The attribute with who has written an item, and when."""
+DELETED: Final = "penstock_deleted"
+"""The attribute of an item whose row is deleted."""
+EXPIRES: Final = "penstock_expires"
+"""The attribute with the second since 1970 from which on such an item is not needed any more."""
+
+_OWN: Final = (MARK, DELETED, EXPIRES)
+_KEPT_S: Final = 86_400
+_MAX_BYTES: Final = 400 << 10
+_PATIENCE_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_CONDITION: Final = "attribute_not_exists(#m) OR NOT begins_with(#m, :s) OR #m <= :m"
+
+
+class _Encoder(Protocol):
+    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What tasks write, and where: only plain values."""
+
+    binding: DynamoBinding
+    encoder: _Encoder
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+    takes_changes: bool
+    run: int
+
+    def sink(self, lineage: str) -> str:
+        """Return the beginning of all marks of this sink."""
+        return f"{lineage}/{self.binding.stream}/"
+
+
+def check_table(binding: DynamoBinding) -> dict[str, str]:
+    """Return the attributes of the key of a table, each with its type. Raises as a start does."""
+    client = kept_client(binding)
+    with as_external(binding):
+        found = client.describe_table(TableName=binding.table)["Table"]
+    kinds = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
+    ordered = sorted(found["KeySchema"], key=lambda one: str(one["KeyType"]))
+    return {one["AttributeName"]: kinds[one["AttributeName"]] for one in ordered}
+
+
+class DynamoSink:
+    """A sink that writes each record as an item, and deletes what an upsert deletes."""
+
+    exactly_once = False
+    commits_in_tasks = True
+
+    def __init__(
+        self,
+        binding: DynamoBinding,
+        encoder: _Encoder,
+        record_type: RecordType,
+        upsert_key: Sequence[str] | None = None,
+    ) -> None:
+        self._rows: Final = record_type if upsert_key is None else row_type(record_type)
+        self._upsert_key: Final = upsert_key
+        self._target = _Target(binding, encoder, tuple(self._rows.field_names), (), upsert_key is not None, 0)
+        own = [name for name in _OWN if name in self._rows.field_names]
+        if own:
+            raise BindingError(
+                f"Sink {binding.stream!r}: the records have the field {own[0]}, which the sink writes itself. Rename "
+                "it in the job."
+            )
+
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # a start begins anew
+        """Return -1: what is there may be written again."""
+        return -1
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # marks have it
+        """Check the table and its key, and number this run: later than those of the checkpoint, and than the clock."""
+        binding = self._target.binding
+        key = check_table(binding)
+        self._check_key(key)
+        number = Path(checkpoint_folder) / f"dynamo-sink-{binding.stream}.run"
+        with noting_errors(binding.stream):
+            before = int(number.read_text()) if number.exists() else 0
+            run = max(before + 1, time.time_ns() // 1_000_000)
+            write_atomically(number, str(run).encode())
+        target = self._target
+        self._target = _Target(binding, target.encoder, target.names, tuple(key), target.takes_changes, run)
+
+    def _check_key(self, key: Mapping[str, str]) -> None:
+        binding = self._target.binding
+        for name, kind in key.items():
+            known = name in self._rows.field_names
+            found = key_kind(self._rows.field(name).arrow_type) if known else None
+            if found != kind:
+                what = f"which is {self._rows.field(name).arrow_type}" if known else "which the records lack"
+                raise BindingError(
+                    f"Sink {binding.stream!r}: the key of {binding.where} has {name} (of type {kind}), {what}. Give "
+                    f"the records such a field; they have {', '.join(self._rows.field_names)}."
+                )
+        if self._upsert_key is not None and set(self._upsert_key) != set(key):
+            raise BindingError(
+                f"Sink {binding.stream!r} takes upserts, and their key is ({', '.join(self._upsert_key)}). The key of "
+                f"{binding.where} must be the same; it is ({', '.join(key)})."
+            )
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # it is known
+        """Return a task whose items the server has when they are written."""
+        return _ItemTask(self._target, context)
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """Do nothing: the server has the items."""
+
+
+_pools: Final[dict[tuple[int, int], ThreadPoolExecutor]] = {}
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    key = os.getpid(), threads
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(threads, thread_name_prefix="dynamodb")
+    return _pools[key]
+
+
+class _ItemTask(RejectingTask):
+    """A task that writes the last record of each key of a block, and waits until the server has them."""
+
+    def __init__(self, target: _Target, context: TaskContext) -> None:
+        super().__init__()
+        self._target: Final = target
+        self._binding: Final = target.binding
+        self._context: Final = context
+        self._client: Final = kept_client(target.binding)
+        self._sink: Final = target.sink(context.lineage)
+        self._requests = 0
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # the table has them
+        refused: dict[int, str] = {}
+        requests = self._requests_of(batch, refused)
+        if requests:
+            self._send(requests, refused)
+        self._rejections = [
+            Rejection(row, reason, self._json(batch.slice(row, 1)), _MAX_BYTES)
+            for row, reason in sorted(refused.items())
+        ]
+
+    def finish(self) -> bytes:
+        return b""
+
+    def abort(self) -> None:
+        """Do nothing: what was written stays until it is written again."""
+
+    def _json(self, row: pa.RecordBatch) -> bytes:
+        found: bytes = self._target.encoder.encode(row.select(self._target.names))[0].as_py()
+        return found
+
+    def _requests_of(self, batch: pa.RecordBatch, refused: dict[int, str]) -> dict[int, _Request]:
+        """Return what to write, by row; only the last record of a key. Leave out records without a key."""
+        names, target = self._target.names, self._target
+        gone = (change_codes(batch) == DELETE).tolist() if target.takes_changes else [False] * len(batch)
+        columns = [attributes(batch.column(name)) for name in names]
+        last: dict[tuple[str, ...], int] = {}
+        found: dict[int, _Request] = {}
+        for row, values in enumerate(zip(*columns, strict=True)):
+            item = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+            missing = next((name for name in target.key if name not in item), None)
+            if missing is not None:
+                refused[row] = f"The field {missing} of its key is null."
+                continue
+            key = {name: item[name] for name in target.key}
+            place = tuple(str(value) for value in key.values())
+            found.pop(last.get(place, -1), None)
+            last[place] = row
+            found[row] = _Request(key, None if gone[row] else item)
+        return found
+
+    def _send(self, requests: Mapping[int, _Request], refused: dict[int, str]) -> None:
+        """Write items until the server has all. What is sent again has a later mark, so the first cannot undo it."""
+        waiting = dict(requests)
+        begun_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        pool = _pool(self._binding.requests_at_once)
+        while waiting:
+            self._requests += 1
+            mark = self._mark()
+            answers = list(pool.map(self._put, waiting.values(), itertools.repeat(mark)))
+            again: dict[int, _Request] = {}
+            reason = ""
+            for (row, request), answer in zip(waiting.items(), answers, strict=True):
+                if answer.reason and not answer.is_refused:
+                    again[row], reason = request, answer.reason
+                elif answer.reason:
+                    refused[row] = f"{self._binding.where} refuses its item: {answer.reason}"
+            if len(again) < len(waiting):
+                begun_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+            elif time.monotonic() - begun_s > _PATIENCE_S:
+                raise ExternalSystemError(
+                    f"Sink {self._binding.stream!r}: {self._binding.where} takes no items ({reason}), for "
+                    f"{_PATIENCE_S:g} s. They are written again when the job starts again."
+                )
+            waiting = again
+            if waiting:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _mark(self) -> str:
+        context, run = self._context, self._target.run
+        return f"{self._sink}{run:016d}/{context.batch_id:012d}/{context.attempt:020d}/{self._requests:08d}"
+
+    def _put(self, request: _Request, mark: str) -> _Answer:
+        """Write or delete an item. Runs in a thread of its own. Raises ExternalSystemError if a later run writes."""
+        import botocore.exceptions
+
+        try:
+            self._ask(request, mark)
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as e:
+            reason = " ".join(str(e).split())
+            if error_code(e) == "ConditionalCheckFailedException":
+                raise ExternalSystemError(
+                    f"Sink {self._binding.stream!r}: a later run of the job, or a later attempt, writes to "
+                    f"{self._binding.where} by now. This one writes nothing more."
+                ) from e
+            if error_code(e) in ("ValidationException", "ItemCollectionSizeLimitExceededException"):
+                return _Answer(reason, is_refused=True)
+            if is_throttling(e) or is_server_away(e):
+                return _Answer(reason)
+            with as_external(self._binding):
+                raise
+        return _Answer()
+
+    def _ask(self, request: _Request, mark: str) -> None:
+        condition = {
+            "TableName": self._binding.table,
+            "ConditionExpression": _CONDITION,
+            "ExpressionAttributeNames": {"#m": MARK},
+            "ExpressionAttributeValues": {":m": {"S": mark}, ":s": {"S": self._sink}},
+        }
+        if request.item is not None:
+            self._client.put_item(Item={**request.item, MARK: {"S": mark}}, **condition)
+        elif self._binding.deletions == "remove":
+            self._client.delete_item(Key=request.key, **condition)
+        else:
+            expires = {"N": str(int(time.time()) + _KEPT_S)}
+            item = {**request.key, MARK: {"S": mark}, DELETED: {"BOOL": True}, EXPIRES: expires}
+            self._client.put_item(Item=item, **condition)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """An item to be written, or with None to be deleted."""
+
+    key: Mapping[str, Attribute]
+    item: Mapping[str, Attribute] | None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came of a request: why it was not done, and whether it never will be."""
+
+    reason: str = ""
+    is_refused: bool = False

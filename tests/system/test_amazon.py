@@ -1,0 +1,339 @@
+"""Kinesis and DynamoDB on real servers that speak as they do: read once, in order of the keys, and written as told."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from amazon_servers import LOGIN, DynamoServer, KinesisServer
+from conformance_page import is_recording, note_conformance
+from conforming_sources import journaling
+from journaled_records import journaled
+from receiving_process import receiver
+
+from penstock.amazon import service_clients
+from penstock.bindings.parse import parse_binding
+from penstock.doctor.bindings import check_binding
+from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError, RecordsLostError
+from penstock.jobs.job_sinks import open_sink
+from penstock.kinesis import kinesis_receiver
+from penstock.records.schemas import record_type
+from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, Sink, TaskContext
+from penstock.testing.connectors import SinkUnderTest, SourceUnderTest, StoredRecord, check_sink, check_source
+
+RECEIVING = Path(__file__).with_name("receiving_process.py")
+ANY_KEY = "Kinesalite and Dynalite take any key"
+READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
+CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
+
+
+@pytest.fixture(autouse=True)
+def login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The identity of the machine; servers that do not answer are waited for in full only where that is recorded."""
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    if is_recording() is None:
+        monkeypatch.setattr(service_clients, "_ANSWER_S", 1)
+
+
+@pytest.fixture(scope="module")
+def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KinesisServer]:
+    with KinesisServer(tmp_path_factory.mktemp("kinesis")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def dynamo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoServer]:
+    with DynamoServer(tmp_path_factory.mktemp("dynamodb")) as started:
+        yield started
+
+
+def receive(folder: Path, uri: str) -> None:
+    """Receive what the stream has."""
+    with receiver(folder, uri, bounded=True) as found:
+        found.wait_for_end(threading.Event())
+
+
+def numbered(numbers: range, keys: int = 7) -> list[tuple[str, bytes]]:
+    return [(str(number % keys), b"%d" % number) for number in numbers]
+
+
+def assert_each_once_in_order(found: list[bytes], numbers: range, keys: int = 7) -> None:
+    read = [int(one) for one in found]
+    assert sorted(read) == list(numbers)
+    for key in range(keys):
+        of_key = [number for number in read if number % keys == key]
+        assert of_key == sorted(of_key)
+
+
+def test_children_are_read_after_their_parents(kinesis: KinesisServer, tmp_path: Path) -> None:
+    """Splits, a merge, and runs between them: each record once, those of a key in order."""
+    name = kinesis.create("resharded", 2)
+    kinesis.put(name, numbered(range(300)))
+    receive(tmp_path, kinesis.uri(name))
+    first, second = kinesis.open_shards(name)
+    kinesis.split(name, first)
+    kinesis.put(name, numbered(range(300, 600)))
+    _, upper, _ = kinesis.open_shards(name)
+    kinesis.merge(name, upper, second)
+    kinesis.put(name, numbered(range(600, 900)))
+    for _ in range(2):
+        receive(tmp_path, kinesis.uri(name))
+        assert_each_once_in_order(journaled(tmp_path), range(900))
+
+
+def test_a_start_is_kept(kinesis: KinesisServer, tmp_path: Path) -> None:
+    """What comes between the start of a job and its first record is not skipped by a later run."""
+    name = kinesis.create("started")
+    kinesis.put(name, numbered(range(10)))
+    uri = kinesis.uri(name, "&start=latest")
+    receive(tmp_path, uri)
+    assert journaled(tmp_path) == []
+    kinesis.put(name, numbered(range(10, 20)))
+    receive(tmp_path, uri)
+    # A run that knows only the second of the start may find some of the same second.
+    assert [int(one) for one in journaled(tmp_path)][-10:] == list(range(10, 20))
+
+
+def test_a_killed_receiver_goes_on_after_its_last_record(kinesis: KinesisServer, tmp_path: Path) -> None:
+    """Whether it is killed before or after a block of the journal; shards are split meanwhile."""
+    name = kinesis.create("killed", 2)
+    chance = random.Random(5)
+    for run, waits in enumerate(("waits", "")):
+        kinesis.put(name, numbered(range(run * 500, run * 500 + 500)))
+        command = [sys.executable, str(RECEIVING), str(tmp_path), kinesis.uri(name), waits]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            while process.stdout.readline().strip() in ("connected", ""):
+                assert process.poll() is None
+            process.kill()
+        kinesis.split(name, chance.choice(kinesis.open_shards(name)))
+    receive(tmp_path, kinesis.uri(name))
+    assert_each_once_in_order(journaled(tmp_path), range(1000))
+
+
+def test_the_server_may_be_away(tmp_path: Path) -> None:
+    """The receiver goes on by itself when the server is back."""
+    (tmp_path / "server").mkdir()
+    with KinesisServer(tmp_path / "server") as server:
+        name = server.create("away")
+        server.put(name, numbered(range(100)))
+        with receiver(tmp_path / "journal", server.uri(name)) as found:
+            server.kill()
+            server.start()
+            server.put(name, numbered(range(100, 200)))
+            while len(journaled(tmp_path / "journal")) < 200:
+                assert found.error is None
+                time.sleep(0.05)
+    assert_each_once_in_order(journaled(tmp_path / "journal"), range(200))
+
+
+def test_records_that_may_be_deleted_are_an_error(
+    kinesis: KinesisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the clock of the server says; with missing=skip the stream goes on at the oldest that is left."""
+    name = kinesis.create("expired")
+    kinesis.put(name, numbered(range(10)))
+    receive(tmp_path, kinesis.uri(name))
+    kinesis.put(name, numbered(range(10, 20)))
+    look = kinesis_receiver.KinesisStream.look
+
+    def later(stream: Any) -> None:
+        look(stream)
+        stream.now_ms += 25 * 3_600_000
+
+    monkeypatch.setattr(kinesis_receiver.KinesisStream, "look", later)
+    with pytest.raises(RecordsLostError, match="keeps records for 24 h"):
+        receive(tmp_path, kinesis.uri(name))
+    receive(tmp_path, kinesis.uri(name, "&missing=skip"))
+    # Kinesalite still has the first ones, which are the oldest that are left.
+    assert len(journaled(tmp_path)) == 30
+
+
+def test_another_stream_of_the_same_name_is_refused(kinesis: KinesisServer, tmp_path: Path) -> None:
+    name = kinesis.create("anew")
+    receive(tmp_path, kinesis.uri(name))
+    kinesis.client.delete_stream(StreamName=name)
+    while name in kinesis.client.list_streams()["StreamNames"]:
+        time.sleep(0.05)
+    with pytest.raises(PlaceMissingError, match="does not exist"):
+        receive(tmp_path, kinesis.uri(name))
+    # Kinesalite tells when a stream was created to a second.
+    time.sleep(1)
+    kinesis.create(name)
+    with pytest.raises(BindingError, match="deleted and made anew"):
+        receive(tmp_path, kinesis.uri(name))
+
+
+def test_the_source_conforms(kinesis: KinesisServer, tmp_path: Path) -> None:
+    name = kinesis.create("kit-source")
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "Kinesis",
+                "each record once",
+                journaling(tmp_path / "journal", kinesis.uri(name)),
+                lambda records: kinesis.put(name, [("a", record) for record in records]),
+                at_port=lambda port: journaling(
+                    tmp_path / "slow",
+                    f"kinesis://{name}?endpoint=http://127.0.0.1:{port}&region=eu-central-1",
+                )(),
+                without={"credentials": ANY_KEY},
+            )
+        )
+    )
+
+
+def opening(uri: str, kind: Any = SinkUnderTest.record_type) -> Callable[[], Sink]:
+    binding = parse_binding("alerts", uri, "sink")
+    return lambda: open_sink(binding, kind, None)
+
+
+def test_the_kinesis_sink_conforms(kinesis: KinesisServer) -> None:
+    name = kinesis.create("kit-sink", 2)
+    query = "&origin=true&partition_key={value}"
+
+    def stored() -> list[StoredRecord]:
+        found = [json.loads(data) for _, data in kinesis.records(name)]
+        return [StoredRecord(one["id"], one["value"], mark=one["penstock_origin"]) for one in found]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "Kinesis",
+                "at least once with ids",
+                opening(kinesis.uri(name, query)),
+                stored,
+                bad="x" * 300,
+                at_port=lambda port: opening(
+                    f"kinesis://{name}?endpoint=http://127.0.0.1:{port}&region=eu-central-1{query}"
+                )(),
+                without={"credentials": ANY_KEY},
+            )
+        )
+    )
+
+
+def test_the_dynamodb_sink_conforms(dynamo: DynamoServer) -> None:
+    table = dynamo.create("kit", id="N")
+
+    def stored() -> list[StoredRecord]:
+        return [StoredRecord(int(one["id"]["N"]), one["value"]["S"]) for one in dynamo.items(table)]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "DynamoDB",
+                "idempotent by key",
+                opening(dynamo.uri(table)),
+                stored,
+                bad="x" * (410 << 10),
+                at_port=lambda port: opening(
+                    f"dynamodb://{table}?endpoint=http://127.0.0.1:{port}&region=eu-central-1"
+                )(),
+                without={"credentials": ANY_KEY},
+            )
+        )
+    )
+
+
+def write(
+    sink: Sink, batch: int, kind: Any, *rows: tuple[Any, ...], attempt: int = 0, keys: pa.Array | None = None
+) -> list[Rejection]:
+    """Write a micro-batch of one sink partition."""
+    task = sink.task(TaskContext(batch, 0, attempt, "line"), kind)
+    assert isinstance(task, RejectingTask)
+    task.come_from(RecordOrigin("", "in", "0", pa.array(range(len(rows))), is_source=True))
+    named = [dict(zip(kind.field_names, row, strict=True)) for row in rows]
+    task.write(pa.RecordBatch.from_pylist(named, kind.schema), keys)
+    task.finish()
+    return task.rejections()
+
+
+def test_partition_keys_and_what_kinesis_does_not_take(kinesis: KinesisServer, tmp_path: Path) -> None:
+    """Keys of the step without a template; too large records and too long keys are rejected, the others are there."""
+    name = kinesis.create("put")
+    sink = opening(kinesis.uri(name), READING)()
+    sink.prepare("line", str(tmp_path))
+    large = "x" * (1 << 20)
+    keys = pa.array([b"a", None, b"\xff", b"b" * 300, b"c"], pa.binary())
+    rejected = write(sink, 0, READING, *[(n, None, large if n == 4 else "r") for n in range(5)], keys=keys)
+    assert [one.row for one in rejected] == [3, 4]
+    assert "300 characters" in rejected[0].reason
+    assert "1048576" in rejected[1].reason
+    assert [key for key, _ in kinesis.records(name)] == ["a", "0-1", "ff"]
+    assert (
+        check_binding("alerts", parse_binding("alerts", kinesis.uri(name), "sink"), is_source=False).status
+        == "ok"
+    )
+
+
+def test_records_of_a_key_stay_in_order(kinesis: KinesisServer, tmp_path: Path) -> None:
+    name = kinesis.create("ordered", 3)
+    sink = opening(kinesis.uri(name, "&partition_key={room}"), READING)()
+    sink.prepare("line", str(tmp_path))
+    write(sink, 0, READING, *[(number, None, str(number % 40)) for number in range(400)])
+    found = [json.loads(data)["sensor"] for _, data in kinesis.records(name)]
+    assert sorted(found) == list(range(400))
+    for room in range(40):
+        assert [number for number in found if number % 40 == room] == list(range(room, 400, 40))
+
+
+def test_items_have_the_last_values_whoever_writes_late(dynamo: DynamoServer, tmp_path: Path) -> None:
+    """Types as they are; an earlier run, and an earlier attempt, change nothing any more."""
+    table = dynamo.create("latest", sensor="N")
+    old = opening(dynamo.uri(table), READING)()
+    old.prepare("line", str(tmp_path))
+    assert write(old, 0, READING, (1, 20.5, "a"), (1, 21.0, None), (2, None, "b")) == []
+    new = opening(dynamo.uri(table), READING)()
+    new.prepare("line", str(tmp_path))
+    assert write(new, 0, READING, (1, 22.0, "c"), attempt=1) == []
+    expected = {"sensor": {"N": "1"}, "celsius": {"N": "22"}, "room": {"S": "c"}}
+    for late, attempt in ((old, 9), (new, 0)):
+        with pytest.raises(ExternalSystemError, match="a later run of the job, or a later attempt"):
+            write(late, 0, READING, (1, 0.0, "late"), attempt=attempt)
+        items = {int(one["sensor"]["N"]): one for one in dynamo.items(table)}
+        assert {name: items[1][name] for name in expected} == expected
+        assert set(items[2]) == {"sensor", "room", "penstock_mark"}
+    (rejected,) = write(new, 1, READING, (3, float("nan"), "x"))
+    assert "refuses its item" in rejected.reason
+    assert (
+        check_binding("alerts", parse_binding("alerts", dynamo.uri(table), "sink"), is_source=False).status
+        == "ok"
+    )
+
+
+@pytest.mark.parametrize("deletions", ["remove", "mark"])
+def test_deletions(dynamo: DynamoServer, tmp_path: Path, deletions: str) -> None:
+    """A deletion that stays as a mark withstands what an older run sends late."""
+    table = dynamo.create(f"changes-{deletions}", sensor="N")
+    binding = parse_binding("alerts", dynamo.uri(table, f"&deletions={deletions}"), "sink")
+    sinks = [open_sink(binding, CHANGE, None, upsert_key=["sensor"]) for _ in range(2)]
+    for sink in sinks:
+        sink.prepare("line", str(tmp_path))
+    old, new = sinks
+    assert write(new, 0, CHANGE, ("+I", 1, 1.0), ("+I", 2, 1.0), ("-D", 2, 1.0)) == []
+    assert write(new, 1, CHANGE, ("-D", 1, 1.0)) == []
+    if deletions == "remove":
+        assert dynamo.items(table) == []
+        return
+    with pytest.raises(ExternalSystemError, match="a later run"):
+        write(old, 2, CHANGE, ("+U", 1, 2.0))
+    assert [one["penstock_deleted"] for one in dynamo.items(table)] == [{"BOOL": True}] * 2
+
+
+def test_a_key_that_does_not_fit_is_named(dynamo: DynamoServer, tmp_path: Path) -> None:
+    table = dynamo.create("other-key", device="S")
+    with pytest.raises(BindingError, match=r"has device \(of type S\), which the records lack"):
+        opening(dynamo.uri(table), READING)().prepare("line", str(tmp_path))
+    with pytest.raises(PlaceMissingError, match="does not exist"):
+        opening(dynamo.uri("nowhere"), READING)().prepare("line", str(tmp_path))
