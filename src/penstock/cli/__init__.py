@@ -13,6 +13,7 @@ import sys
 import typer
 
 from penstock.base.version import __version__
+from penstock.base.without_pandas import keep_pandas_out
 from penstock.cli.advise import advise
 from penstock.cli.control import control_app
 from penstock.cli.demo import demo
@@ -29,6 +30,7 @@ from penstock.cli.server_jobs import register_managed
 from penstock.cli.state import state_app
 from penstock.cli.stop import stop
 from penstock.cli.submit import submit
+from penstock.machine.priority import continue_yielding
 
 __all__ = ["app", "main"]
 
@@ -53,6 +55,10 @@ for machine_command in (serve, token, doctor):
 
 def main() -> None:
     """Entry point of the `penstock` command."""
+    if sys.argv[1:2] == ["query"]:
+        # A query gives way to a job on this machine.
+        continue_yielding()
+        keep_pandas_out()
     # Completion goes by the name, also where this module is run.
     app(prog_name="penstock")
 

@@ -35,10 +35,7 @@ def query(
 
     The state of a job is that after its newest committed micro-batch, which the answer names.
     """
-    from penstock.machine.priority import call_yielding
-
-    # Also what is loaded for a query gives way to a job on this machine.
-    _print(call_yielding(lambda: _answer(servers, place, sql, (memory_mb, seconds, rows))), output)
+    _print(_answer(servers, place, sql, (memory_mb, seconds, rows)), output)
 
 
 def _answer(servers: Servers, place: str, sql: str, most: tuple[int, float, int]) -> AnswerContent:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
-import threading
-from collections.abc import Callable
+import signal
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-__all__ = ["call_yielding", "yield_cores"]
-
-_Result = TypeVar("_Result")
+__all__ = ["continue_yielding", "yield_cores", "yield_process"]
 
 # The kernel gives such a thread a tenth of a core that others want as well.
 _NICENESS: Final = 10
 _LOWEST: Final = 19
+_SESSION_PRIORITY: Final = Path("/proc/self/autogroup")
 
 
 def yield_cores(pid: int) -> None:
@@ -32,12 +29,31 @@ def yield_cores(pid: int) -> None:
             os.setpriority(os.PRIO_PROCESS, own, max(os.getpriority(os.PRIO_PROCESS, own), _NICENESS))
 
 
-def call_yielding(function: Callable[[], _Result]) -> _Result:
-    """Call a function in a thread with the lowest priority, and return its result."""
-    with concurrent.futures.ThreadPoolExecutor(1, "yielding", _yield_thread) as pool:
-        return pool.submit(function).result()
+def yield_process() -> None:
+    """Give this process, and all that it starts, the lowest priority.
+
+    Linux counts the priority of a process within its session only, and shares the cores between sessions: so that of
+    the session is lowered as well if this process has begun it.
+    """
+    os.nice(_LOWEST)
+    if os.getsid(0) == os.getpid() and _SESSION_PRIORITY.exists():
+        # Some containers forbid it, and the kernel allows ten changes in a second on the whole machine.
+        with contextlib.suppress(OSError):
+            _SESSION_PRIORITY.write_text(str(_LOWEST))
 
 
-def _yield_thread() -> None:
-    if Path("/proc/self/task").exists():
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
+def continue_yielding() -> None:
+    """Go on in a child in a session of its own with the lowest priority.
+
+    This process waits for the child, passes signals on to it, and exits as it does.
+    """
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        yield_process()
+        return
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: os.kill(child, received))
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)

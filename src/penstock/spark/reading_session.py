@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from penstock.machine.priority import yield_process
 from penstock.spark.session import SessionSettings, has_session, open_session
 
 __all__ = ["reading_session"]
@@ -23,7 +24,7 @@ def reading_session(*, gives_way: bool = True) -> Iterator[SparkSession]:
     """
     if gives_way and not has_session():
         # The lowest priority: reading takes only the CPU time that the job leaves.
-        os.nice(19)
+        yield_process()
     with tempfile.TemporaryDirectory(prefix="penstock-reading-") as folder:
         settings = SessionSettings(
             app_name="penstock state",

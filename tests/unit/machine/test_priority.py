@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,53 @@ def test_all_threads_of_a_process_yield_and_those_they_start() -> None:
         process.stdin.flush()
         assert int(process.stdout.readline()) == max(before, 10)
         process.stdin.write("\n")
+
+
+_YIELDING = """
+import os, sys, time
+from penstock.machine.priority import continue_yielding
+outer = os.getpid()
+continue_yielding()
+print(os.getppid() == outer, os.getsid(0) == os.getpid(), os.nice(0), flush=True)
+if sys.argv[1:] == ["wait"]:
+    time.sleep(60)
+sys.exit(7)
+"""
+
+
+def test_a_process_that_goes_on_with_the_lowest_priority_has_its_own_session_and_its_exit_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _YIELDING], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("True True 19\n", "", 7)
+
+
+def test_signals_reach_a_process_that_goes_on_with_the_lowest_priority() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _YIELDING, "wait"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True True 19\n"
+        process.terminate()
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="the kernel has no priority of sessions"
+)
+def test_the_session_of_a_process_that_yields_has_the_lowest_priority() -> None:
+    program = (
+        "from pathlib import Path\n"
+        "from penstock.machine.priority import yield_process\n"
+        "yield_process()\n"
+        "print(Path('/proc/self/autogroup').read_text().split()[-2:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        start_new_session=True,
+    )
+    assert done.stdout == "['nice', '19']\n"

@@ -63,6 +63,8 @@ class QueryClient:
                 env=job_environment(),
                 timeout=longest_s,
                 check=False,
+                # Its low priority counts among other sessions only if it has one of its own.
+                start_new_session=True,
             )
         except subprocess.TimeoutExpired:
             raise QueryError(

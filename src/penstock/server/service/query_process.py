@@ -6,19 +6,19 @@ that no query can hurt the server or the jobs.
 
 from __future__ import annotations
 
-import os
 import sys
 
 import msgspec
 
+from penstock.base.without_pandas import keep_pandas_out
 from penstock.errors import PenstockError, QueryError
+from penstock.machine.priority import yield_process
 from penstock.queries.job_tables import query_job
 from penstock.queries.locked_engine import QueryLimits
 from penstock.queries.query_answers import AnswerContent
 
 __all__ = ["Answered", "QueryWanted", "main"]
 
-_NICENESS = 19
 _MAX_BYTES = 16 << 20
 
 
@@ -42,7 +42,8 @@ class Answered(msgspec.Struct, frozen=True):
 
 def main() -> None:
     """Answer the query in the input."""
-    os.nice(_NICENESS)
+    yield_process()
+    keep_pandas_out()
     wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=QueryWanted)
     sys.stdout.buffer.write(_answer(wanted))
 
