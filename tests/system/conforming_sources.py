@@ -15,12 +15,14 @@ from penstock.sources.journal import JournalLog
 __all__ = ["journaling"]
 
 
-def journaling(folder: Path, uri: str) -> Callable[[], AbstractContextManager[ReplayableLog[Any]]]:
-    """What opens the source of a URI that is journaled in this folder."""
+def journaling(
+    folder: Path, uri: str, fields: str = "id BIGINT"
+) -> Callable[[], AbstractContextManager[ReplayableLog[Any]]]:
+    """What opens the source of a URI that is journaled in this folder. Rows of a table have `fields`."""
 
     @contextmanager
     def opened() -> Iterator[ReplayableLog[Any]]:
-        with receiver(folder, uri):
+        with receiver(folder, uri, fields=fields):
             yield JournalLog(folder)
 
     return opened

@@ -16,12 +16,14 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from conformance_page import is_recording, note_conformance
+from deltalake import DeltaTable
 from hook_server import Asked, HookServer, Reply
 from mosquitto_broker import PASSWORD as MQTT_PASSWORD
 from mosquitto_broker import MosquittoBroker
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from postgres_server import PASSWORD, PostgresServer
+from pyspark.sql import SparkSession
 from sink_workers import PARTITIONS, written
 
 from penstock.bindings.parse import parse_binding
@@ -69,6 +71,60 @@ def test_files(tmp_path: Path) -> None:
                 ordered=True,
                 without={
                     "bad record": "the destination takes every record",
+                    "credentials": NO_SERVER,
+                    "slow server": NO_SERVER,
+                },
+            )
+        )
+    )
+
+
+def test_delta(tmp_path: Path) -> None:
+    """Rows of a table of Delta Lake, by one commit for each micro-batch."""
+    table = tmp_path / "table"
+
+    def stored() -> list[StoredRecord]:
+        if not (table / "_delta_log").exists():
+            return []
+        return [StoredRecord(**row) for row in DeltaTable(str(table)).to_pyarrow_table().to_pylist()]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "Delta Lake",
+                "exactly once",
+                opening(f"delta:{table}"),
+                stored,
+                without={
+                    "bad record": "the destination takes every record",
+                    "credentials": NO_SERVER,
+                    "slow server": NO_SERVER,
+                },
+            )
+        )
+    )
+
+
+@pytest.mark.skipif(
+    is_recording() is None, reason="half a minute; tests/integration/test_format_sinks.py has a small form"
+)
+def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Micro-batches that Spark appends to a folder."""
+    folder = tmp_path / "json"
+
+    def stored() -> list[StoredRecord]:
+        lines = [line for path in sorted(folder.glob("part-*")) for line in path.read_text().splitlines()]
+        return [StoredRecord(**json.loads(line)) for line in lines]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "formats of Spark (json)",
+                "at least once",
+                opening(f"spark:json?path={folder}"),
+                stored,
+                without={
+                    "bad record": "a micro-batch is refused as a whole, and the run ends",
                     "credentials": NO_SERVER,
                     "slow server": NO_SERVER,
                 },

@@ -10,12 +10,15 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 from certificates import Authority
+from conformance_page import note_conformance
+from conforming_sources import journaling
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
 from journaled_records import journaled
@@ -24,6 +27,7 @@ from receiving_process import receiver
 
 from penstock.jobs.settings import RunSettings
 from penstock.machine.local_server import free_port
+from penstock.testing.connectors import SourceUnderTest, check_source
 
 RECEIVING = Path(__file__).with_name("receiving_process.py")
 
@@ -129,3 +133,29 @@ def rows(folder: Path) -> list[dict[str, int]]:
     return [
         json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
+
+
+def test_the_source_is_held_to_the_conformance_kit(tmp_path: Path) -> None:
+    """Requests with a line for each record, without keys."""
+    url = f"127.0.0.1:{free_port()}/kit"
+
+    def put(records: Sequence[bytes]) -> None:
+        answer = httpx.post(f"http://{url}", content=b"\n".join(records), trust_env=False, timeout=20)
+        assert answer.status_code == 202
+
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "requests (HTTP)",
+                "at least once",
+                journaling(tmp_path / "journal", f"http-listen://{url}"),
+                put,
+                without={
+                    "while closed": "nobody listens, which a sender notices",
+                    "bad record": "a request that is no JSON is refused, which its sender is told",
+                    "credentials": "it listens itself, and has no login elsewhere",
+                    "slow server": "it listens itself, without another server",
+                },
+            )
+        )
+    )

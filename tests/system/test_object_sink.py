@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
+from conformance_page import is_recording, note_conformance
 from obstore.store import S3Store
 from pyarrow.fs import S3FileSystem
 from s3_server import KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
@@ -27,9 +28,12 @@ from penstock.bindings.types import ObjectsBinding
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PlaceMissingError
 from penstock.objects.batch_manifests import committed_objects
+from penstock.objects.object_stores import Patience
 from penstock.records.schemas import record_type
+from penstock.sinks import object_sink
 from penstock.sinks.base import SinkTask, TaskContext
 from penstock.sinks.object_sink import ObjectSink
+from penstock.testing.connectors import SinkUnderTest, StoredRecord, check_sink
 
 READING = record_type("sensor BIGINT NOT NULL, room STRING")
 
@@ -275,3 +279,34 @@ def test_the_uri_leads_to_the_store(
     )
     sink.commit(0, [part(sink, 0, 0, readings(1))])
     assert sink.newest("line", str(tmp_path)) == 0
+
+
+def test_the_sink_is_held_to_the_conformance_kit(place: str, s3_environment: pytest.MonkeyPatch) -> None:
+    """Objects that manifests name. A login or an address of its own is in the URI of the sink."""
+    if is_recording() is None:
+        hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
+        s3_environment.setattr(object_sink, "IN_HASTE", hasty)
+    s3_environment.setenv("WRONG", "not-the-secret")
+
+    def opening(more: str = "") -> Callable[[], ObjectSink]:
+        found = binding(f"{place}?format=jsonl{more}")
+        return lambda: ObjectSink(found)
+
+    def stored() -> list[StoredRecord]:
+        rows = [row for name in committed_objects(place) for row in table(name).to_pylist()]
+        return [StoredRecord(**row) for row in rows]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "object stores",
+                "exactly once",
+                opening(),
+                stored,
+                with_wrong_login=opening(f"&access_key_id={KEY}&secret_access_key=env:WRONG"),
+                secret="not-the-secret",
+                at_port=lambda port: opening(f"&endpoint=http://127.0.0.1:{port}")(),
+                without={"bad record": "the destination takes every record"},
+            )
+        )
+    )

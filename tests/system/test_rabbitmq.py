@@ -45,7 +45,13 @@ from penstock.rabbitmq.rabbitmq_stream import check_stream
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
 from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, TaskContext
-from penstock.testing.connectors import SourceUnderTest, check_source
+from penstock.testing.connectors import (
+    SinkUnderTest,
+    SourceUnderTest,
+    StoredRecord,
+    check_sink,
+    check_source,
+)
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
@@ -460,6 +466,43 @@ def test_the_source_is_held_to_the_conformance_kit(
                 at_port=lambda silent: journaling(
                     tmp_path / "slow", uri.replace(f":{port}/", f":{silent}/")
                 )(),
+            )
+        )
+    )
+
+
+def test_the_sink_is_held_to_the_conformance_kit(
+    rabbitmq: RabbitNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages to a queue, with origins."""
+    if is_recording() is None:
+        monkeypatch.setattr(rabbitmq_connections, "ANSWER_S", 1.0)
+    uri, found = rabbitmq.queue_uri("kit-sink", "?create=true&origin=true"), list[StoredRecord]()
+
+    def opening(place: str) -> Callable[[], RabbitSink]:
+        binding = parse_binding("alerts", place, "sink")
+        assert isinstance(binding, ExchangeBinding)
+        kind = SinkUnderTest.record_type
+        return lambda: RabbitSink(binding, format_of("json", kind), kind)
+
+    def stored() -> list[StoredRecord]:
+        found.extend(
+            StoredRecord(**json.loads(one.body), mark=one.origin) for one in take(rabbitmq, "kit-sink")
+        )
+        return found
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "RabbitMQ",
+                "at least once with ids",
+                opening(uri),
+                stored,
+                ordered=True,
+                bad="x" * LARGEST_BYTES,
+                with_wrong_login=opening(uri.replace(ESCAPED_PASSWORD, "not-the-password")),
+                secret="not-the-password",
+                at_port=lambda silent: opening(uri.replace(f":{rabbitmq.port}/", f":{silent}/"))(),
             )
         )
     )

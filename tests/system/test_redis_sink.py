@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from redis_server import RedisServer
+from conformance_page import is_recording, note_conformance
+from redis_server import PASSWORD, RedisServer
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import RedisBinding
@@ -22,7 +23,9 @@ from penstock.jobs.job_sinks import open_sink
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
 from penstock.sinks.base import RejectingTask, Rejection, Sink, TaskContext
+from penstock.stores import redis_clients
 from penstock.stores.redis_sink import RedisSink
+from penstock.testing.connectors import SINK_CHECKS, SinkUnderTest, StoredRecord, check_sink
 
 READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
 CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
@@ -331,3 +334,39 @@ def test_doctor_connects(server: RedisServer) -> None:
     )
     wrong = check_binding("latest", bind(server.uri(KEY, password="no")), is_source=False)
     assert wrong.status == "failed"
+
+
+def test_the_sink_is_held_to_the_conformance_kit(
+    server: RedisServer, redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hashes under keys with the id. Under one of the keys, of the check with a bad record, is a list."""
+    if is_recording() is None:
+        monkeypatch.setattr(redis_clients, "_ANSWER_S", 1)
+    monkeypatch.setenv("RIGHT", PASSWORD)
+    monkeypatch.setenv("WRONG", "not-the-password")
+    # The checks have 10,000 ids each, and the fourth record of this one is bad.
+    redis.rpush(f"kit:{SINK_CHECKS.index('bad record') * 10_000 + 3}", "other")
+
+    def opening(port: int, login: str) -> Callable[[], Sink]:
+        binding = parse_binding("kit", f"redis://127.0.0.1:{port}/0/kit:{{id}}?password=env:{login}", "sink")
+        return lambda: open_sink(binding, SinkUnderTest.record_type, None)
+
+    def stored() -> list[StoredRecord]:
+        hashes = [redis.hgetall(key) for key in redis.keys("kit:*") if redis.type(key) == "hash"]
+        return [StoredRecord(int(one["id"]), one["value"]) for one in hashes]
+
+    note_conformance(
+        check_sink(
+            SinkUnderTest(
+                "Redis",
+                "idempotent by key",
+                opening(server.port, "RIGHT"),
+                stored,
+                bad="for a key that holds a list",
+                with_wrong_login=opening(server.port, "WRONG"),
+                secret="not-the-password",
+                at_port=lambda port: opening(port, "RIGHT")(),
+                limit_s=90.0,
+            )
+        )
+    )

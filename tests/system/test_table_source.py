@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import random
@@ -10,13 +11,15 @@ import sys
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
+from conformance_page import is_recording, note_conformance
 from journaled_records import journaled
 from postgres_server import PASSWORD, PostgresServer
 from receiving_process import receiver
@@ -25,13 +28,16 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PostgresBinding
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command
+from penstock.databases import postgres_connections
 from penstock.databases.row_json import COMMAND_ROWS, RowShape
 from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, PlaceMissingError
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
-from penstock.sources.journal import JournalWriter
+from penstock.sources.base import ReplayableLog
+from penstock.sources.journal import JournalLog, JournalWriter
+from penstock.testing.connectors import SourceUnderTest, check_source
 
 WAIT_S = 60.0
 RECEIVING = Path(__file__).with_name("receiving_process.py")
@@ -356,3 +362,47 @@ def test_commands_come_from_a_table(tables: Tables, tmp_path: Path) -> None:
     assert (first.kind, first.target.step, first.target.key, bytes(first.payload)) == ("add", "sums", 1, b"1")
     assert (bytes(second.payload), second.version) == (b"2", None)
     assert second.effective_at == dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def test_the_source_is_held_to_the_conformance_kit(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a table in the order of a sequence; tests ask for new ones without a pause."""
+    if is_recording() is None:
+        monkeypatch.setattr(postgres_connections, "_CONNECT_S", 2)
+    tables.execute("CREATE TABLE kit (place bigserial PRIMARY KEY, id bigint)")
+    right = tables.binding("kit", "place")
+    fields = RowShape(record_type("id BIGINT").schema)
+
+    def opening(
+        place: PostgresBinding, name: str
+    ) -> Callable[[], AbstractContextManager[ReplayableLog[Any]]]:
+        @contextmanager
+        def opened() -> Iterator[ReplayableLog[Any]]:
+            with TableReceiver(place, fields, JournalWriter(tmp_path / name)):
+                yield JournalLog(tmp_path / name)
+
+        return opened
+
+    def put(records: Sequence[bytes]) -> None:
+        with tables.connection.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO kit (id) VALUES (%s)", [(json.loads(one)["id"],) for one in records]
+            )
+
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "PostgreSQL",
+                "each record once",
+                opening(dataclasses.replace(right, poll_s=0), "journal"),
+                put,
+                with_wrong_login=opening(tables.binding("kit", "place", "tester:not-the-password"), "wrong"),
+                secret="not-the-password",
+                at_port=lambda port: opening(dataclasses.replace(right, port=port), "slow")(),
+                without={
+                    "bad record": "the columns of a table have types, and rows become JSON in the server"
+                },
+            )
+        )
+    )

@@ -1,4 +1,4 @@
-"""URIs of Spark's formats: `spark:FORMAT?OPTION=VALUE`, where `path` is what the format loads, if it takes a path."""
+"""URIs of Spark's formats: `spark:FORMAT?OPTION=VALUE`, where `path` is what it loads or writes, if it takes a path."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from penstock.bindings.uri_parts import UriParts
 
 __all__ = ["parse_spark"]
 
+_BATCH_FIELD = "batch_field"
+
 
 def parse_spark(uri: UriParts) -> SparkBinding:
     """Return the format that a URI names, with its options. Raises ValueError, which says what is wrong."""
@@ -18,4 +20,7 @@ def parse_spark(uri: UriParts) -> SparkBinding:
     options = dict(uri.query)
     for name, value in options.items():
         check_reference(name, value)
-    return SparkBinding(uri.stream, redacted(uri.uri), uri.rest, options)
+    batch_field = options.pop(_BATCH_FIELD, None) if uri.role == "sink" else None
+    if batch_field is not None and not batch_field.isidentifier():
+        raise ValueError(f"{_BATCH_FIELD}={batch_field!r} must name one field")
+    return SparkBinding(uri.stream, redacted(uri.uri), uri.rest, options, batch_field)

@@ -16,6 +16,7 @@ from penstock.checkpoints.spark_checkpoint import Expected, inspect
 from penstock.checkpoints.spark_state_files import damage
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import batch_numbers, newest_batch, read_offsets, runs_in_real_time
+from penstock.sources.base import PARTITIONS
 from penstock.sources.found_files import files_found
 from penstock.sources.journal import journal_end
 from penstock.streams.graph import STARTS
@@ -106,13 +107,15 @@ def _check(
 
 
 def _check_beginnings(folder: Path, streams: Sequence[str], offsets: Sequence[Any]) -> None:
-    """Check that the notes are there of where Kafka streams begin, which the first micro-batch needs.
+    """Check that the notes are there of where streams of Kafka or of an own log begin, for the first micro-batch.
 
     Without its note, a stream would begin where its topic ends now, perhaps after what was planned.
     """
     for stream, offset in zip(streams, offsets, strict=False):
-        path = folder / f"{stream}.topic"
-        if isinstance(offset, dict) and "position" not in offset and not path.exists():
+        if not isinstance(offset, dict) or "position" in offset:
+            continue
+        path = folder / (f"{stream}.begins" if PARTITIONS in offset else f"{stream}.topic")
+        if not path.exists():
             raise damage(path, "is missing")
 
 

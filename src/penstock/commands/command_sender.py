@@ -21,6 +21,7 @@ from penstock.bindings.types import (
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
+    PythonBinding,
     QueueBinding,
     RabbitStreamBinding,
 )
@@ -78,6 +79,11 @@ def command_binding(entry: CommandCatalog, uri: str | None) -> Binding:
         raise BindingError(
             f"The commands of the job are the rows of {binding.place}. Add one with INSERT; its columns are those of "
             "a command: id, kind, target, payload."
+        )
+    if isinstance(binding, PythonBinding):
+        raise BindingError(
+            f"The commands of the job come from {binding.place}, a class of your own. Send the command to the system "
+            f"that it reads, or bind {COMMANDS} to a folder, Kafka, RabbitMQ or MQTT."
         )
     raise BindingError(
         f"Nothing can be sent to {redacted(place)!r}, which sends to the job itself. Let the program that serves it "
@@ -156,12 +162,13 @@ def _form(
     binding: _Sendable,
 ) -> CommandFormat:
     """Return the format for commands there. Raises BindingError unless it is JSON or protobuf."""
-    if binding.format in ("json", "jsonl"):
-        return "json"
-    if binding.format == "protobuf":
-        return "protobuf"
+    if getattr(binding, "registry", None) is None:
+        if binding.format in ("json", "jsonl"):
+            return "json"
+        if binding.format == "protobuf":
+            return "protobuf"
     raise BindingError(
-        f"Commands are JSON or protobuf, so they cannot be sent to {redacted(binding.uri)!r}. "
+        f"Commands are JSON or protobuf without a registry, so they cannot be sent to {redacted(binding.uri)!r}. "
         "Give the URI that the job runs with."
     )
 

@@ -108,7 +108,7 @@ class TopicEvidence:
         for stream, ranges in self._inputs.items():
             end = ends.get(stream, {})
             assert isinstance(end, dict)
-            found[stream] = ranges.up_to({number: at for (_, number), at in end.items()})
+            found[stream] = ranges.up_to({int(number): at for (_, number), at in end.items()})
         return Batch(batch_id, found[SETTINGS], found[READINGS])
 
     def commands(self, batch_id: int) -> list[Record]:  # noqa: ARG002  # the topic does not have it

@@ -27,6 +27,7 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE, mark_begun, store
 from penstock.checkpoints.checkpoint_sync import CheckpointSync
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.plans import Plans
+from penstock.checkpoints.write_versions import WriteVersions, no_version
 from penstock.commands.model_policies import ModelPolicies, ModelReports
 from penstock.control.encoded_receipts import Batch, BatchReceipts, EncodedReceipts, encode_receipts
 from penstock.control.receipts import StepTime, slowest_time
@@ -200,7 +201,11 @@ class BatchCommitter:
     ) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
-        self.sync: Final = CheckpointSync(checkpoint.spark_folder, functools.partial(mark_begun, checkpoint))
+        self.sync: Final = CheckpointSync(
+            checkpoint.spark_folder,
+            functools.partial(mark_begun, checkpoint),
+            None if checkpoint.stored is None else checkpoint.stored.save,
+        )
         self.ownership: Final = services.ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
         self.dumps: Final = services.dumps
@@ -229,6 +234,10 @@ class BatchCommitter:
         self.live_ends: LiveEnds | None = None
         self.interval_end: Callable[[], IntervalEnd | None] = lambda: None
         self.plans: Final = Plans(checkpoint, bound.lineage)
+        needs_versions = bound.writer.needs_versions
+        self.next_version: Final = (
+            WriteVersions(checkpoint.folder, services.ownership).next if needs_versions else no_version
+        )
         self.progress: Final = services.progress
         self.progress.mode = services.recorder.latest.mode
         for node in bound.plan.graph.sources():
@@ -280,6 +289,9 @@ class BatchCommitter:
         if reports:
             self.bound.topics.check()
         self.sync.wait(batch_id)
+        if self._checkpoint.stored is not None:
+            # Saved while the tasks were at work, which may be long ago.
+            self._checkpoint.stored.check()
         # Tasks report in any order.
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         self._commit_sinks(batch_id, reports)

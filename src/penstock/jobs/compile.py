@@ -22,17 +22,21 @@ from penstock.bindings.types import (
     KafkaBinding,
     MqttBinding,
     PostgresBinding,
+    PythonBinding,
     RedisBinding,
     SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_graph import DescribedGraph, described_graph
 from penstock.checkpoints.topic_partitions import keep_partitions
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
+from penstock.connectors.own_class import checked_binding, imported_class, told
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
+from penstock.jobs.job_code import loaded_modules
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
 from penstock.jobs.job_sources import SourcePlace, has_raw, open_sources
 from penstock.jobs.known_topics import known_topics
@@ -65,11 +69,14 @@ __all__ = ["CompiledJob", "compile_job", "wanted_lineage"]
 # The bindings of sinks that may reject a record.
 _REJECTING: Final = (
     DynamoBinding,
+    CassandraBinding,
     ExchangeBinding,
     KafkaBinding,
     KinesisBinding,
     MqttBinding,
+    OpenSearchBinding,
     PostgresBinding,
+    PythonBinding,
     RedisBinding,
     WebhookBinding,
 )
@@ -80,9 +87,10 @@ _RECEIPT_MESSAGE: Final = ProtobufSource.of(ReceiptMessage)
 class CompiledJob:
     """A job with its sources and sinks, ready to run.
 
-    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them. `formats` are the
-    streams that Spark loads before they begin. `max_batch_bytes` is the limit of what a micro-batch reads of a topic
-    whose binding has none.
+    `topics` are the Kafka topics that it reads, and `notes` are sentences for the user about them and about connectors
+    of the user's own. `formats` are the streams that Spark loads before they begin, and `code` the modules of own
+    connectors, which the workers need, by their paths below a folder of the import path. `max_batch_bytes` is the limit
+    of what a micro-batch reads of a topic whose binding has none.
     """
 
     plan: JobPlan
@@ -97,6 +105,7 @@ class CompiledJob:
     topics: TopicIdentity
     notes: list[str]
     formats: Mapping[str, SparkBinding]
+    code: Mapping[str, Path]
     max_batch_bytes: int | None = None
 
     @property
@@ -151,6 +160,7 @@ def compile_job(
     )
     dead_letters = bindings[DEAD_LETTERS]
     where = dead_letters.directory if isinstance(dead_letters, FilesBinding) else dead_letters.uri
+    own = [imported_class(one) for one in bindings.values() if isinstance(one, PythonBinding)]
     control = command_catalog(job.name, plan.accepting if commands is not None else None, commands)
     graph = described_graph(job.name, plan, bindings)
     return CompiledJob(
@@ -164,8 +174,10 @@ def compile_job(
         graph,
         where,
         topics,
-        notes,
-        {name: binding for name, binding in bindings.items() if isinstance(binding, SparkBinding)},
+        [*notes, *(told(one) for one in bindings.values() if isinstance(one, PythonBinding))],
+        # What a sink writes to a format is not loaded.
+        {node.name: one for node in read if isinstance(one := bindings[node.name], SparkBinding)},
+        loaded_modules(own) if own else {},
         # What a worker may hold of records, times their number.
         None if settings.memory_mb is None else plan.parallelism * plan.waiting_bytes,
     )
@@ -211,7 +223,10 @@ def _origin_sinks(job: JobDescription, bindings: Mapping[str, Binding]) -> froze
     return frozenset(
         node.name
         for node, binding in found
-        if isinstance(binding, KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding)
+        if isinstance(
+            binding,
+            KafkaBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding | KinesisBinding,
+        )
         and tells_origin(job, node, binding, in_real_time=True)
     )
 
@@ -276,7 +291,11 @@ def parse_bindings(
         raise BindingError(
             f"The job {job.name!r} has no keyed step, so it takes no commands; leave {COMMANDS} out."
         )
-    return found
+    sinks = {sink.name for sink in job.graph.sinks()} | {DEAD_LETTERS, RECEIPTS}
+    return {
+        name: checked_binding(one, is_sink=name in sinks) if isinstance(one, PythonBinding) else one
+        for name, one in found.items()
+    }
 
 
 def _command_folder(checkpoint: Checkpoint) -> Path:

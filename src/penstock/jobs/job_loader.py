@@ -59,6 +59,8 @@ def _describe(path: Path) -> LoadedJob:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as e:
         raise JobDefinitionError(f"{path.name} is not text in UTF-8: byte {e.start} is wrong.") from None
+    # Connectors may stand beside the file, as beside a job file in Python.
+    _import_from(path.parent)
     job = JobDescription(path.stem)
     used: list[str] = []
 
@@ -113,9 +115,7 @@ def _import(path: Path) -> ModuleType:
             f"The job file {path.name} must have a name that Python can import and that no installed module has; "
             "rename it, for example to job.py."
         )
-    folder = str(path.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _import_from(path.parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -133,6 +133,12 @@ def _import(path: Path) -> ModuleType:
     except Exception as e:  # a job file may raise anything
         raise JobDefinitionError(f"{path.name}{_line_of(e, path)}: {type(e).__name__}: {e}") from e
     return module
+
+
+def _import_from(folder: Path) -> None:
+    """Let modules in a folder be imported."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def is_module_taken(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -16,17 +16,23 @@ from penstock.bindings.types import (
     DiscardBinding,
     ExchangeBinding,
     FilesBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
     PostgresBinding,
+    PythonBinding,
     RedisBinding,
+    SparkBinding,
     WebhookBinding,
 )
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
+from penstock.connectors.own_sink import OwnSink
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
 from penstock.lakes.delta_sink import DeltaSink
+from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
@@ -41,6 +47,8 @@ from penstock.sinks.file_sink import FilesSink
 from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
 from penstock.sinks.object_sink import ObjectSink
+from penstock.stores.cassandra_sink import CassandraSink
+from penstock.stores.opensearch_sink import OpenSearchSink
 from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
@@ -49,9 +57,15 @@ from penstock.tables.table_step import TableStep
 from penstock.tables.upserts import UpsertEncoder
 from penstock.webhooks.webhook_sink import WebhookSink
 
-__all__ = ["check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
+__all__ = ["OriginBinding", "check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
 
+# The bindings of sinks whose messages can tell their origin.
+OriginBinding: TypeAlias = (
+    KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding | PythonBinding
+)
 _WITH_OPEN_ORIGIN: Final = MqttBinding | ExchangeBinding | WebhookBinding
+# The bindings of sinks that keep one value for each key.
+StoreBinding: TypeAlias = RedisBinding | DynamoBinding | CassandraBinding | OpenSearchBinding
 # A task in real time does not flush what it has sent until its interval ends.
 _AT_ONCE: Final = {"linger.ms": "0", "socket.nagle.disable": "true"}
 
@@ -68,6 +82,8 @@ def open_sinks(
         if in_real_time and isinstance(binding, KafkaBinding):
             check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
+        if isinstance(binding, PythonBinding) and in_real_time:
+            check_origin(job, sink, binding)
         if isinstance(binding, _WITH_OPEN_ORIGIN):
             binding = dataclasses.replace(
                 binding, origin=tells_origin(job, sink, binding, in_real_time=in_real_time)
@@ -84,7 +100,7 @@ def open_sinks(
 
 def refuse_origin(binding: Binding) -> None:
     """Raise BindingError when messages are to have an origin that are not records of a stream."""
-    if isinstance(binding, KafkaBinding | KinesisBinding | _WITH_OPEN_ORIGIN) and binding.origin:
+    if isinstance(binding, OriginBinding) and binding.origin:
         raise BindingError(
             f"origin=true has no meaning for {binding.stream}, which have the position of their record as fields. "
             "Leave it out."
@@ -94,7 +110,7 @@ def refuse_origin(binding: Binding) -> None:
 def tells_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding,
+    binding: OriginBinding,
     *,
     in_real_time: bool,
 ) -> bool:
@@ -112,19 +128,20 @@ def tells_origin(
 def check_origin(
     job: JobDescription,
     sink: SinkNode,
-    binding: KafkaBinding | KinesisBinding | MqttBinding | ExchangeBinding | WebhookBinding,
+    binding: OriginBinding,
 ) -> None:
     """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
     if reason is None:
         return
-    instead = (
-        "Use delivery=exactly-once without origin"
-        if isinstance(binding, KafkaBinding)
-        else "Leave origin out"
-    )
+    if isinstance(binding, PythonBinding):
+        asks, instead = f"{binding.place}, with its ids,", "Let the class state another guarantee"
+    elif isinstance(binding, KafkaBinding):
+        asks, instead = "origin=true", "Use delivery=exactly-once without origin"
+    else:
+        asks, instead = "origin=true", "Leave origin out"
     raise BindingError(
-        f"Sink {sink.name!r}: in real time origin=true names an output for the record that caused it, but "
+        f"Sink {sink.name!r}: in real time {asks} names an output for the record that caused it, but "
         f"{reason}. {instead}, or run the job in micro-batches."
     )
 
@@ -179,21 +196,20 @@ def open_sink(
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
-    if isinstance(binding, DeltaBinding):
+    if isinstance(binding, DeltaBinding | IcebergBinding):
         if upsert_key is not None:
+            lake = "Delta Lake" if isinstance(binding, DeltaBinding) else "Iceberg"
             raise BindingError(
-                f"Sink {binding.stream!r} takes upserts, but a sink for Delta Lake only adds records. Use "
+                f"Sink {binding.stream!r} takes upserts, but a sink for {lake} only adds records. Use "
                 'sink_to(..., changes="records"), and merge the changes where you read them.'
             )
-        return DeltaSink(binding, record_type)
-    if isinstance(binding, RedisBinding):
-        rows = record_type if upsert_key is None else row_type(record_type)
-        return RedisSink(binding, format_of("json", rows), record_type, upsert_key)
-    if isinstance(binding, DynamoBinding):
-        from penstock.stores.dynamo_sink import DynamoSink
-
-        rows = record_type if upsert_key is None else row_type(record_type)
-        return DynamoSink(binding, format_of("json", rows), record_type, upsert_key)
+        if isinstance(binding, DeltaBinding):
+            return DeltaSink(binding, record_type)
+        return IcebergSink(binding, record_type)
+    if isinstance(binding, PythonBinding | SparkBinding):
+        return _open_other(binding, record_type, upsert_key)
+    if isinstance(binding, StoreBinding):
+        return _open_store(binding, record_type, upsert_key)
     if isinstance(binding, _WITH_OPEN_ORIGIN | KinesisBinding) and upsert_key is not None:
         raise BindingError(
             f"Sink {binding.stream!r} takes upserts, but neither requests nor messages of MQTT, RabbitMQ or Kinesis "
@@ -216,3 +232,34 @@ def open_sink(
         return WebhookSink(binding, format_of("json", record_type))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)
+
+
+def _open_store(binding: StoreBinding, record_type: RecordType, upsert_key: Sequence[str] | None) -> Sink:
+    """Return the sink of a store that keeps one value for each key."""
+    encoder = format_of("json", record_type if upsert_key is None else row_type(record_type))
+    if isinstance(binding, RedisBinding):
+        return RedisSink(binding, encoder, record_type, upsert_key)
+    if isinstance(binding, CassandraBinding):
+        return CassandraSink(binding, encoder, record_type, upsert_key)
+    if isinstance(binding, OpenSearchBinding):
+        return OpenSearchSink(binding, encoder, record_type, upsert_key)
+    from penstock.stores.dynamo_sink import DynamoSink
+
+    return DynamoSink(binding, encoder, record_type, upsert_key)
+
+
+def _open_other(
+    binding: PythonBinding | SparkBinding, record_type: RecordType, upsert_key: Sequence[str] | None
+) -> Sink:
+    """Return the sink of a class of the user's, or of a format of Spark."""
+    if upsert_key is not None:
+        what = "a sink of one's own" if isinstance(binding, PythonBinding) else "a sink for a format of Spark"
+        raise BindingError(
+            f"Sink {binding.stream!r} takes upserts, but {what} only adds records. Use "
+            'sink_to(..., changes="records"), and merge the changes where you read them.'
+        )
+    if isinstance(binding, PythonBinding):
+        return OwnSink(binding, format_of("json", record_type))
+    from penstock.spark.format_sink import FormatSink
+
+    return FormatSink(binding, record_type)

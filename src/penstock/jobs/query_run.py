@@ -119,6 +119,7 @@ class QueryRun:
             first_batch=bound.lineage.first_batch,
             positions=bound.lineage.positions,
             limits=committer.bounds.limits,
+            next_version=committer.next_version,
         )
 
     def _run_queries(self, query: Query) -> tuple[str, Request | None]:

@@ -110,6 +110,7 @@ class Coordinator:
         interval_s: how long an interval takes, from the first work of its engines on.
         host: the address at which to listen.
         check: raises when the run no longer owns the checkpoint, or has read what the checkpoint does not know.
+        next_version: gives the version of what engines write from now on.
 
     """
 
@@ -125,6 +126,7 @@ class Coordinator:
         interval_s: float,
         host: str,
         check: Callable[[], None],
+        next_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._logs: Final = logs
         self._controls: Final = controls
@@ -135,6 +137,7 @@ class Coordinator:
         self._drains: Final = drains
         self._interval_s: Final = interval_s
         self._check: Final = check
+        self._next_version: Final = next_version
         self._server: Final = socket.create_server((host, 0), backlog=4 * tasks)
         port: int = self._server.getsockname()[1]
         self.address: Final = CoordinatorAddress(host, port, secrets.token_hex(_SECRET_BYTES))
@@ -305,7 +308,9 @@ class Coordinator:
             assert session is not None
             session.tasks.add(message.task)
             known = session.hellos.get(message.task)
-            self._tell(one, Launch(session.id) if known is None else Attached(known.desk))
+            self._tell(
+                one, Launch(session.id, self._next_version()) if known is None else Attached(known.desk)
+            )
         self._forget(one)
 
     def _join(self, one: socket.socket, hello: Hello) -> None:
@@ -391,8 +396,9 @@ class Coordinator:
             session.is_last |= is_last
             session.cut = dict(session.positions)
             session.cut_s = time.time()
+            end = End(session.is_last, self._next_version())
             for one in session.sockets.values():
-                self._tell(one, End(session.is_last))
+                self._tell(one, end)
 
     def _push(self, session: _Session, *, history: bool = False) -> None:
         """Give the engines what is new in logs that are not topics; with `history`, all of it, and that this is all."""

@@ -77,7 +77,7 @@ def _engine(
         answer: ToTask = receive(coordinator, _from_coordinator)
     if not isinstance(answer, Launch):
         return answer.address
-    engine = SlotEngine(job, task, slot, answer.session, number, attempt, cache)
+    engine = SlotEngine(job, task, slot, answer, number, attempt, cache)
     engine.start()
     return engine.address
 

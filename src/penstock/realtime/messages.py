@@ -118,9 +118,10 @@ class Attend(msgspec.Struct, tag=True, frozen=True):
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):
-    """The task is to launch the engine of its slot, for a session."""
+    """The task is to launch the engine of its slot, for a session. `version` is that of what it writes."""
 
     session: int
+    version: int
 
 
 class Attached(msgspec.Struct, tag=True, frozen=True):
@@ -188,9 +189,13 @@ class StartData(msgspec.Struct, tag=True, frozen=True):
 
 
 class End(msgspec.Struct, tag=True, frozen=True):
-    """The interval ends: what is read from now on belongs to the next one. If it is the last, nothing more is read."""
+    """The interval ends: what is read from now on belongs to the next one. If it is the last, nothing more is read.
+
+    `version` is that of what the next one writes.
+    """
 
     is_last: bool
+    version: int
 
 
 class Commit(msgspec.Struct, tag=True, frozen=True):

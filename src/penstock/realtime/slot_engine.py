@@ -34,6 +34,7 @@ from penstock.realtime.messages import (
     FromCoordinator,
     Go,
     Hello,
+    Launch,
     Outcome,
     Push,
     Put,
@@ -104,7 +105,7 @@ class SlotEngine:
         job: the job.
         task: the number of the slot.
         slot: its key groups.
-        session: the session of the coordinator.
+        launch: what the coordinator says about its session.
         first: the first interval, in Spark's numbering.
         attempt: what makes the files of this engine differ from those of others.
         cache: what the worker keeps of slots between sessions.
@@ -116,7 +117,7 @@ class SlotEngine:
         job: JobInRealTime,
         task: int,
         slot: Slot,
-        session: int,
+        launch: Launch,
         first: int,
         attempt: int,
         cache: SlotCache,
@@ -126,6 +127,7 @@ class SlotEngine:
         self._task: Final = task
         self._slot: Final = slot
         self._number = first
+        self._version = launch.version
         self._attempt: Final = attempt
         self._cache: Final = cache
         self._intake: Final = Intake(job.plan.waiting_bytes)
@@ -145,7 +147,7 @@ class SlotEngine:
         self._is_last = False
         self._finished: Final[queue.SimpleQueue[_Finished]] = queue.SimpleQueue()
         self._commits: Final[queue.SimpleQueue[bool]] = queue.SimpleQueue()
-        send(self._link, Hello(place.secret, session, task, self._exchange.address, self.address))
+        send(self._link, Hello(place.secret, launch.session, task, self._exchange.address, self.address))
 
     def start(self) -> None:
         """Start to work. The engine ends when the coordinator says so or is gone, or when anything fails."""
@@ -239,7 +241,9 @@ class SlotEngine:
         self._states.begin(number)
         wakes = number == 0 and job.plan.seed is not None
         rounds.open(number, self._states, self._slot, meter, wakes=wakes)
-        written = WriterTask(job.writer, job.first_batch + number, self._task, self._attempt, meter)
+        written = WriterTask(
+            job.writer, job.first_batch + number, self._task, self._attempt, meter, self._version
+        )
         try:
             written.write(rounds.live() if log is None else rounds.replay(log.rounds))
             ended_s = time.perf_counter()
@@ -314,6 +318,8 @@ class SlotEngine:
                     for name in self._feeds:
                         self._start(name)
                 elif isinstance(message, End):
+                    # The engine goes on with the next interval only when its feeds have been cut.
+                    self._version = message.version
                     self._end(is_last=message.is_last)
                 elif isinstance(message, Commit):
                     self._commits.put(True)

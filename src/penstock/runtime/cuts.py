@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.durable import write_atomically
-from penstock.sources.base import offsets_by_topic
+from penstock.sources.base import PARTITIONS, offsets_by_topic
 from penstock.streams.graph import STARTS
 
 __all__ = [
@@ -38,11 +38,11 @@ class Cut:
     """The end of each stream in one micro-batch.
 
     For folders and journals the end is a position (files or bytes read so far), for Kafka the next offset by
-    topic and number of the partition.
+    topic and number of the partition, and for logs of a user's own by the name of the partition.
     """
 
     batch_id: int
-    ends: dict[str, int | dict[tuple[str, int], int]]
+    ends: dict[str, int | dict[tuple[str, int | str], int]]
 
 
 def write_stream_order(checkpoint: Path, streams: Sequence[str], first_batch: int = 0) -> None:
@@ -113,7 +113,7 @@ def newest_cut(checkpoint: Path) -> Cut | None:
     return read_cut(checkpoint, _order(checkpoint)["first_batch"] + done[-1]) if done else None
 
 
-def oldest_ends(log: Path, streams: Sequence[str]) -> dict[str, int | dict[tuple[str, int], int]]:
+def oldest_ends(log: Path, streams: Sequence[str]) -> dict[str, int | dict[tuple[str, int | str], int]]:
     """Return the end of each stream in the oldest micro-batch of an offset log, which has the given stream order.
 
     Empty if the log is empty or its oldest file is broken.
@@ -133,8 +133,13 @@ def _order(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def _end(offset: dict[str, Any]) -> int | dict[tuple[str, int], int]:
+def _end(offset: dict[str, Any]) -> int | dict[tuple[str, int | str], int]:
     if "position" in offset:
         return int(offset["position"])
     topics = offsets_by_topic(offset)
-    return {(topic, int(number)): end for topic, found in topics.items() for number, end in found.items()}
+    # The partitions of a topic are numbers, those of an own log have any names.
+    return {
+        (topic, name if topic == PARTITIONS else int(name)): end
+        for topic, found in topics.items()
+        for name, end in found.items()
+    }

@@ -34,7 +34,7 @@ from penstock.runtime.packed_rows import (
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.rejected_records import rejected_letters, write_cut
 from penstock.runtime.router import Router, dead_letter_rows
-from penstock.sinks.base import RecordOrigin, RejectingTask, Sink, SinkTask, TaskContext
+from penstock.sinks.base import RecordOrigin, RejectingTask, Sink, SinkTask, TaskContext, VersionedSink
 from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
@@ -175,11 +175,16 @@ class Writer:
         """Whether tasks make records visible permanently, so that a replay must give each task the same ones."""
         return any(sink.commits_in_tasks for sink, _, _ in self.sinks.values())
 
+    @property
+    def needs_versions(self) -> bool:
+        """Whether a sink needs a version for each micro-batch."""
+        return any(isinstance(sink, VersionedSink) for sink, _, _ in self.sinks.values())
+
     def batches(
-        self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int
+        self, rows: Iterable[PackedRow], batch_id: int, partition: int, attempt: int, version: int = 0
     ) -> Iterator[pa.RecordBatch]:
         """Write the rows of one partition and yield the reports for the driver."""
-        task = WriterTask(self, batch_id, partition, attempt)
+        task = WriterTask(self, batch_id, partition, attempt, version=version)
         try:
             task.write(rows)
             yield task.finish()
@@ -208,9 +213,10 @@ class WriterTask:
         partition: int,
         attempt: int,
         meter: OutputMeter | None = None,
+        version: int = 0,
     ) -> None:
         self._writer: Final = writer
-        self._context: Final = TaskContext(batch_id, partition, attempt, writer.lineage)
+        self._context: Final = TaskContext(batch_id, partition, attempt, writer.lineage, version)
         self._tasks: Final[dict[str, SinkTask]] = {}
         self._finished: Final[dict[str, bytes]] = {}
         self._counts: Final[dict[str, int]] = {}

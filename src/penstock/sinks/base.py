@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.records.types import RecordType
 
-__all__ = ["RecordOrigin", "RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext"]
+__all__ = ["RecordOrigin", "RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext", "VersionedSink"]
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,17 @@ class TaskContext:
     """The writer of a task: the batch, the sink partition, and the job lineage (the whole life of one checkpoint).
 
     A replay of a batch has the same `batch_id`, `partition` and `lineage`, and the same records in the same order.
-    `attempt` differs between attempts, so it can name temporary files.
+    `attempt` differs between attempts, so it can name temporary files. `version` is a number for destinations that keep
+    the value with the greatest: it grows from micro-batch to micro-batch and with each repetition by the driver, far
+    enough for a task to add 1 for each record, and is never far from the clock (microseconds since 1970). Tasks that
+    Spark repeats have the same one; in jobs without a `VersionedSink` it is 0.
     """
 
     batch_id: int
     partition: int
     attempt: int
     lineage: str
+    version: int = 0
 
 
 class SinkTask(Protocol):
@@ -119,3 +123,7 @@ class Sink(Protocol):
 
         Called again with the same batch after a crash. `messages` are in the order of the sink partitions.
         """
+
+
+class VersionedSink(Sink):
+    """The base class of sinks that need a `version` in the context of a task."""

@@ -15,6 +15,7 @@ __all__ = [
     "FIRST_THERE",
     "GONE",
     "MISSING",
+    "PARTITIONS",
     "PLANNED",
     "BadRecord",
     "CountedLog",
@@ -37,6 +38,9 @@ MISSING: Final = "@missing"
 
 GONE: Final = "@gone"
 """The path of a split with which a partition ends, since its topic was deleted; what it has was not read."""
+
+PARTITIONS: Final = "@partitions"
+"""The field of the offset of a log of the user's own that has the positions, by partition. No topic has that name."""
 
 PositionT = TypeVar("PositionT")
 

@@ -23,7 +23,7 @@ from penstock.runtime.packed_rows import PACKED_DDL, PackedRow, encode_body
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
 from penstock.spark.lazy_pickle import Sealed
-from penstock.spark.tasks import spark_batch
+from penstock.spark.tasks import spark_batch, write_version
 from penstock.streams.graph import ProcessNode
 
 __all__ = ["NumberedWriter", "SparkStates", "keyed_level"]
@@ -58,7 +58,7 @@ class NumberedWriter(NamedTuple):
         task = TaskContext.get()
         assert task is not None
         number = self.first_batch + spark_batch()
-        return self.writer.batches(rows, number, task.partitionId(), task.taskAttemptId())
+        return self.writer.batches(rows, number, task.partitionId(), task.taskAttemptId(), write_version())
 
 
 # Types instead of text, which Spark would have the JVM parse in every task.

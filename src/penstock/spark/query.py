@@ -25,6 +25,7 @@ from penstock.spark.interval_rows import interval_reports
 from penstock.spark.keyed import NumberedWriter, keyed_level
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.log_source import LogStart, log_stream
+from penstock.spark.tasks import WRITE_VERSION
 
 __all__ = ["Query", "start_query"]
 
@@ -42,7 +43,8 @@ class Query:
     With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
     `first_batch`, and `positions` has the streams' start positions in it, if not those of their bindings. `limits` has
     the number of records of a topic in a micro-batch, if not that of its binding. With `coordinator` the query runs in
-    real time: its tasks stay for an interval, and do what the coordinator says.
+    real time: its tasks stay for an interval, and do what the coordinator says. `next_version` gives the version of
+    what a micro-batch writes.
     """
 
     plan: JobPlan
@@ -61,6 +63,7 @@ class Query:
     positions: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     coordinator: CoordinatorAddress | None = None
+    next_version: Callable[[], int] = lambda: 0
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
@@ -80,6 +83,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     def on_batch(batch: DataFrame, batch_id: int) -> None:
         number = query.first_batch + batch_id
         query.before_batch(number)
+        spark.sparkContext.setLocalProperty(WRITE_VERSION, str(query.next_version()))
         rows = batch.collect()
         query.on_batch(number, rows)
         if has_clock and not query.bounded and not rows and query.coordinator is None:

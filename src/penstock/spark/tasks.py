@@ -6,9 +6,11 @@ from typing import Final
 
 from pyspark import TaskContext
 
-__all__ = ["is_first_batch", "spark_batch"]
+__all__ = ["WRITE_VERSION", "is_first_batch", "spark_batch", "write_version"]
 
 _BATCH_ID: Final = "streaming.sql.batchId"
+WRITE_VERSION: Final = "penstock.write.version"
+"""The local property of Spark with the version of what the tasks of a micro-batch write."""
 
 
 def spark_batch() -> int:
@@ -23,3 +25,10 @@ def spark_batch() -> int:
 def is_first_batch() -> bool:
     """Return whether the micro-batch is the first one of its checkpoint."""
     return spark_batch() == 0
+
+
+def write_version() -> int:
+    """Return the version of what this task writes."""
+    task = TaskContext.get()
+    assert task is not None
+    return int(task.getLocalProperty(WRITE_VERSION) or 0)

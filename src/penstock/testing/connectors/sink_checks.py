@@ -18,7 +18,7 @@ from penstock.testing.connectors.standing_worker import StandingWorker, write_bl
 
 __all__ = ["SINK_CHECKS", "SinkPromise", "SinkUnderTest", "StoredRecord", "check_sink"]
 
-SinkPromise = Literal["exactly once", "idempotent by key", "at least once with ids"]
+SinkPromise = Literal["exactly once", "idempotent by key", "at least once with ids", "at least once"]
 
 SINK_CHECKS: Final = (
     "replay",
@@ -53,7 +53,7 @@ class SinkUnderTest:
     Args:
         system: the name in the table.
         promise: what the sink claims. Marks tell records apart if it is "at least once with ids"; the key of records
-            is `id` if it is "idempotent by key".
+            is `id` if it is "idempotent by key". With "at least once" only what is missing is wrong.
         open: returns the sink anew, as a driver that starts; all of them have the same, empty destination.
         stored: returns all that the destination holds and readers see. In the order of arrival if `ordered`.
         ordered: whether the sink keeps the order of records within a sink partition.
@@ -166,6 +166,12 @@ class _Trial:
                 raise Refuted(
                     f"the record {number}, written by {jobs} jobs, is there {len(copies)} times with {len(marks)} "
                     f"marks {when}."
+                )
+            return
+        if self.under_test.promise == "at least once":
+            if len(copies) < jobs:
+                raise Refuted(
+                    f"the record {number}, written by {jobs} jobs, is there {len(copies)} times {when}."
                 )
             return
         wanted = 1 if self.under_test.holds_last else jobs

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
+
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType, python_values
 from penstock.sources.base import ReplayableLog, SourceChunk
@@ -142,11 +144,11 @@ class _Trial:
     def order(self) -> None:
         """In each partition, records are in the order in which they came."""
         records = self._records(50)
-        place = {raw: number for number, raw in enumerate(records)}
+        place = {_content(raw): number for number, raw in enumerate(records)}
         by_partition: dict[str, list[int]] = {}
         for one in self._put_and_take(records):
-            if one.raw in place:
-                by_partition.setdefault(one.partition, []).append(place[one.raw])
+            if _content(one.raw) in place:
+                by_partition.setdefault(one.partition, []).append(place[_content(one.raw)])
         for partition, found in by_partition.items():
             first = list(dict.fromkeys(found))
             if first != sorted(first):
@@ -227,8 +229,8 @@ class _Trial:
         deadline = time.monotonic() + self._case.limit_s
         while True:
             end = log.latest(start, limited=False)
-            found = Counter(one.raw for one in self._read(log, start, end))
-            missing = Counter(map(_plain, records)) - found
+            found = Counter(_content(one.raw) for one in self._read(log, start, end))
+            missing = Counter(map(_content, records)) - found
             if not missing:
                 return end
             if time.monotonic() > deadline:
@@ -251,12 +253,12 @@ class _Trial:
         self, found: Iterable[_Found], wanted: Sequence[bytes], which: str, known: Sequence[bytes] = ()
     ) -> None:
         """Check that the records are there, and as often as the source promises."""
-        counted, due = Counter(one.raw for one in found), Counter(map(_plain, wanted))
+        counted, due = Counter(_content(one.raw) for one in found), Counter(map(_content, wanted))
         if missing := due - counted:
             raise Refuted(f"{missing.total()} of {len(wanted)} records, {which}, are missing.")
         more = counted - due
         if self._case.promise == "at least once":
-            for raw in {*map(_plain, wanted), *map(_plain, known)}:
+            for raw in {*map(_content, wanted), *map(_content, known)}:
                 more.pop(raw, None)
         if more:
             raise Refuted(f"{next(iter(more))!r} is there too often, {which}.")
@@ -286,6 +288,14 @@ def _records_of(chunk: SourceChunk) -> list[_Found]:
 def _plain(raw: bytes) -> bytes:
     """Return a record without its line end."""
     return raw.rstrip(b"\r\n")
+
+
+def _content(raw: bytes) -> bytes:
+    """Return a record as it is compared with what was put: JSON without spaces, since a database writes its own."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(raw))
+    except msgspec.DecodeError:
+        return _plain(raw)
 
 
 def _look(opened: AbstractContextManager[ReplayableLog[Any]]) -> None:

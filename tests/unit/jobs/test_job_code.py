@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.launch.job_code import loaded_modules
+from penstock.jobs.job_code import loaded_modules
 
 
 @pytest.fixture

@@ -1,0 +1,64 @@
+"""Bulk answers: what became of each operation of a bulk request, by its status."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["BulkAnswer", "BulkItem", "Fate", "fate_of"]
+
+_NOW_OR_LATER: Final = (429, 500, 502, 503, 504)
+# About the index or the login, and not about the record.
+_PLACE: Final = (401, 403, 405)
+
+
+class Fate(enum.Enum):
+    """What is done about an operation: nothing, a dead letter, another try, or the run ends."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    PASSING = "passing"
+    FATAL = "fatal"
+
+
+class BulkItem(msgspec.Struct):
+    """The status of one operation, and its error if it failed."""
+
+    status: int
+    error: Any = None
+
+    @property
+    def reason(self) -> str:
+        """The reason of a failure, in one line."""
+        error = self.error
+        parts: list[str] = []
+        while isinstance(error, dict):
+            parts.append(f"{error.get('type', '')}: {error.get('reason', '')}")
+            error = error.get("caused_by")
+        return " ".join("; ".join(parts or [str(self.error)]).split())
+
+
+class BulkAnswer(msgspec.Struct):
+    """The answer to a bulk request: an item for each operation, under the name of the operation."""
+
+    errors: bool
+    items: list[dict[str, BulkItem]] = []
+
+
+def fate_of(operation: str, item: BulkItem) -> Fate:
+    """Return what is done about an operation.
+
+    A conflict says that there is a newer version, so the write has come too late to matter; a deletion of what is not
+    there has nothing to do.
+
+    >>> fate_of("index", BulkItem(409)), fate_of("index", BulkItem(429)), fate_of("index", BulkItem(400))
+    (<Fate.DONE: 'done'>, <Fate.PASSING: 'passing'>, <Fate.REFUSED: 'refused'>)
+    """
+    missing = operation == "delete" and item.status == 404 and item.error is None
+    if item.status < 300 or item.status == 409 or missing:
+        return Fate.DONE
+    if item.status in _NOW_OR_LATER:
+        return Fate.PASSING
+    return Fate.FATAL if item.status in _PLACE or item.status == 404 else Fate.REFUSED

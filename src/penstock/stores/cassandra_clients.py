@@ -1,0 +1,126 @@
+"""Cassandra clients: one session for each binding in a process, and errors of the servers as sentences."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.versioned_types import CassandraBinding
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.stores.tls_contexts import tls_context
+
+__all__ = ["as_external", "is_passing", "kept_session", "opened_session"]
+
+_CONNECT_S: Final = 10
+_ANSWER_S: Final = 10
+
+_kept: Final[dict[tuple[Any, ...], Any]] = {}
+
+
+def kept_session(binding: CassandraBinding) -> Any:
+    """Return the session of a binding in this process. Raises as a start does."""
+    key = (os.getpid(), binding.uri, *binding.login.values())
+    if key not in _kept:
+        _kept[key] = _connect(binding)
+    return _kept[key]
+
+
+@contextlib.contextmanager
+def opened_session(binding: CassandraBinding) -> Iterator[Any]:
+    """Open a session for a moment. Raises as a start does."""
+    session = _connect(binding)
+    try:
+        yield session
+    finally:
+        session.cluster.shutdown()
+
+
+def _connect(binding: CassandraBinding) -> Any:
+    try:
+        from cassandra import ConsistencyLevel
+        from cassandra.auth import PlainTextAuthProvider
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+        from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, TokenAwarePolicy
+    except ImportError:
+        raise BindingError(
+            f"Stream {binding.stream!r}: Cassandra needs cassandra-driver, which is not installed. Install it: "
+            "pip install 'penstock[cassandra]'."
+        ) from None
+    context = tls_context(binding)
+    if context is not None:
+        # Nodes tell the addresses of others, and certificates rarely have these.
+        context.check_hostname = False
+    password = resolved_setting(binding.stream, binding.login, "password")
+    profile = ExecutionProfile(
+        # A write goes to a node that has a replica of its row.
+        load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(binding.datacenter or "")),
+        # The sink itself tries again, and for longer.
+        retry_policy=FallthroughRetryPolicy(),
+        consistency_level=getattr(ConsistencyLevel, binding.consistency.upper()),
+        request_timeout=_ANSWER_S,
+    )
+    cluster = Cluster(
+        list(binding.servers),
+        port=binding.servers[0][1],
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        auth_provider=PlainTextAuthProvider(binding.user, password) if binding.user else None,
+        ssl_context=context,
+        connect_timeout=_CONNECT_S,
+        control_connection_timeout=_ANSWER_S,
+        application_name="penstock",
+    )
+    with as_external(binding):
+        try:
+            return cluster.connect()
+        except BaseException:
+            cluster.shutdown()
+            raise
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether a write that failed so may succeed later: servers that are away, slow or overloaded."""
+    from cassandra import OperationTimedOut, RequestExecutionException, Unauthorized
+    from cassandra.cluster import NoHostAvailable
+    from cassandra.connection import ConnectionException
+
+    if isinstance(error, Unauthorized):
+        return False
+    kinds = (OperationTimedOut, RequestExecutionException, NoHostAvailable, ConnectionException)
+    return isinstance(error, kinds)
+
+
+@contextlib.contextmanager
+def as_external(binding: CassandraBinding) -> Iterator[None]:
+    """Turn an error of the servers into one that says what to do.
+
+    Raises BindingError for what the URI or the user's rights must change, and ExternalSystemError for the rest.
+    """
+    from cassandra import AuthenticationFailed, DriverException, RequestExecutionException, Unauthorized
+    from cassandra.cluster import NoHostAvailable
+
+    name = f"Stream {binding.stream!r}"
+    try:
+        yield
+    except (DriverException, RequestExecutionException, NoHostAvailable, OSError) as e:
+        causes = [e, *(e.errors.values() if isinstance(e, NoHostAvailable) else ())]
+        reason = " ".join(str(causes[-1] if len(causes) > 1 else e).split())
+        if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+            raise BindingError(
+                f"{name}: {binding.address} refuses the login ({reason}). Correct user and password in the URI."
+            ) from e
+        if isinstance(e, Unauthorized):
+            raise BindingError(
+                f"{name}: the user may not use {binding.place} ({reason}). It needs SELECT and MODIFY on the table."
+            ) from e
+        if "CERTIFICATE" in reason.upper():
+            raise BindingError(
+                f"{name}: the certificate of {binding.address} is not trusted ({reason}). Give the certificates to "
+                "trust as cafile=PATH."
+            ) from e
+        raise ExternalSystemError(
+            f"{name}: {binding.place} cannot be reached or written ({reason}). Start the job again when it can; what "
+            "was not committed is written again."
+        ) from e

@@ -1,0 +1,79 @@
+"""OpenSearch clients: one for each binding in a process, and what a server answers as errors with a remedy."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from penstock.bindings.secrets import resolved_setting
+from penstock.bindings.versioned_types import OpenSearchBinding
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.stores.tls_contexts import tls_context
+
+__all__ = ["check_server", "failed", "kept_client", "refuse"]
+
+_CONNECT_S: Final = 10.0
+_ANSWER_S: Final = 60.0
+_SHOWN: Final = 500
+
+_kept: Final[dict[tuple[Any, ...], httpx.Client]] = {}
+
+
+def kept_client(binding: OpenSearchBinding) -> httpx.Client:
+    """Return the client of a binding in this process. It connects when it is used."""
+    key = (os.getpid(), binding.uri, *binding.login.values())
+    if key not in _kept:
+        password = resolved_setting(binding.stream, binding.login, "password")
+        _kept[key] = httpx.Client(
+            base_url=binding.url,
+            auth=(binding.user, password) if binding.user else None,
+            verify=tls_context(binding) or True,
+            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
+            trust_env=False,
+        )
+    return _kept[key]
+
+
+def check_server(binding: OpenSearchBinding) -> str:
+    """Return the kind and the version of the server. Writes nothing. Raises as a start does."""
+    try:
+        answer = kept_client(binding).get("/")
+    except httpx.TransportError as e:
+        raise failed(binding, str(e)) from e
+    refuse(binding, answer)
+    try:
+        version = msgspec.json.decode(answer.content)["version"]
+        kind = "OpenSearch" if version.get("distribution") == "opensearch" else "Elasticsearch"
+        return f"{kind} {version['number']}"
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise BindingError(
+            f"Stream {binding.stream!r}: {binding.url} is neither OpenSearch nor Elasticsearch. Correct the URI."
+        ) from None
+
+
+def refuse(binding: OpenSearchBinding, answer: httpx.Response) -> None:
+    """Raise for an answer that says that nothing at all can be written; return for all others."""
+    reason = " ".join(answer.text[:_SHOWN].split())
+    if answer.status_code in (401, 403):
+        raise BindingError(
+            f"Stream {binding.stream!r}: {binding.url} refuses the login ({answer.status_code} {reason}). Correct user "
+            "and password in the URI, or the user's rights."
+        )
+    if answer.status_code != 200:
+        raise failed(binding, f"{answer.status_code} {reason}")
+
+
+def failed(binding: OpenSearchBinding, reason: str) -> BindingError | ExternalSystemError:
+    """Return the error for a server that cannot be reached, or cannot write."""
+    if "CERTIFICATE" in reason.upper():
+        return BindingError(
+            f"Stream {binding.stream!r}: the certificate of {binding.url} is not trusted ({reason}). Give the "
+            "certificates to trust as cafile=PATH."
+        )
+    return ExternalSystemError(
+        f"Stream {binding.stream!r}: {binding.place} cannot be reached or written ({reason or 'no answer'}). Start the "
+        "job again when it can; what was not committed is written again."
+    )

@@ -1,0 +1,26 @@
+"""TLS contexts: whom a client trusts, and what it shows of itself."""
+
+from __future__ import annotations
+
+import ssl
+
+from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
+from penstock.errors import BindingError
+
+__all__ = ["tls_context"]
+
+
+def tls_context(binding: CassandraBinding | OpenSearchBinding) -> ssl.SSLContext | None:
+    """Return the context of a binding; None where connections are not encrypted. Raises BindingError."""
+    if not binding.secure:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=binding.cafile)
+        if binding.certfile is not None:
+            context.load_cert_chain(binding.certfile, binding.keyfile)
+    except (OSError, ssl.SSLError) as e:
+        raise BindingError(
+            f"Stream {binding.stream!r}: the certificates or the key cannot be read ({e}). Correct cafile, certfile "
+            "and keyfile in the URI."
+        ) from e
+    return context

@@ -1,0 +1,188 @@
+"""The sink of OpenSearch on a real node: the newest documents, whatever tasks, runs and the node do."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from opensearch_server import OpenSearchServer
+
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.versioned_types import OpenSearchBinding
+from penstock.doctor.bindings import check_binding
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.jobs.job_sinks import open_sink
+from penstock.machine.local_server import free_port
+from penstock.records.schemas import record_type
+from penstock.records.types import RecordType
+from penstock.sinks.base import RejectingTask, Rejection, Sink, TaskContext
+
+READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
+CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchServer]:
+    with OpenSearchServer(tmp_path_factory.mktemp("opensearch")) as started:
+        yield started
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def index() -> str:
+    """A name that nothing has."""
+    return f"index-{next(_numbers)}"
+
+
+def bind(uri: str) -> OpenSearchBinding:
+    found = parse_binding("latest", uri, "sink")
+    assert isinstance(found, OpenSearchBinding)
+    return found
+
+
+def opened(uri: str, kind: RecordType = READING, key: Sequence[str] | None = None) -> Sink:
+    """A sink of a run that has just begun."""
+    sink = open_sink(bind(uri), kind, None, upsert_key=key)
+    sink.prepare("line", "")
+    return sink
+
+
+def rows(kind: RecordType, *values: tuple[Any, ...]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(kind.field_names, row, strict=True)) for row in values], kind.schema
+    )
+
+
+def write(sink: Sink, version: int, *blocks: pa.RecordBatch) -> list[Rejection]:
+    """Write a micro-batch of one sink partition."""
+    task, rejected = sink.task(TaskContext(0, 0, 0, "line", version), READING), []
+    assert isinstance(task, RejectingTask)
+    for block in blocks:
+        task.write(block, None)
+        rejected += task.rejections()
+    task.finish()
+    return rejected
+
+
+def test_a_document_is_the_last_record(server: OpenSearchServer, index: str) -> None:
+    """Writing again changes nothing, nor does a later write of an older version."""
+    sink = opened(server.uri(index))
+    first = rows(READING, (1, 20.5, "a"), (2, 1.0, None), (1, 21.0, "b"))
+    second = rows(READING, (1, 22.0, None), (3, 1e20, 'q"é\n'))
+    expected = {
+        "1": {"sensor": 1, "celsius": 22.0, "room": None},
+        "2": {"sensor": 2, "celsius": 1.0, "room": None},
+        "3": {"sensor": 3, "celsius": 1e20, "room": 'q"é\n'},
+    }
+    for _ in range(2):
+        assert write(sink, 1000, first, second) == []
+        assert server.documents(index) == expected
+    assert write(sink, 900, first, second, rows(READING, (2, 7.0, "zombie"))) == []
+    assert server.documents(index) == expected
+    assert server.ask("GET", f"/{index}/_doc/3")["_version"] == 1004
+
+
+def test_upserts_replace_and_delete(server: OpenSearchServer, index: str) -> None:
+    """The last change of a key counts, and what an older attempt writes stays deleted."""
+    sink = opened(server.uri(index), CHANGE, ["sensor"])
+    write(
+        sink, 100, rows(CHANGE, ("+U", 1, 1.0), ("+U", 2, 2.0)), rows(CHANGE, ("-D", 1, 1.0), ("+U", 2, 3.0))
+    )
+    write(sink, 200, rows(CHANGE, ("-D", 3, 1.0), ("+U", 4, 1.0), ("-D", 4, 1.0), ("+U", 4, 2.0)))
+    write(sink, 100, rows(CHANGE, ("+U", 1, 1.0)))
+    assert server.documents(index) == {
+        "2": {"sensor": 2, "celsius": 3.0},
+        "4": {"sensor": 4, "celsius": 2.0},
+    }
+    with pytest.raises(BindingError, match=r"their key is \(celsius\)"):
+        opened(server.uri(index), CHANGE, ["celsius"])
+
+
+def test_a_field_names_the_index(server: OpenSearchServer, index: str) -> None:
+    """A record without it, with a name that no index may have, or with a value of another type, is rejected."""
+    sink = opened(server.uri(index + "-{room}"))
+    assert write(sink, 100, rows(READING, (1, 1.0, "a"), (2, 2.0, "b"))) == []
+    assert list(server.documents(f"{index}-b")) == ["2"]
+    rejected = write(sink, 200, rows(READING, (3, 1.0, None), (4, 1.0, "UPPER"), (5, 1.0, "a")))
+    assert [one.row for one in rejected] == [0, 1]
+    assert rejected[0].reason == f"A field of its index '{index}-{{room}}' is null."
+    assert "invalid_index_name_exception" in rejected[1].reason
+    server.ask("PUT", f"/{index}", {"mappings": {"properties": {"room": {"type": "integer"}}}})
+    (only,) = write(opened(server.uri(index)), 300, rows(READING, (1, 1.0, "7"), (2, 2.0, "hall")))
+    assert (only.row, json.loads(only.raw)) == (1, {"sensor": 2, "celsius": 2.0, "room": "hall"})
+    assert "mapper_parsing_exception: failed to parse field [room]" in only.reason
+    assert list(server.documents(index)) == ["1"]
+
+
+@pytest.mark.chaos
+def test_large_blocks_are_several_requests(server: OpenSearchServer, index: str) -> None:
+    """And a document that the server does not take is rejected."""
+    sink = opened(server.uri(index))
+    write(sink, 100, rows(READING, *((number, 1.0, "a") for number in range(5_000))))
+    assert len(server.documents(index)) == 5_000
+    (only,) = write(sink, 10_000, rows(READING, (1, 1.0, "x" * (101 << 20)), (2, 9.0, "b")))
+    assert only.row == 0
+    assert "more than" in only.reason
+    assert server.documents(index)["2"]["celsius"] == 9.0
+
+
+@pytest.mark.chaos
+def test_random_attempts_end_at_the_last_values(server: OpenSearchServer, index: str) -> None:
+    """Attempts that end anywhere, and send what they have left between later ones."""
+    chance = random.Random(3)
+    sink, version = opened(server.uri(index), CHANGE, ["sensor"]), 10
+    expected: dict[str, float] = {}
+    zombies: list[tuple[Any, list[pa.RecordBatch]]] = []
+    for batch in range(20):
+        changes = [
+            [
+                (chance.choice(["+U", "+U", "-D"]), chance.randrange(6), batch * 10.0 + place)
+                for place in range(4)
+            ]
+            for _ in range(3)
+        ]
+        blocks = [rows(CHANGE, *block) for block in changes]
+        for kind, sensor, value in itertools.chain(*changes):
+            expected[str(sensor)] = value
+            if kind == "-D":
+                del expected[str(sensor)]
+        for is_last in (False, True):
+            version += 20
+            task, rest = sink.task(TaskContext(batch, 0, 0, "line", version), CHANGE), list(blocks)
+            if not is_last:
+                zombies.append((task, rest))
+            for _ in range(3 if is_last else chance.randrange(3)):
+                task.write(rest.pop(0), None)
+                zombie, left = chance.choice(zombies)
+                if left and zombie is not task:
+                    zombie.write(left.pop(0), None)
+        assert {key: one["celsius"] for key, one in server.documents(index).items()} == expected
+
+
+def test_an_index_that_takes_nothing_ends_the_run(server: OpenSearchServer, index: str) -> None:
+    """It is no record's fault."""
+    server.ask("PUT", f"/{index}", {"settings": {"index.blocks.write": True}})
+    with pytest.raises(ExternalSystemError, match=r"takes no documents \(403 cluster_block_exception"):
+        write(opened(server.uri(index)), 100, rows(READING, (1, 1.0, "a")))
+
+
+def test_a_server_that_is_away_is_an_error(server: OpenSearchServer, index: str) -> None:
+    """At the start at once, and later after retry_s."""
+    with pytest.raises(ExternalSystemError, match="cannot be reached or written"):
+        opened(f"opensearch://127.0.0.1:{free_port()}/{index}?id=1")
+
+
+def test_doctor_asks_the_server(server: OpenSearchServer, index: str) -> None:
+    """And writes nothing."""
+    told = check_binding("latest", bind(server.uri(index)), is_source=False)
+    assert (told.status, told.found) == (
+        "ok",
+        f"{server.url} answers as OpenSearch 2.19.6; nothing was written",
+    )

@@ -1,0 +1,184 @@
+"""Jobs that write to Cassandra and OpenSearch: each key ends at its last value, whatever is killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cassandra import OperationTimedOut, RequestExecutionException
+from cassandra.cluster import NoHostAvailable
+from cassandra_server import KEYSPACE, CassandraServer
+from file_feed import COUNTING_JOB, SENSORS, FileFeed
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, kill, run_arguments
+from opensearch_server import OpenSearchServer
+from pyspark.sql import SparkSession
+from reliability import noting
+
+from penstock.jobs.settings import RunSettings
+
+VICTIMS = ("driver", "worker", "server")
+# On a machine with other work a start may take minutes.
+PATIENCE_S = 600.0
+
+
+class Rows:
+    """Counts as rows of Cassandra."""
+
+    name = "Cassandra"
+
+    def __init__(self, folder: Path) -> None:
+        self.server = CassandraServer(folder)
+        self.client: Any = None
+
+    def prepare(self) -> None:
+        self.client = self.server.cluster()
+        self.session = self.client.connect(KEYSPACE)
+        self.session.default_timeout = 60
+        self.session.execute("CREATE TABLE seen (sensor bigint PRIMARY KEY, count bigint)")
+
+    def uri(self) -> str:
+        return self.server.uri("seen", "?retry_s=300")
+
+    def counts(self) -> dict[int, int]:
+        return {row.sensor: row.count for row in self.session.execute("SELECT sensor, count FROM seen")}
+
+    def close(self) -> None:
+        self.client.shutdown()
+
+
+class Documents:
+    """Counts as documents of OpenSearch."""
+
+    name = "OpenSearch"
+
+    def __init__(self, folder: Path) -> None:
+        self.server = OpenSearchServer(folder)
+
+    def prepare(self) -> None:
+        self.server.ask("PUT", "/seen")
+
+    def uri(self) -> str:
+        return self.server.uri("seen", "?id={sensor}&retry_s=300")
+
+    def counts(self) -> dict[int, int]:
+        return {int(key): one["count"] for key, one in self.server.documents("seen").items()}
+
+    def close(self) -> None:
+        """Do nothing: it asks anew each time."""
+
+
+class Feed(FileFeed):
+    """Readings in files, and the keys with what the job makes of them."""
+
+    def __init__(self, folder: Path, store: Any) -> None:
+        super().__init__(folder)
+        self.store = store
+
+    def settings(self, folder: Path, **settings: Any) -> RunSettings:
+        return RunSettings(
+            bindings={"readings": self.binding, "seen": self.store.uri()},
+            checkpoint=str(folder / "checkpoint"),
+            parallelism=2,
+            **settings,
+        )
+
+    def counts(self) -> dict[int, int]:
+        """The count of each sensor; none while the server is away."""
+        try:
+            found: dict[int, int] = self.store.counts()
+        except (
+            httpx.TransportError,
+            NoHostAvailable,
+            OperationTimedOut,
+            RequestExecutionException,
+            AssertionError,
+        ):
+            return {}
+        return found
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts().values())
+
+    def assert_last_values(self) -> None:
+        assert self.store.counts() == dict.fromkeys(range(SENSORS), self.files)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(Rows, marks=pytest.mark.chaos), Documents])
+def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: SparkSession, kind: Any) -> None:
+    """One checkpoint, whose runs have growing versions."""
+    (tmp_path / "server").mkdir()
+    store = kind(tmp_path / "server")
+    with store.server:
+        store.prepare()
+        feed = Feed(tmp_path, store)
+        for settings in ({}, {"checkpoint_interval_ms": 1000}):
+            feed.write()
+            with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True, **settings)) as job:
+                job.wait()
+            feed.assert_last_values()
+        store.close()
+    assert len(list((tmp_path / "checkpoint" / "write-versions").iterdir())) == 1
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(5400)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+@pytest.mark.parametrize("kind", [Rows, Documents])
+def test_kills_of_a_job_and_its_store(tmp_path: Path, kind: Any, interval_ms: int) -> None:
+    """Twenty-one in each mode, under load."""
+    seed = 4 if interval_ms else 3
+    chance = random.Random(seed)
+    (tmp_path / "server").mkdir()
+    store = kind(tmp_path / "server")
+    with store.server:
+        store.prepare()
+        feed = Feed(tmp_path, store)
+        feed.write()
+        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
+        with noting("versioned sinks", "-k kills_of_a_job_and_its_store", str(seed)) as injected:
+            with feed.feeding():
+                for number in range(21):
+                    with JobProcess(arguments, tmp_path) as job:
+                        await_progress(feed, job)
+                        time.sleep(chance.uniform(0, 2))
+                        victim = VICTIMS[number % len(VICTIMS)]
+                        mode = "real time" if interval_ms else "micro-batches"
+                        injected.add(f"{victim} of a job that writes to {store.name} in {mode}")
+                        strike(victim, job, store)
+                        time.sleep(chance.uniform(0, 2))
+            with JobProcess(arguments, tmp_path) as job:
+                await_true(
+                    lambda: not job.running or feed.total >= feed.files * SENSORS,
+                    lambda: f"{feed.total} of {feed.files * SENSORS}: {job.err}",
+                    PATIENCE_S,
+                )
+                job.signal(signal.SIGTERM)
+                assert job.wait().code == 0
+            feed.assert_last_values()
+            store.close()
+
+
+def await_progress(feed: Feed, job: JobProcess) -> None:
+    """Wait until a run has written more."""
+    before = feed.total
+    await_true(lambda: not job.running or feed.total > before, lambda: job.err, PATIENCE_S)
+    assert job.running, job.err
+
+
+def strike(victim: str, job: JobProcess, store: Any) -> None:
+    """Kill a process, or take the server away for a moment, which a task outlasts."""
+    if victim == "server":
+        store.server.kill()
+        time.sleep(0.5)
+        store.server.start()
+        return
+    found = {"driver": [job.process.pid], "worker": job.workers()}[victim]
+    assert found, victim
+    kill(found[0], signal.SIGKILL)

@@ -1,0 +1,71 @@
+"""Cassandra tables: which columns take which fields, and the values that they get."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import BindingError
+from penstock.records.schemas import record_type
+from penstock.stores.cassandra_table import Column, TableShape, fit_table, values_of
+
+
+def shape(**columns: str) -> TableShape:
+    """A table whose first column is its key."""
+    return TableShape(
+        "the table", {name: Column(name, kind) for name, kind in columns.items()}, [next(iter(columns))]
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "column"),
+    [
+        ("INT", "int"),
+        ("INT", "bigint"),
+        ("SMALLINT", "varint"),
+        ("FLOAT", "double"),
+        ("STRING", "uuid"),
+        ("TIMESTAMP", "timestamp"),
+        ("DECIMAL(9,2)", "decimal"),
+        ("ARRAY<INT>", "frozen<list<bigint>>"),
+        ("ARRAY<STRING>", "set<text>"),
+        ("MAP<STRING, INT>", "map<text, int>"),
+        ("MAP<STRING, INT>", "frozen<map<text, int>>"),
+        ("STRUCT<a: INT>", "text"),
+    ],
+)
+def test_a_column_takes_a_field(field: str, column: str) -> None:
+    """Wider ones, too."""
+    kind = record_type(f"k STRING NOT NULL, f {field}")
+    assert fit_table("s", shape(k="text", f=column), kind, None) == {"k": "text", "f": column}
+
+
+@pytest.mark.parametrize(
+    ("field", "column"),
+    [
+        ("BIGINT", "int"),
+        ("DOUBLE", "float"),
+        ("STRING", "blob"),
+        ("ARRAY<INT>", "list<int>"),
+        ("INT", "counter"),
+    ],
+)
+def test_a_column_that_loses_values_is_refused(field: str, column: str) -> None:
+    """Lists that are not frozen would have their elements twice after a repetition."""
+    with pytest.raises(BindingError, match=r"its column f is .*would fit"):
+        fit_table("s", shape(k="text", f=column), record_type(f"k STRING NOT NULL, f {field}"), None)
+
+
+def test_values_are_those_of_the_client() -> None:
+    """Times are milliseconds, rounded down also before 1970; text that is no UUID is told apart."""
+    before = dt.datetime(1969, 12, 31, 23, 59, 59, 999_500, dt.UTC)
+    kind = pa.timestamp("us", tz="UTC")
+    assert values_of(pa.array([before], kind), "timestamp") == ([-1], {})
+    assert values_of(pa.array([before, None], kind), "timestamp") == ([-1, None], {})
+    name = uuid.uuid4()
+    found, wrong = values_of(pa.array([str(name), "x", None]), "uuid")
+    assert (found, wrong) == ([name, None, None], {1: "'x' is no uuid"})
+    assert values_of(pa.array([{"a": 1}, None]), "text") == (['{"a":1}', None], {})
