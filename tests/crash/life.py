@@ -18,6 +18,7 @@ from unittest import mock
 from broker_clients import forget_producers, patch_clients
 from broker_model import Brokers, Change
 from crash_jobs import CrashJob, Feed, Row
+from disk_store import DiskStore
 from disk_tree import Tree
 from model_journal import RECEIVERS, JournaledReceiver
 from recording_broker import RecordingBrokers
@@ -26,7 +27,8 @@ from spark_model import ModelQuery, ModelSpark, forget_workers, model_compile, m
 from stand_ins import DumpProcess, LastMoment, NoGauge, keep, nothing
 
 import penstock.errors
-from penstock.checkpoints import checkpoint_files, checkpoint_sync
+from penstock.checkpoints import checkpoint_files, checkpoint_sync, stored_checkpoint, working_folder
+from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.jobs import dump_queue, runner
 from penstock.jobs.requests import answer_to, new_request, post
 from penstock.jobs.runner import JobRunner
@@ -91,7 +93,8 @@ class Scenario:
     """All that happens to a job: its runs, the files that its streams get, and the commands that are sent.
 
     `topics` names the streams and sinks, also commands, receipts and dead letters, that are topics; `topic_options` is
-    what stands behind the name of each in its URI. Topics of streams have `partitions` to begin with.
+    what stands behind the name of each in its URI. Topics of streams have `partitions` to begin with. With `stored`
+    the checkpoints are on an object store.
     """
 
     job: CrashJob
@@ -107,6 +110,7 @@ class Scenario:
     topics: frozenset[str] = frozenset()
     topic_options: Mapping[str, str] = field(default_factory=dict)
     partitions: int = 2
+    stored: bool = False
 
     def is_exactly_once(self, sink: str) -> bool:
         """Whether a sink has each record once in the end."""
@@ -155,6 +159,9 @@ class Life:
         patch(mock.patch.object(query, "_REST_S", 0))
         patch(mock.patch("uuid.uuid4", self._uuid))
         patch(mock.patch.object(checkpoint_sync, "ThreadPoolExecutor", LastMoment))
+        patch(mock.patch.object(StoredCheckpoint, "at", self._stored_at))
+        for module in (stored_checkpoint, working_folder):
+            patch(mock.patch.object(module, "ThreadPoolExecutor", LastMoment))
         patch(mock.patch.object(checkpoint_sync, "sync_file_system", self.disk.sync_all))
         patch(mock.patch.object(snapshot_capture, "read_slots", model_read_slots))
         patch(mock.patch.object(lazy_pickle.Sealed, "__init__", keep))
@@ -167,6 +174,11 @@ class Life:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def _stored_at(self, uri: str) -> StoredCheckpoint:
+        folder = self.root / uri.rpartition("/")[2]
+        folder.mkdir(exist_ok=True)
+        return StoredCheckpoint(DiskStore(self.disk, self.root / "store"), uri, folder)
 
     def _uuid(self) -> uuid.UUID:
         # As by chance, but a life that is lived again is the same.
@@ -277,7 +289,7 @@ class Life:
         return RunSettings(
             bindings=bindings,
             bounded=run.bounded,
-            checkpoint=str(root / run.checkpoint),
+            checkpoint=f"s3://model/{run.checkpoint}" if scenario.stored else str(root / run.checkpoint),
             parallelism=scenario.parallelism,
             retained_batches=scenario.retained,
             started_by="tester",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from spark_model import ModelSpark
 
@@ -52,6 +52,12 @@ class LastMoment:
 
     def __init__(self, *_: Any) -> None:
         pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
 
     def submit(self, function: Callable[..., Any], *args: Any) -> _Waiting:
         return _Waiting(lambda: function(*args))

@@ -109,7 +109,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("sink",),
         "integer",
         "60",
-        "For how many seconds a write is repeated while servers are away or overloaded; then the run ends.",
+        "For how many seconds a write is repeated while servers write nothing at all; then the run ends.",
     ),
     Parameter(
         "password",

@@ -12,6 +12,7 @@ from penstock.bindings.lake_types import DeltaBinding, IcebergBinding
 from penstock.bindings.message_settings import EventBinding, MessageSettings, RegistryBinding
 from penstock.bindings.python_binding import PythonBinding
 from penstock.bindings.redis_binding import RedisBinding
+from penstock.bindings.spark_binding import SparkBinding
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 
 __all__ = [
@@ -368,21 +369,6 @@ class DiscardBinding:
 
     stream: str
     uri: str
-
-
-@dataclass(frozen=True)
-class SparkBinding:
-    """What a format of Spark loads once, before the stream begins, or what it writes. `uri` has secrets masked.
-
-    `options` are those of the format, whose values may be references; `path` is what it loads or writes. A sink adds
-    the number of the micro-batch in the column `batch_field`.
-    """
-
-    stream: str
-    uri: str
-    format: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    batch_field: str | None = None
 
 
 @dataclass(frozen=True)

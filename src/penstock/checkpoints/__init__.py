@@ -1,7 +1,7 @@
 """Checkpoints: the folder that holds the progress and state of a job, and whether the job can resume from it.
 
-In: a folder, and the state that a job declares.
+In: a folder, or its home on an object store, and the state that a job declares.
 Out: ownership, a verdict on each file, and descriptions that are readable without the job.
-Imports: base, bindings, engine, errors, operators, records, runtime, snapshots, sources, state,
+Imports: base, bindings, engine, errors, objects, operators, records, runtime, snapshots, sources, state,
     streams.
 """

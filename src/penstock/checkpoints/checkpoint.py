@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from penstock.base.durable import make_folder, write_atomically
+from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.errors import CheckpointError, CheckpointMissingError
 from penstock.streams.graph import STARTS
 
@@ -71,9 +72,10 @@ class Lineage(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A job's checkpoint on a local or shared folder."""
+    """A job's checkpoint on a local or shared folder; with `stored` it has its home on an object store."""
 
     folder: Path
+    stored: StoredCheckpoint | None = None
 
     @classmethod
     def open(cls, path: str) -> Checkpoint:

@@ -79,12 +79,16 @@ class CheckpointSync:
     Args:
         folder: Spark's part of the checkpoint.
         mark: records durably that outputs of a micro-batch may exist from now on; called when all is synced.
+        save: brings the checkpoint to its home, if that is not this disk, which then need not have it.
 
     """
 
-    def __init__(self, folder: Path, mark: Callable[[int], None]) -> None:
+    def __init__(
+        self, folder: Path, mark: Callable[[int], None], save: Callable[[], None] | None = None
+    ) -> None:
         self._folder: Final = folder
         self._mark: Final = mark
+        self._save: Final = save
         self._new: Final = NewFiles(folder)
         self._is_first = True
         self._batch_id: int | None = None
@@ -110,6 +114,10 @@ class CheckpointSync:
         self._files.shutdown()
 
     def _run(self, batch_id: int) -> None:
+        if self._save is not None:
+            self._mark(batch_id)
+            self._save()
+            return
         try:
             if self._is_first:
                 # Earlier runs may have left anything unsynced.

@@ -54,15 +54,20 @@ class Ownership:
         """The number of the run among those that owned the checkpoint."""
         return self._mine.epoch
 
-    @classmethod
-    def of_next_run(cls, folder: Path) -> Ownership:
-        """Return what a run will hold when it begins. Raises CheckpointError when the newest epoch cannot be read."""
-        return cls(folder, newest_epoch(folder) + 1, uuid.uuid4().hex)
+    @property
+    def run(self) -> str:
+        """The id of the run as an owner."""
+        return self._mine.run
 
-    @classmethod
-    def take(cls, folder: Path) -> Ownership:
+    @staticmethod
+    def of_next_run(folder: Path) -> Ownership:
+        """Return what a run will hold when it begins. Raises CheckpointError when the newest epoch cannot be read."""
+        return Ownership(folder, newest_epoch(folder) + 1, uuid.uuid4().hex)
+
+    @staticmethod
+    def take(folder: Path) -> Ownership:
         """Take over a checkpoint at once. Raises what `of_next_run` raises."""
-        ownership = cls.of_next_run(folder)
+        ownership = Ownership.of_next_run(folder)
         ownership.begin()
         return ownership
 
@@ -75,6 +80,10 @@ class Ownership:
         error = self.lost()
         if error is not None:
             raise error
+
+    def confirm(self) -> None:
+        """Check the ownership after the run has written something; the next run then finds it."""
+        self.check()
 
     def lost(self) -> FencedError | None:
         """Return the error if another run has taken over the checkpoint since, else None."""

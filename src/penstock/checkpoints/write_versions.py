@@ -73,7 +73,7 @@ class WriteVersions:
             if self._newest >= self._limit:
                 self._limit = self._newest + _LEASE_US
                 write_atomically(self._own_file, msgspec.json.encode(_Limit(self._limit)))
-                self._ownership.check()
+                self._ownership.confirm()
             return self._newest
 
     @property

@@ -29,7 +29,7 @@ def doctor(
         typer.Option("-D", metavar="NAME=URI", help="A binding for the job. May be repeated."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A checkpoint to check, or the folder for a new one.")
+        str | None, typer.Option(metavar="DIR", help="A checkpoint to check, or the folder for a new one.")
     ] = None,
     port: Annotated[
         list[int] | None,
@@ -45,14 +45,19 @@ def doctor(
     2 wrong use.
     """
     from penstock.bindings.parse import split_definition
+    from penstock.checkpoints.stored_checkpoint import is_stored
     from penstock.doctor.examination import Wanted, examine
     from penstock.doctor.findings import worst
-    from penstock.errors import BindingError
+    from penstock.errors import BindingError, CheckpointError
 
     if define and job_file is None:
         raise BindingError("-D binds the streams of a job. Name the job file too.")
+    if checkpoint is not None and is_stored(checkpoint):
+        raise CheckpointError(
+            f"{checkpoint} is on an object store, and only folders are checked here. A start of the job checks it."
+        )
     wanted = Wanted(
-        checkpoint=None if checkpoint is None else checkpoint.expanduser().absolute(),
+        checkpoint=None if checkpoint is None else Path(checkpoint).expanduser().absolute(),
         job_file=job_file,
         bindings=dict(split_definition(text) for text in define or []),
         ports=tuple(port or ()),

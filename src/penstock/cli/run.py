@@ -56,7 +56,10 @@ class _Options:
     bounded: Annotated[bool, typer.Option("--bounded", help="Process what is there, then finish.")] = False
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Folder for progress and state. Default: a temporary one."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder for progress and state, or s3://BUCKET/PREFIX. Default: a temporary folder.",
+        ),
     ] = None
     parallelism: Annotated[
         int | None,

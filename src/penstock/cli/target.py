@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.cli.checkpoint_job import CheckpointJob
 from penstock.cli.job_target import JobTarget
 from penstock.cli.output import errors_as_sentences, with_options
 from penstock.cli.server_job import ServerJob
 from penstock.errors import JobDefinitionError, PenstockError
+from penstock.jobs.requests import folder_of_run
 
 if TYPE_CHECKING:
     from penstock.client.http import Server
@@ -116,7 +118,8 @@ class Servers:
         """
         if _is_checkpoint(called):
             refuse_options(context, dict.fromkeys(server_only, "works with a job of a server only."))
-            yield CheckpointJob(Path(called).expanduser().absolute())
+            folder = folder_of_run(called) if is_stored(called) else Path(called).expanduser().absolute()
+            yield CheckpointJob(folder)
         else:
             refuse_options(context, checkpoint_only or {})
             with self.server_job(called) as job:

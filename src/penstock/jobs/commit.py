@@ -201,7 +201,11 @@ class BatchCommitter:
     ) -> None:
         self.bound: Final = bound
         self._checkpoint = checkpoint
-        self.sync: Final = CheckpointSync(checkpoint.spark_folder, functools.partial(mark_begun, checkpoint))
+        self.sync: Final = CheckpointSync(
+            checkpoint.spark_folder,
+            functools.partial(mark_begun, checkpoint),
+            None if checkpoint.stored is None else checkpoint.stored.save,
+        )
         self.ownership: Final = services.ownership
         self._counts = stored_counts(checkpoint, _StepCounts) or _StepCounts()
         self.dumps: Final = services.dumps
@@ -285,6 +289,9 @@ class BatchCommitter:
         if reports:
             self.bound.topics.check()
         self.sync.wait(batch_id)
+        if self._checkpoint.stored is not None:
+            # Saved while the tasks were at work, which may be long ago.
+            self._checkpoint.stored.check()
         # Tasks report in any order.
         reports.sort(key=lambda report: (report.kind, report.name, report.partition))
         self._commit_sinks(batch_id, reports)

@@ -14,10 +14,21 @@ import msgspec
 
 from penstock.base.durable import write_atomically
 from penstock.checkpoints.ownership import locked
+from penstock.checkpoints.stored_checkpoint import working_folder
 from penstock.errors import CheckpointError, JobFailedError
 from penstock.jobs.job_log import job_log
 
-__all__ = ["Answer", "Request", "Requests", "answer_to", "ask", "is_running", "new_request", "post"]
+__all__ = [
+    "Answer",
+    "Request",
+    "Requests",
+    "answer_to",
+    "ask",
+    "folder_of_run",
+    "is_running",
+    "new_request",
+    "post",
+]
 
 _FOLDER: Final = "requests"
 _POLL_S: Final = 0.05
@@ -116,6 +127,19 @@ def is_running(checkpoint: Path) -> bool:
             return False
     except CheckpointError:
         return True
+
+
+def folder_of_run(uri: str) -> Path:
+    """Return the folder of this machine's run whose checkpoint is on an object store.
+
+    Raises CheckpointError when there is none: what an earlier run has left here may be older than the checkpoint.
+    """
+    folder = working_folder(uri)
+    if not folder.is_dir() or not is_running(folder):
+        raise CheckpointError(
+            f"No run on this machine uses the checkpoint {uri}. Give the command where the job runs, while it runs."
+        )
+    return folder
 
 
 def post(checkpoint: Path, request: Request) -> None:

@@ -20,6 +20,7 @@ from penstock.checkpoints.described_graph import GRAPH_FILE
 from penstock.checkpoints.described_state import STATE_FILE, JobState
 from penstock.checkpoints.ownership import Ownership, locked, locked_by_jvm
 from penstock.checkpoints.recovery import recover
+from penstock.checkpoints.stored_checkpoint import StoredCheckpoint, StoredOwnership, is_stored
 from penstock.checkpoints.temporary_checkpoints import temporary_checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE
 from penstock.errors import PenstockError
@@ -27,7 +28,7 @@ from penstock.jobs.commit import BatchCommitter, Progress, RunServices, RunSumma
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.events import RunEvents, settings_of, user_name
-from penstock.jobs.hindrances import check_room, convert_system_errors
+from penstock.jobs.hindrances import check_replayable, check_room, convert_system_errors
 from penstock.jobs.intervals import changes_mode, check_cores
 from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import MetricsRecorder
@@ -160,6 +161,8 @@ class JobRunner:
         # Before Spark starts, since an interrupted start can leave a JVM behind.
         stack.enter_context(handle_signals(stop))
         stack.enter_context(locked(checkpoint.folder, stop, settings.lock_timeout_s))
+        if checkpoint.stored is not None:
+            stack.enter_context(checkpoint.stored.opened(must_continue=settings.must_continue))
         finish_rescaling(checkpoint)
         check_room(checkpoint.folder)
         recovered = recover(checkpoint, settings.retained_batches)
@@ -172,8 +175,12 @@ class JobRunner:
             reasons.append(_NEW_MODE)
         evolves = bool(reasons)
         ownership = Ownership.of_next_run(checkpoint.folder)
+        if checkpoint.stored is not None:
+            ownership = StoredOwnership(checkpoint.stored, ownership)
         bound = compile_job(self._job, settings, checkpoint, fence=ownership.check, gets_seed=evolves)
         new_outputs = check_outputs(bound, checkpoint, settings.bindings, settings.new_outputs_from)
+        if checkpoint.stored is not None:
+            check_replayable(bound.receivers, checkpoint.stored.shown)
         # Another run that the locks have not kept out has time to notice this while Spark starts.
         ownership.begin()
         by = user_name() if settings.started_by is None else settings.started_by
@@ -396,6 +403,12 @@ class JobRunner:
     def _checkpoint(self, stack: contextlib.ExitStack, on_note: Callable[[str], None]) -> Checkpoint:
         if self._settings.checkpoint is None:
             return stack.enter_context(temporary_checkpoint(on_note))
+        if is_stored(self._settings.checkpoint):
+            stored = StoredCheckpoint.at(self._settings.checkpoint)
+            on_note(
+                f"The checkpoint {stored.shown} is on an object store; this run works in {stored.folder}."
+            )
+            return Checkpoint(stored.folder, stored)
         if self._settings.must_continue:
             Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
         return Checkpoint.open(self._settings.checkpoint)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.commands.receipt_segments import DEFAULT_RECEIPTS_BYTES
 from penstock.control.commands import DEFAULT_MAX_BYTES
 from penstock.errors import JobDefinitionError
@@ -42,8 +43,8 @@ class RunSettings:
         bindings: URIs of the streams and sinks, by name. The name `dead-letters` is optional; the default is the folder
             `dead-letters` in the checkpoint.
         bounded: process the available input and finish, instead of waiting for more.
-        checkpoint: the folder that keeps the job's progress and state; None is a temporary folder, so that every
-            run starts without state.
+        checkpoint: the folder that keeps the job's progress and state, or its place on an object store
+            (s3://BUCKET/PREFIX, gs://, az://); None is a temporary folder, so that every run starts without state.
         parallelism: number of tasks that share each keyed level; None is the number of cores, at most the number of key
             groups. Fixed for a checkpoint.
         batch_interval_ms: minimum time between the starts of two micro-batches, in milliseconds; 0 starts the next
@@ -156,6 +157,8 @@ class RunSettings:
             raise JobDefinitionError(
                 f"must_continue cannot be used {other}: the job would start without state."
             )
+        if self.checkpoint is not None and is_stored(self.checkpoint):
+            self._check_stored()
         if self.memory_mb is not None and self.state_memory_mb != RunSettings.state_memory_mb:
             raise JobDefinitionError(
                 "memory_mb divides the memory of the job, including that for state. Leave out state_memory_mb."
@@ -176,4 +179,21 @@ class RunSettings:
         if not re.fullmatch(r"local(\[(\*|[1-9]\d*)(,\d+)?\])?|spark://\S+:\d+|k8s://\S+|yarn", self.master):
             raise JobDefinitionError(
                 f"{self.master!r} is not a Spark master. Use local[*], local[N], spark://HOST:PORT, k8s://URL or yarn."
+            )
+
+    def _check_stored(self) -> None:
+        """Refuse what a checkpoint on an object store cannot do."""
+        reason = None
+        if self.checkpoint_interval_ms:
+            reason = "runs in micro-batches: leave out checkpoint_interval_ms, or use a folder"
+        elif not self.master.startswith("local"):
+            reason = (
+                f"needs its workers on this machine, and the master is {self.master!r}: use local[*], or a folder that "
+                "all machines share"
+            )
+        elif self.fresh:
+            reason = "cannot be put aside: choose another prefix instead of fresh"
+        if reason is not None:
+            raise JobDefinitionError(
+                f"A job with its checkpoint on an object store ({self.checkpoint}) {reason}."
             )

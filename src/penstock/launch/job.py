@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.streams.graph import DEAD_LETTERS, ProcessNode, TransformNode
 from penstock.streams.job_description import JobDescription
@@ -89,6 +90,11 @@ class Job(JobDescription):
         if checkpoint is None:
             temporary = tempfile.TemporaryDirectory(prefix="penstock-", ignore_cleanup_errors=True)
             checkpoint = Path(temporary.name) / "checkpoint"
+        if is_stored(checkpoint):
+            raise JobDefinitionError(
+                f"A run in this process needs a folder for its checkpoint, and {checkpoint} is on an object store. "
+                "Start the job with penstock run --checkpoint."
+            )
         folder = Path(checkpoint).expanduser().absolute()
         bound, uris = self._bind(bindings or {}, folder, temporary, bounded=bounded)
         checked = _settings({**settings, "bindings": uris, "checkpoint": str(folder), "bounded": bounded})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
@@ -76,6 +76,39 @@ class ObjectFolder:
 
         with self._errors(f"{name!r} cannot be read"):
             return bytes(obstore.get(self._store(), self._path(name)).bytes())
+
+    def find(self, name: str) -> bytes | None:
+        """Return the content of an object, None if there is none of this name."""
+        import obstore
+
+        with self._errors(f"{name!r} cannot be read"):
+            try:
+                return bytes(obstore.get(self._store(), self._path(name)).bytes())
+            except FileNotFoundError as e:
+                if is_without_bucket(e):
+                    raise
+                return None
+
+    def holds(self, name: str) -> bool:
+        """Return whether there is an object of this name, without its content."""
+        import obstore
+
+        with self._errors(f"{name!r} cannot be read"):
+            try:
+                obstore.head(self._store(), self._path(name))
+            except FileNotFoundError as e:
+                # The answer to this request has no body that could tell that there is no bucket.
+                if is_without_bucket(e):
+                    raise
+                return False
+            return True
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects, if they are there."""
+        import obstore
+
+        with self._errors("objects cannot be removed"):
+            obstore.delete(self._store(), [self._path(name) for name in names])
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         """Return the names in a folder, without the folder, that sort behind another one.

@@ -43,22 +43,29 @@ class MessageReader(Protocol):
 class FramedMessages:
     """A decoder of messages, each by the schema that it names.
 
-    `reader` returns the decoder of a schema. What it raises is the reason why messages of that schema are bad.
+    `reader` returns the decoder of a schema. What it raises is the reason why messages of that schema are bad. So many
+    as `block_rows` are decoded at a time.
     """
 
     def __init__(
-        self, record_type: RecordType, reader: Callable[[int], MessageReader], *, allow_nan: bool
+        self,
+        record_type: RecordType,
+        reader: Callable[[int], MessageReader],
+        *,
+        allow_nan: bool,
+        block_rows: int = _BLOCK_ROWS,
     ) -> None:
         self._type: Final = record_type
         self._make: Final = reader
         self._allow_nan: Final = allow_nan
+        self._block_rows: Final = block_rows
         self._readers: dict[int, MessageReader | str] = {}
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages, of each schema all at once. Raises ExternalSystemError when the registry is away."""
         pieces = []
-        for first in range(0, len(raw), _BLOCK_ROWS):
-            block = raw.slice(first, _BLOCK_ROWS)
+        for first in range(0, len(raw), self._block_rows):
+            block = raw.slice(first, self._block_rows)
             pieces.append((np.arange(first, first + len(block), dtype=np.int64), self._decode_block(block)))
         found = merged(pieces, self._type, [])
         reasons = self._type.missing(found.batch, allow_nan=self._allow_nan)

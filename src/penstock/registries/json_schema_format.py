@@ -21,7 +21,7 @@ from penstock.registries.framed_messages import (
     schema_of,
     without_header,
 )
-from penstock.registries.json_schemas import schema_text, validator_of
+from penstock.registries.json_schemas import Validator, schema_text, validator_of
 from penstock.registries.registry_client import RegistryClient
 
 __all__ = ["JsonSchemaFormat", "check_installed"]
@@ -29,7 +29,6 @@ __all__ = ["JsonSchemaFormat", "check_installed"]
 _KIND: Final = "JSON"
 _SHOWN: Final = 300
 _PLAIN: Final = (bool, int, float, str)
-_UNREAD: Final = object()
 
 
 def check_installed(stream: str) -> None:
@@ -46,9 +45,8 @@ def check_installed(stream: str) -> None:
 class _Reader:
     """A decoder of what one registered schema describes: the record's fields, of JSON that the schema allows."""
 
-    def __init__(self, validator: Any, json: JsonFormat, record_type: RecordType) -> None:
-        self._is_valid: Final = validator.is_valid
-        self._errors: Final = validator.iter_errors
+    def __init__(self, validator: Validator, json: JsonFormat, record_type: RecordType) -> None:
+        self._validator: Final = validator
         self._json: Final = json
         self._type: Final = record_type
         self._plain: Final = msgspec.json.Decoder()
@@ -60,10 +58,12 @@ class _Reader:
         """Decode messages of the schema."""
         bodies = without_header(raw, HEADER.size)
         values, bad = self._values(bodies)
-        rows = np.array([row for row, value in enumerate(values) if value is not _UNREAD], np.int64)
-        values = values if len(rows) == len(values) else [values[row] for row in rows]
-        valid = np.fromiter(map(self._is_valid, values), np.bool_, len(values))
-        if not valid.all():
+        rows = np.arange(len(values), dtype=np.int64)
+        if bad:
+            rows = np.delete(rows, [row for row, _ in bad])
+            values = [values[row] for row in rows]
+        if not (self._validator.all_valid and self._validator.all_valid(values)):
+            valid = np.fromiter(map(self._validator.one.is_valid, values), np.bool_, len(values))
             bad += [(int(rows[row]), self._why(values[row])) for row in np.flatnonzero(~valid)]
             rows, values = rows[valid], [values[row] for row in np.flatnonzero(valid)]
         found = self._records(values, bodies if len(rows) == len(bodies) else pc.take(bodies, pa.array(rows)))
@@ -73,7 +73,7 @@ class _Reader:
         return Decoded(found.batch, rows if bad else None, sorted(bad))
 
     def _values(self, bodies: pa.Array) -> tuple[list[Any], list[tuple[int, str]]]:
-        """Return the values of JSON texts, _UNREAD for what is none, and why. Objects are read as lines if they are."""
+        """Return the values of JSON texts, None for what is none, and why. Objects are read as lines if they are."""
         try:
             values: list[Any] = self._plain.decode_lines(join_lines(bodies))
         except ValueError:
@@ -85,7 +85,7 @@ class _Reader:
             try:
                 values.append(self._plain.decode(body))
             except ValueError as e:
-                values.append(_UNREAD)
+                values.append(None)
                 bad.append((row, str(e)))
         return values, bad
 
@@ -104,7 +104,7 @@ class _Reader:
 
     def _why(self, value: Any) -> str:
         """Return the first thing that is wrong with a value, with the path to it."""
-        error = next(self._errors(value))
+        error = next(self._validator.one.iter_errors(value))
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         return f"${path}: {error.message[:_SHOWN]}"
 

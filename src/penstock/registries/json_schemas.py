@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -11,7 +12,7 @@ from penstock.errors import SchemaError
 from penstock.records.types import RecordType
 from penstock.registries.registry_client import RegisteredSchema
 
-__all__ = ["schema_text", "validator_of"]
+__all__ = ["Validator", "schema_text", "validator_of"]
 
 _DRAFT_7: Final = "http://json-schema.org/draft-07/schema#"
 # What names of references are relative to, if the schema has no address of its own.
@@ -65,7 +66,25 @@ def _type_of(kind: pa.DataType, path: str) -> dict[str, Any]:
     raise SchemaError(f"The field {path!r} is of type {kind}, which JSON Schema does not have.")
 
 
-def validator_of(found: RegisteredSchema) -> Any:
+class Validator(NamedTuple):
+    """A validator of values, and what says at once whether each value of a list is valid, if there is such."""
+
+    one: Any
+    all_valid: Callable[[list[Any]], bool] | None
+
+
+def _all_valid(draft: Any, schema: Any, text: str) -> Callable[[list[Any]], bool] | None:
+    """Return what validates lists, in nearly half the time; None for schemas with references, which would be others."""
+    if not isinstance(schema, dict):
+        return None
+    inner = {name: value for name, value in schema.items() if name != "$schema"}
+    if '"$' in text.replace('"$schema"', "", 1):
+        return None
+    is_valid: Callable[[list[Any]], bool] = draft({"type": "array", "items": inner}).is_valid
+    return is_valid
+
+
+def validator_of(found: RegisteredSchema) -> Validator:
     """Return a validator of a registered schema, of the draft that it names, else draft 7 as Confluent's serializers.
 
     Raises SchemaError when it is no JSON Schema. Nothing is read from the addresses that it may name.
@@ -86,6 +105,7 @@ def validator_of(found: RegisteredSchema) -> Any:
         schema = msgspec.json.decode(found.text)
         is_named = isinstance(schema, dict) and "$schema" in schema
         draft = jsonschema_rs.validator_cls_for(schema) if is_named else jsonschema_rs.Draft7Validator
-        return draft(schema, retriever=retrieve, base_uri=_BASE)
+        one = draft(schema, retriever=retrieve, base_uri=_BASE)
+        return Validator(one, _all_valid(draft, schema, found.text))
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
         raise SchemaError(f"{type(e).__name__}: {getattr(e, 'message', e)}") from e

@@ -38,6 +38,8 @@ from penstock.registries.registry_client import RegistryClient
 __all__ = ["RegisteredProtobufFormat"]
 
 _KIND: Final = "PROTOBUF"
+# No Python object is made of a message, so many at once cost the processor's cache nothing.
+_BLOCK_ROWS: Final = 65_536
 
 
 class _MessageReader:
@@ -151,7 +153,9 @@ class RegisteredProtobufFormat:
         self._allow_nan = allow_nan
         self._written = written
         self._writer: Format | None = None
-        self._messages: Final = FramedMessages(record_type, self._reader, allow_nan=allow_nan)
+        self._messages: Final = FramedMessages(
+            record_type, self._reader, allow_nan=allow_nan, block_rows=_BLOCK_ROWS
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self._type, self._registry, self._allow_nan, self._written)

@@ -76,6 +76,11 @@ class Receiver(ABC, Generic[_Connection]):
         other side has deleted what comes next.
         """
 
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self._stream
+
     def __enter__(self) -> Self:
         try:
             self._first = self._connect()

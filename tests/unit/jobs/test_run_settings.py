@@ -15,6 +15,12 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"parallelism": 32769}, ("parallelism is 32769", "from 1 to 32768")),
     ({"batch_interval_ms": -1}, ("batch interval is -1 ms", "not be negative")),
     ({"retained_batches": 1}, ("retained_batches is 1", "at least 2")),
+    (
+        {"checkpoint": "s3://bucket/x", "checkpoint_interval_ms": 1000},
+        ("on an object store (s3://bucket/x)", "runs in micro-batches"),
+    ),
+    ({"checkpoint": "s3://bucket/x", "master": "spark://host:7077"}, ("needs its workers on this machine",)),
+    ({"checkpoint": "s3://bucket/x", "fresh": True}, ("cannot be put aside", "another prefix")),
     ({"lock_timeout_s": -0.5}, ("lock_timeout_s is -0.5", "0 or more")),
     ({"lock_timeout_s": float("inf")}, ("lock_timeout_s is inf", "0 or more")),
     *(

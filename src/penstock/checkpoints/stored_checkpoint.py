@@ -1,0 +1,303 @@
+"""Stored checkpoint: a checkpoint whose home is an object store, while a run works in a folder of its machine.
+
+What the folder has counts only when the store has it, too. A run saves it there before any output of a micro-batch may
+become visible, at the moment when other runs wait for their disk. So losing the machine, with its disk, is like losing
+its power: what the store has is a checkpoint from which the job goes on, and no output depends on anything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.checkpoints.ownership import Ownership
+from penstock.checkpoints.stored_entries import Piece, StoredFile, digest_of
+from penstock.checkpoints.stored_log import ObjectsOfLog, StoredLog
+from penstock.checkpoints.working_folder import Change, Changes, WorkingFolder
+from penstock.errors import (
+    CheckpointError,
+    CheckpointMissingError,
+    ExternalSystemError,
+    FencedError,
+    PenstockError,
+)
+from penstock.objects.object_folder import AT_WORK, ObjectFolder
+from penstock.objects.object_stores import BUCKET, Place
+from penstock.objects.objects import OBJECT_SCHEMES
+
+__all__ = ["StoredCheckpoint", "StoredOwnership", "is_stored", "working_folder"]
+
+_ABOUT: Final = "about.json"
+_FORMAT: Final = 1
+# Smaller files travel in the entry; together they are at most this large.
+_PACKED_BYTES: Final = 8 << 20
+_AT_ONCE: Final = 4
+_BETWEEN_LOOKS_S: Final = 3.0
+
+
+class _About(msgspec.Struct, frozen=True):
+    """What a prefix holds: a checkpoint in this format, whose runs work in a folder of this path."""
+
+    checkpoint: int
+    folder: str
+
+
+def is_stored(checkpoint: str | Path) -> bool:
+    """Return whether a checkpoint is on an object store.
+
+    >>> is_stored("s3://bucket/rooms"), is_stored("rooms")
+    (True, False)
+    """
+    scheme, separator, _ = str(checkpoint).partition("://")
+    return bool(separator) and scheme in OBJECT_SCHEMES
+
+
+def working_folder(uri: str) -> Path:
+    """Return the folder in which a run with a checkpoint on an object store works; creates nothing."""
+    digest = hashlib.sha256(_place_of(uri).shown.encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()).absolute() / f"penstock-checkpoint-{digest}"
+
+
+def _place_of(uri: str) -> Place:
+    scheme, _, rest = uri.partition("://")
+    bucket, _, prefix = rest.strip("/").partition("/")
+    parts = prefix.split("/")
+    if not BUCKET.fullmatch(bucket) or "@" in rest or not all(part.strip(".") for part in parts):
+        raise CheckpointError(
+            f"{scheme}://... is no place for a checkpoint. Give {scheme}://BUCKET/PREFIX; users and keys belong in the "
+            "environment of the job."
+        )
+    return Place(scheme, bucket, prefix)
+
+
+class StoredCheckpoint:
+    """One run's view of a checkpoint on an object store."""
+
+    def __init__(self, objects: ObjectsOfLog, shown: str, folder: Path) -> None:
+        self.shown: Final = shown
+        self._objects: Final = objects
+        self._files: Final = WorkingFolder(folder)
+        self._log: Final = StoredLog(objects, shown, str(folder))
+        self._lock: Final = threading.Lock()
+        self._looked_s = time.monotonic()
+        self._lost: FencedError | None = None
+        self._is_taken = False
+        self._has_failed = False
+
+    @classmethod
+    def at(cls, uri: str) -> StoredCheckpoint:
+        """Return the checkpoint at a URI, and make its working folder. Raises CheckpointError if that is not ours."""
+        place = _place_of(uri)
+        folder = working_folder(uri)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise CheckpointError(
+                f"{folder}, in which the job would work, belongs to somebody else. Name another folder for temporary "
+                "files in TMPDIR."
+            )
+        return cls(ObjectFolder(place, {}, AT_WORK), place.shown.rstrip("/"), folder)
+
+    @property
+    def folder(self) -> Path:
+        """The folder on this machine."""
+        return self._files.path
+
+    @contextmanager
+    def opened(self, *, must_continue: bool = False) -> Iterator[None]:
+        """Open the checkpoint for a run, and save in the end what it has left, unless another run has taken over.
+
+        Raises what `open` and `save` raise. After a failure of the body its error counts.
+        """
+        self.open(must_continue=must_continue)
+        try:
+            yield
+        except BaseException:
+            if self._is_taken:
+                with suppress(PenstockError):
+                    self.save()
+            raise
+        if self._is_taken:
+            self.save()
+
+    def open(self, *, must_continue: bool = False) -> None:
+        """Fill the working folder, which must be locked, with what the store has.
+
+        Raises CheckpointError when the checkpoint cannot be used, CheckpointMissingError when there is none although it
+        must be, and CheckpointInUseError when another run changes it meanwhile.
+        """
+        self._check_about()
+        self._log.read()
+        if must_continue and self._log.newest is None:
+            raise CheckpointMissingError(
+                f"The job has run with the checkpoint {self.shown}, and there is nothing of it: it would begin from "
+                "nothing. Correct --checkpoint, or put the objects back from a copy."
+            )
+        self._files.fill(self._log.table.files, self._log.content)
+
+    def _check_about(self) -> None:
+        """Check that a checkpoint of this format is here, or nothing, and that its runs work in the same folder."""
+        data = self._objects.find(_ABOUT)
+        if data is None:
+            return
+        try:
+            about = msgspec.json.decode(data, type=_About)
+        except msgspec.MsgspecError as e:
+            raise CheckpointError(
+                f"{self.shown}/{_ABOUT} is not of a checkpoint ({e}). Choose an empty prefix with --checkpoint."
+            ) from e
+        if about.checkpoint != _FORMAT:
+            raise CheckpointError(
+                f"The checkpoint {self.shown} has the format {about.checkpoint}, and this penstock writes {_FORMAT}. "
+                "Use the penstock that has written it, or another prefix."
+            )
+        if about.folder != str(self.folder):
+            raise CheckpointError(
+                f"Runs with the checkpoint {self.shown} work in {about.folder}, whose path is in it, and this one "
+                f"would work in {self.folder}. Set TMPDIR={Path(about.folder).parent}, and start the job again."
+            )
+
+    def take(self) -> None:
+        """Take over the checkpoint for this run.
+
+        Raises CheckpointInUseError when another run has changed it since `open`, and CheckpointError when the store
+        replaces an object that is to be created only once.
+        """
+        about = msgspec.json.encode(_About(_FORMAT, str(self.folder)))
+        with self._lock:
+            self._objects.create(_ABOUT, about)
+            if self._objects.create(_ABOUT, about):
+                raise CheckpointError(
+                    f"The store of {self.shown} replaces objects that are to be created only once (If-None-Match), so "
+                    "two runs could not be told apart. Use another store, or a folder."
+                )
+            self._log.take()
+            self._is_taken = True
+
+    def save(self) -> None:
+        """Bring what has changed to the store; when this returns, it is there.
+
+        Raises FencedError when another run has taken over the checkpoint, and ExternalSystemError when the store does
+        not answer.
+        """
+        with self._lock:
+            if self._has_failed:
+                raise CheckpointError(
+                    f"A change of the checkpoint {self.shown} could not be saved, so this run saves no more. Start the "
+                    "job again; it resumes from what was saved before."
+                )
+            changes = self._files.look() if self._lost is None else Changes()
+            if not changes:
+                error = self._ask()
+                if error is not None:
+                    raise error
+                return
+            # The store may get what has failed, or have a part of it, and the next look does not return it again.
+            self._has_failed = True
+            files, content = self._put(changes.files)
+            self._log.add(files, changes.gone, content)
+            self._has_failed = False
+
+    def _put(self, changed: Mapping[str, Change]) -> tuple[dict[str, StoredFile], bytes]:
+        """Write what is too large for an entry; return where all content is, and what goes into the entry."""
+        files: dict[str, StoredFile] = {}
+        content = b""
+        packs = list(_packs(changed))
+        with ThreadPoolExecutor(_AT_ONCE, "checkpoint-save") as pool:
+            waiting = []
+            for at, paths in enumerate(packs):
+                packed = b"".join(changed[path].content for path in paths)
+                name = self._log.next_name
+                if at == len(packs) - 1 and len(packed) <= _PACKED_BYTES:
+                    content = packed
+                else:
+                    name = self._log.name_of_content()
+                    waiting.append(pool.submit(self._log.put_content, name, io.BytesIO(packed)))
+                offset = 0
+                for path in paths:
+                    size = len(changed[path].content)
+                    piece = Piece(name, offset, size, digest_of(changed[path].content))
+                    pieces = (*changed[path].before, *((piece,) if size else ()))
+                    files[path] = StoredFile(changed[path].mtime_ns, pieces)
+                    self._files.stored(path, pieces)
+                    offset += size
+            for done in waiting:
+                done.result()
+        return files, content
+
+    def check(self) -> None:
+        """Raise FencedError when another run has taken over the checkpoint: the store is asked."""
+        with self._lock:
+            error = self._ask()
+        if error is not None:
+            raise error
+
+    def lost(self) -> FencedError | None:
+        """Return the error if another run has taken over the checkpoint. The store is asked every few seconds."""
+        if time.monotonic() - self._looked_s < _BETWEEN_LOOKS_S or not self._lock.acquire(blocking=False):
+            return self._lost
+        try:
+            return self._ask()
+        except ExternalSystemError:
+            # Whoever commits asks again, and does not go on without an answer.
+            return None
+        finally:
+            self._looked_s = time.monotonic()
+            self._lock.release()
+
+    def _ask(self) -> FencedError | None:
+        if self._lost is None:
+            self._lost = self._log.lost()
+        return self._lost
+
+
+class StoredOwnership(Ownership):
+    """A run's hold on a checkpoint on an object store."""
+
+    def __init__(self, stored: StoredCheckpoint, local: Ownership) -> None:
+        super().__init__(stored.folder, local.epoch, local.run)
+        self._stored: Final = stored
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tasks get it together with the sources. They commit nothing, so the store need not be asked.
+        return Ownership, (self._stored.folder, self.epoch, self.run)
+
+    def begin(self) -> None:
+        """Take over the checkpoint, and save what it begins with."""
+        self._stored.take()
+        super().begin()
+        self._stored.save()
+
+    def confirm(self) -> None:
+        """Save what the run has written, which also shows whether the checkpoint is still its own."""
+        self._stored.save()
+
+    def lost(self) -> FencedError | None:
+        """Return the error if another run has taken over the checkpoint since, else None."""
+        return self._stored.lost() or super().lost()
+
+
+def _packs(files: Mapping[str, Change]) -> Iterator[list[str]]:
+    """Yield the paths of files whose content goes into one object; the last pack, perhaps empty, into the entry."""
+    pack: list[str] = []
+    size = 0
+    for path in sorted(files, key=lambda path: -len(files[path].content)):
+        length = len(files[path].content)
+        if pack and size + length > _PACKED_BYTES:
+            yield pack
+            pack, size = [], 0
+        pack.append(path)
+        size += length
+    yield pack

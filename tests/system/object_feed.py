@@ -1,0 +1,83 @@
+"""A feed of readings in files for a job that counts them, and its outputs on an object store."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import obstore
+from file_feed import FileFeed
+from job_process import JobProcess, await_true
+from obstore.store import S3Store
+from s3_server import KEY, SECRET, S3Server
+
+from penstock.jobs.settings import RunSettings
+
+__all__ = ["ObjectFeed", "await_progress"]
+
+
+class ObjectFeed(FileFeed):
+    """Readings in files, and the objects of what the job makes of them, as a reader finds them by the manifests."""
+
+    def __init__(self, folder: Path, server: S3Server) -> None:
+        super().__init__(folder)
+        (folder / "key").write_text(f"{SECRET}\n")
+        self.prefix = f"seen/{time.time_ns()}"
+        server.put("outputs", "there", b"")
+        endpoint = f"http://127.0.0.1:{server.port}"
+        self._uri = (
+            f"s3://outputs/{self.prefix}?format=jsonl&endpoint={endpoint}&region=us-east-1"
+            f"&access_key_id={KEY}&secret_access_key=file:{folder / 'key'}"
+        )
+        self._store = S3Store(
+            "outputs",
+            access_key_id=KEY,
+            secret_access_key=SECRET,
+            region="us-east-1",
+            endpoint=endpoint,
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        # Manifests are never changed.
+        self._read: dict[str, list[tuple[int, int]]] = {}
+
+    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
+        return RunSettings(
+            bindings={"readings": self.binding, "seen": self._uri},
+            checkpoint=checkpoint or str(folder / "checkpoint"),
+            parallelism=2,
+            **settings,  # type: ignore[arg-type]
+        )
+
+    def rows(self) -> list[tuple[int, int]]:
+        """The rows of all manifests; those that were read before, while the server is away."""
+        try:
+            for block in obstore.list(self._store, f"{self.prefix}/_manifests"):
+                for name in (one["path"] for one in block if not one["path"].endswith("about.json")):
+                    if name not in self._read:
+                        self._read[name] = self._rows_of(name)
+        except obstore.exceptions.BaseError:
+            pass
+        return [row for rows in self._read.values() for row in rows]
+
+    def _rows_of(self, manifest: str) -> list[tuple[int, int]]:
+        files = json.loads(self._content(manifest))["files"]
+        lines = [
+            line for file in files for line in self._content(f"{self.prefix}/{file['name']}").splitlines()
+        ]
+        return [(row["sensor"], row["count"]) for row in map(json.loads, lines)]
+
+    def _content(self, name: str) -> bytes:
+        return bytes(obstore.get(self._store, name).bytes())
+
+    def assert_exactly_once(self) -> None:
+        assert Counter(self.rows()) == self.expected
+
+
+def await_progress(feed: ObjectFeed, job: JobProcess) -> None:
+    """Wait until a run has written more."""
+    before = len(feed.rows())
+    await_true(lambda: not job.running or len(feed.rows()) > before, lambda: job.err)
+    assert job.running, job.err

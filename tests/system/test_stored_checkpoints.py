@@ -1,0 +1,144 @@
+"""Checkpoints on an object store: a job goes on from an empty disk, and what was believed dead commits nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from file_feed import COUNTING_JOB, SENSORS
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, kill, run_arguments
+from object_feed import ObjectFeed, await_progress
+from own_disk import DISK, can_have_own_disk
+from pyspark.sql import SparkSession
+from reliability import noting
+from s3_server import S3Server
+
+from penstock.checkpoints.stored_checkpoint import working_folder
+
+VICTIMS = ("driver", "JVM", "worker", "driver")
+
+
+@contextlib.contextmanager
+def checkpoint_on(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The place of a checkpoint; its working folder is removed in the end."""
+    server.put("checkpoints", "there", b"")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    uri = f"s3://checkpoints/jobs/{time.time_ns()}"
+    try:
+        yield uri
+    finally:
+        lose_disk(uri)
+
+
+def lose_disk(uri: str) -> None:
+    """What a machine that is gone had of the checkpoint."""
+    shutil.rmtree(working_folder(uri), ignore_errors=True)
+
+
+def test_a_job_goes_on_from_an_empty_disk(
+    tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All state and positions are in the store, and a third run finds nothing left to do."""
+    feed = ObjectFeed(tmp_path, s3)
+    with checkpoint_on(s3, monkeypatch) as uri:
+        settings = feed.settings(tmp_path, checkpoint=uri, bounded=True)
+        for _ in range(2):
+            feed.write()
+            with JobInSession(spark, COUNTING_JOB, settings) as job:
+                job.wait()
+            lose_disk(uri)
+        feed.assert_exactly_once()
+        with JobInSession(spark, COUNTING_JOB, dataclasses.replace(settings, must_continue=True)) as job:
+            job.wait()
+        feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
+    tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A suspended driver on a machine of its own; another takes over, and the first one wakes up."""
+    if not can_have_own_disk():
+        pytest.skip("this system lets no process have mounts of its own")
+    feed = ObjectFeed(tmp_path, s3)
+    command = "-k a_zombie_whose_checkpoint_is_on"
+    with checkpoint_on(s3, monkeypatch) as uri, noting("checkpoints on object stores", command) as injected:
+        working_folder(uri).mkdir()
+        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri))
+        program = (str(Path(__file__).with_name("own_disk.py")),)
+        with JobProcess(arguments, tmp_path, {DISK: str(working_folder(uri))}, program) as zombie:
+            with feed.feeding():
+                await_progress(feed, zombie)
+            everybody = [zombie.process.pid, *zombie.family()]
+            injected.add("driver, asleep while another took over")
+            for pid in everybody:
+                kill(pid, signal.SIGSTOP)
+            with JobInSession(
+                spark, COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, bounded=True)
+            ) as job:
+                job.wait()
+            feed.assert_exactly_once()
+            done = feed.expected
+            feed.write()
+            for pid in everybody:
+                kill(pid, signal.SIGCONT)
+            result = zombie.wait()
+        assert result.code == 2, result.err
+        assert "Another run" in result.err
+        assert "has taken over the checkpoint s3://checkpoints/jobs/" in result.err
+        assert sorted(feed.rows()) == sorted(done.elements())
+        with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, bounded=True)) as job:
+            job.wait()
+        feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty under load: in each run the server, then a process; then the machine is gone with its disk."""
+    seed = 13
+    chance = random.Random(seed)
+    with S3Server(tmp_path) as server, checkpoint_on(server, monkeypatch) as uri:
+        feed = ObjectFeed(tmp_path, server)
+        feed.write()
+        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri))
+        command = "-k kills_of_a_job_whose_checkpoint_is_on"
+        with noting("checkpoints on object stores", command, str(seed)) as injected:
+            with feed.feeding():
+                for number in range(15):
+                    with JobProcess(arguments, tmp_path) as job:
+                        await_progress(feed, job)
+                        injected.add("server that has a job's checkpoint")
+                        server.kill()
+                        time.sleep(chance.uniform(0, 2))
+                        server.start()
+                        # The same run goes on.
+                        await_progress(feed, job)
+                        time.sleep(chance.uniform(0, 2))
+                        victim = VICTIMS[number % len(VICTIMS)]
+                        injected.add(f"{victim}, and then its machine's disk")
+                        found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}
+                        assert found[victim], victim
+                        kill(found[victim][0], signal.SIGKILL)
+                        time.sleep(chance.uniform(0, 1))
+                    lose_disk(uri)
+            with JobProcess(arguments, tmp_path) as job:
+                await_true(
+                    lambda: not job.running or len(feed.rows()) >= feed.files * SENSORS,
+                    lambda: f"{len(feed.rows())} of {feed.files * SENSORS}: {job.err}",
+                )
+                job.signal(signal.SIGTERM)
+                assert job.wait().code == 0
+            feed.assert_exactly_once()
