@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,9 @@ bench-autoscaling: setup ## a load that rises fourfold and falls again, under pe
 bench-avro: setup ## Avro with a registry to columns, beside fastavro's reader of a file (ARGS="--rows 20000")
 	@$(BIN)/python -m benchmarks.avro $(ARGS)
 
+bench-registry: setup ## JSON Schema and protobuf of a registry to columns, beside the fastest libraries (ARGS="--rows 20000")
+	@$(BIN)/python -m benchmarks.registered_messages $(ARGS)
+
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)
 
@@ -134,13 +137,15 @@ bench-table-source: setup ## rows read from PostgreSQL beside psycopg alone (ARG
 bench-object-sink: setup ## files of an object store beside obstore and pyarrow alone (ARGS="--uri s3://BUCKET/PREFIX")
 	@$(BIN)/python -m benchmarks.object_sink $(ARGS)
 
-bench-lake-sink: setup ## rows of Delta Lake beside write_deltalake of delta-rs
+bench-lake-sink: setup ## rows of Delta Lake and Iceberg beside delta-rs and pyiceberg alone
 	@$(BIN)/python -m benchmarks.lake_sink $(ARGS)
 bench-store-sink: setup ## values of Redis beside redis-py alone (ARGS="--url redis://HOST:PORT/DB", which is emptied)
 	@$(BIN)/python -m benchmarks.store_sink $(ARGS)
 
 bench-amazon: setup ## Kinesis and DynamoDB beside botocore alone (ARGS="--kinesis http://HOST:PORT --dynamodb http://HOST:PORT")
 	@$(BIN)/python -m benchmarks.amazon $(ARGS)
+bench-versioned-sinks: setup ## rows of Cassandra and documents of OpenSearch beside their clients alone (ARGS="--cassandra HOST:PORT --opensearch HOST:PORT")
+	@$(BIN)/python -m benchmarks.versioned_sinks $(ARGS)
 
 bench-query: setup ## queries over 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_query $(ARGS)

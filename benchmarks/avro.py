@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import io
-import statistics
 import struct
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
 
-from benchmarks.report import note, print_json, print_table
+from benchmarks.decoding_turns import measure, print_found
+from benchmarks.report import print_json
 from penstock.bindings.types import RegistryBinding
 from penstock.records.schemas import record_type
 from penstock.registries.avro_format import AvroFormat
@@ -40,7 +39,7 @@ _SCHEMA: Final = {
 class _Known(RegistryClient):
     """A registry that is not asked: its answers are not what is measured."""
 
-    def schema(self, schema_id: int) -> RegisteredSchema:  # noqa: ARG002  # as RegistryClient
+    def schema(self, schema_id: int, form: str = "") -> RegisteredSchema:  # noqa: ARG002  # as RegistryClient
         return RegisteredSchema(fastavro.schema.to_parsing_canonical_form(_SCHEMA), "AVRO")
 
 
@@ -88,34 +87,15 @@ class Contestants:
         )
 
 
-def measure(rows: int, rounds: int) -> dict[str, Any]:
-    """Return records per second of each contestant, and the medians of the ratios to the others of a round."""
+def measure_avro(rows: int, rounds: int) -> dict[str, Any]:
+    """Return what `decoding_turns.measure` finds."""
     contestants = Contestants(rows)
     turns: dict[str, Callable[[], int]] = {
         "penstock": contestants.penstock,
         "fastavro, a file": contestants.reader,
         "fastavro, messages": contestants.messages,
     }
-    runs: list[dict[str, float]] = []
-    for number in range(rounds):
-        rates = {}
-        for name, decode in turns.items():
-            begun_s = time.process_time()
-            found = decode()
-            rates[name] = rows / (time.process_time() - begun_s)
-            if found != rows:
-                raise SystemExit(f"{name} has decoded {found} of {rows} records.")
-        runs.append(rates)
-        note(
-            f"round {number + 1} of {rounds}: {', '.join(f'{name} {rate:,.0f}/s' for name, rate in rates.items())}"
-        )
-    return {
-        "rows": rows,
-        "rows_per_s": {name: statistics.median(run[name] for run in runs) for name in turns},
-        "ratio": {
-            name: statistics.median(run["penstock"] / run[name] for run in runs) for name in list(turns)[1:]
-        },
-    }
+    return measure(turns, rows, rounds)
 
 
 def main() -> None:
@@ -124,16 +104,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    found = measure(options.rows, options.rounds)
-    print_table(
-        "Records per second of processor time",
-        ["decoded by", "records/s", "penstock beside it"],
-        [
-            [name, f"{rate:,.0f}", f"{found['ratio'][name]:.2f}" if name in found["ratio"] else ""]
-            for name, rate in found["rows_per_s"].items()
-        ],
-        left=("decoded by",),
-    )
+    found = measure_avro(options.rows, options.rounds)
+    print_found("Records per second of processor time", found)
     print_json({"avro": found})
 
 

@@ -1,4 +1,4 @@
-"""The sink of Delta Lake beside `write_deltalake` of delta-rs, which writes and commits the same rows, in turns.
+"""The sinks of Delta Lake and Iceberg beside delta-rs and pyiceberg, which write and commit the same rows, in turns.
 
 Both write in one process. With a partition field the rows of ten days come mixed.
 """
@@ -16,10 +16,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
 
 from benchmarks.report import note, print_json, print_table
-from penstock.bindings.types import DeltaBinding
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import DeltaBinding, IcebergBinding
 from penstock.lakes.delta_sink import DeltaSink
+from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
 
@@ -60,27 +64,73 @@ def by_delta_rs(folder: Path, blocks: Sequence[pa.RecordBatch], parts: tuple[str
     return time.perf_counter() - begun_s
 
 
-def measure(rows: int, rounds: int, parts: tuple[str, ...]) -> dict[str, Any]:
+def iceberg_binding(folder: Path, parts: tuple[str, ...]) -> IcebergBinding:
+    """Return the binding of a table with its catalog in a folder."""
+    uri = f"iceberg:bench.rows?catalog={folder}.db&warehouse={folder}"
+    binding = parse_binding("rows", uri + (f"&partition_by={','.join(parts)}" if parts else ""), "sink")
+    assert isinstance(binding, IcebergBinding)
+    return binding
+
+
+def iceberg_by_penstock(folder: Path, blocks: Sequence[pa.RecordBatch], parts: tuple[str, ...]) -> float:
+    """Return the seconds that the sink of Iceberg takes for a micro-batch of one task, with its commit."""
+    sink = IcebergSink(iceberg_binding(folder, parts), READING)
+    sink.prepare("bench", "")
+    begun_s = time.perf_counter()
+    task = sink.task(TaskContext(0, 0, 0, "bench"), READING)
+    for block in blocks:
+        task.write(block, None)
+    sink.commit(0, [task.finish()])
+    return time.perf_counter() - begun_s
+
+
+def by_pyiceberg(folder: Path, blocks: Sequence[pa.RecordBatch], parts: tuple[str, ...]) -> float:
+    """Return the seconds that pyiceberg takes for the same."""
+    binding = iceberg_binding(folder, parts)
+    # The same table, made by the sink.
+    IcebergSink(binding, READING).prepare("bench", "")
+    catalog = SqlCatalog("default", uri=binding.catalog, warehouse=str(binding.warehouse))
+    table = catalog.load_table("bench.rows")
+    begun_s = time.perf_counter()
+    table.append(pa.Table.from_batches(blocks))
+    return time.perf_counter() - begun_s
+
+
+def count_of(lake: str, folder: Path) -> int:
+    """Return how many rows a table has."""
+    if lake == "delta":
+        return DeltaTable(folder).count()
+    return existing_table(iceberg_binding(folder, ())).scan().count()
+
+
+def measure(lake: str, rows: int, rounds: int, parts: tuple[str, ...]) -> dict[str, Any]:
     """Return rows per second of both, and the median of the ratios of a round."""
     blocks = blocks_of(rows)
     runs: list[dict[str, float]] = []
     for number in range(rounds):
         found: dict[str, float] = {}
-        for name, write in (("penstock", by_penstock), ("write_deltalake", by_delta_rs)):
+        for name, write in _WRITERS[lake]:
             with tempfile.TemporaryDirectory() as folder:
                 found[name] = rows / write(Path(folder) / "table", blocks, parts)
-                count = DeltaTable(Path(folder) / "table").count()
+                count = count_of(lake, Path(folder) / "table")
                 if count != rows:
                     raise SystemExit(f"{name} has written {count} of {rows} rows.")
         runs.append(found)
         shown = ", ".join(f"{name} {rate:,.0f}/s" for name, rate in found.items())
         note(f"round {number + 1} of {rounds}: {shown}")
     return {
+        "lake": lake,
         "partition_by": parts,
         "rows": rows,
         "rows_per_s": {name: statistics.median(run[name] for run in runs) for name in runs[0]},
-        "ratio": statistics.median(run["penstock"] / run["write_deltalake"] for run in runs),
+        "ratio": statistics.median(run["penstock"] / run["library"] for run in runs),
     }
+
+
+_WRITERS: Final = {
+    "delta": (("penstock", by_penstock), ("library", by_delta_rs)),
+    "iceberg": (("penstock", iceberg_by_penstock), ("library", by_pyiceberg)),
+}
 
 
 def main() -> None:
@@ -88,17 +138,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lakes", nargs="+", choices=list(_WRITERS), default=list(_WRITERS))
     options = parser.parse_args()
-    results = [measure(options.rows, options.rounds, parts) for parts in ((), ("day",))]
+    results = [
+        measure(lake, options.rows, options.rounds, parts)
+        for lake in options.lakes
+        for parts in ((), ("day",))
+    ]
     table = [
         [
-            "by day" if result["partition_by"] else "no partition",
+            f"{result['lake']}, {'by day' if result['partition_by'] else 'no partition'}",
             *(f"{rate:,.0f}" for rate in result["rows_per_s"].values()),
             f"{result['ratio']:.2f}",
         ]
         for result in results
     ]
-    print_table("Rows per second", ["table", "penstock", "write_deltalake", "ratio"], table, left=("table",))
+    print_table("Rows per second", ["table", "penstock", "library", "ratio"], table, left=("table",))
     print_json({"lake_sink": results})
 
 

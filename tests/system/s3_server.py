@@ -42,9 +42,14 @@ def s3_program() -> str:
 
 
 class S3Server:
-    """One server; a context manager. Its ports and its objects stay the same over restarts."""
+    """One server; a context manager. Its ports and its objects stay the same over restarts.
 
-    def __init__(self, folder: Path) -> None:
+    With `table_bucket` it is a REST catalog of Iceberg as well, at `catalog`, for tables in that bucket.
+    """
+
+    def __init__(self, folder: Path, table_bucket: str | None = None) -> None:
+        self._table_bucket = table_bucket
+        self._catalog_port = 0 if table_bucket is None else free_port()
         self._folder = folder
         self._program = s3_program()
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,6 +68,10 @@ class S3Server:
     @property
     def port(self) -> int:
         return self._ports["s3.port"]
+
+    @property
+    def catalog(self) -> str:
+        return f"http://127.0.0.1:{self._catalog_port}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -109,7 +118,13 @@ class S3Server:
                 "-ip.bind=127.0.0.1",
                 "-master.telemetry=false",
             ),
-            *("-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+            *(
+                "-webdav=false",
+                "-admin.ui=false",
+                f"-s3.port.iceberg={self._catalog_port}",
+                "-s3.port.lance=0",
+            ),
+            *([] if self._table_bucket is None else [f"-tableBucket={self._table_bucket}"]),
             *("-s3.config=identities.json", f"-s3.domainName={DOMAIN}"),
             *(f"-{name}={port}" for name, port in self._ports.items()),
         ]

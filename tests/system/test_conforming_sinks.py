@@ -124,7 +124,7 @@ def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
                 opening(f"spark:json?path={folder}"),
                 stored,
                 without={
-                    "bad record": "the format refuses a micro-batch as a whole, which ends the run",
+                    "bad record": "a micro-batch is refused as a whole, and the run ends",
                     "credentials": NO_SERVER,
                     "slow server": NO_SERVER,
                 },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from typing import Final
 
+from penstock.bindings.event_parts import events_of
 from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import UNACKNOWLEDGED, MqttBinding
@@ -61,6 +62,7 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
         client_id=known.get("client_id"),
         prefetch=prefetch,
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
         **{name: known[name] for name in _FILES if name in known},
     )
 

@@ -6,6 +6,8 @@ import re
 import urllib.parse
 from typing import Final
 
+from penstock.bindings.files_uri import files_binding
+from penstock.bindings.lake_uris import S3_VARIABLES, check_s3_settings
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import ObjectsBinding
 from penstock.bindings.uri_parts import UriParts, split_authority
@@ -13,14 +15,6 @@ from penstock.bindings.uri_parts import UriParts, split_authority
 __all__ = ["parse_objects"]
 
 _BUCKET: Final = re.compile(r"[\w.-]+", re.ASCII)
-# The parameters of S3, and the environment variables in whose place they stand.
-_VARIABLES: Final = {
-    "endpoint": "AWS_ENDPOINT_URL_S3",
-    "region": "AWS_REGION",
-    "access_key_id": "AWS_ACCESS_KEY_ID",
-    "secret_access_key": "AWS_SECRET_ACCESS_KEY",
-    "session_token": "AWS_SESSION_TOKEN",
-}
 
 
 def parse_objects(uri: UriParts) -> ObjectsBinding:
@@ -40,12 +34,8 @@ def parse_objects(uri: UriParts) -> ObjectsBinding:
     known = uri.known()
     if "format" not in known:
         raise ValueError("it needs ?format=parquet, jsonl or csv")
-    if ("access_key_id" in known) != ("secret_access_key" in known):
-        raise ValueError("access_key_id and secret_access_key belong together; give both, or neither")
-    if "session_token" in known and "access_key_id" not in known:
-        raise ValueError("session_token belongs to access_key_id and secret_access_key; give these too")
-    if not re.match(r"https?://", known.get("endpoint", "https://")):
-        raise ValueError(f"endpoint={known['endpoint']!r} must be an address like https://HOST:PORT")
+    check_s3_settings(known)
+    place = f"{uri.scheme}://{bucket}/{prefix}"
     return ObjectsBinding(
         stream=uri.stream,
         uri=redacted(uri.uri),
@@ -53,5 +43,7 @@ def parse_objects(uri: UriParts) -> ObjectsBinding:
         bucket=bucket,
         prefix=prefix,
         format=known["format"],
-        client={variable: known[name] for name, variable in _VARIABLES.items() if name in known},
+        client={variable: known[name] for name, variable in S3_VARIABLES.items() if name in known},
+        names=known.get("names", "any"),
+        reading=None if uri.role == "sink" else files_binding(uri, known["format"], place, known),
     )

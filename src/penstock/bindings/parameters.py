@@ -8,6 +8,7 @@ from penstock.bindings.amazon_parameters import AMAZON_PARAMETERS
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.python_binding import OWN_RECORDS_PER_BATCH
 from penstock.bindings.storage_parameters import (
+    LAKE_SCHEMES,
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
     REDIS_SCHEMES,
@@ -54,7 +55,7 @@ REQUEST_PREFIXES: Final = ("header.", "query.")
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "max_files_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         "no limit",
@@ -62,7 +63,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_bytes_per_batch",
-        _READ_SCHEMES,
+        (*_READ_SCHEMES, *LAKE_SCHEMES, *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(BYTES_PER_BATCH),
@@ -70,7 +71,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "max_expanded_bytes",
-        ("jsonl", "csv", "text"),
+        ("jsonl", "csv", "text", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "integer",
         str(EXPANDED_BYTES),
@@ -78,7 +79,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "delimiter",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a comma",
@@ -86,7 +87,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "quote",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         "character",
         "a double quote",
@@ -94,7 +95,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "header",
-        ("csv",),
+        ("csv", *OBJECT_SCHEMES),
         SOURCE_ROLES,
         ("true", "false"),
         "true",
@@ -102,7 +103,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "missing",
-        (*_READ_SCHEMES, "kafka"),
+        (*_READ_SCHEMES, *OBJECT_SCHEMES, "kafka"),
         SOURCE_ROLES,
         ("fail", "skip"),
         "fail",
@@ -113,10 +114,10 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "format",
         _MESSAGE_SCHEMES,
         ALL_ROLES,
-        ("json", "protobuf", "bytes", "avro"),
+        ("json", "protobuf", "bytes", "avro", "cloudevents"),
         "json",
-        "The form of a message value: a JSON object, a protobuf message of the stream's schema, plain bytes, or Avro "
-        "with a schema of a registry.",
+        "The form of a message value: a JSON object, a protobuf message of the stream's schema, plain bytes, or Avro. "
+        "Avro needs a registry; JSON and protobuf may have one. CloudEvents are JSON with attributes beside the data.",
     ),
     Parameter(
         "registry",
@@ -124,7 +125,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ALL_ROLES,
         "text",
         "none",
-        "The URL of the schema registry, with Confluent's API, of format=avro.",
+        "The URL of the schema registry, with Confluent's API, that has the schemas of the messages.",
     ),
     Parameter("registry_user", _MESSAGE_SCHEMES, ALL_ROLES, "text", "no login", "The user of the registry."),
     Parameter(
@@ -137,11 +138,30 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "subject",
-        ("kafka", *MQTT_SCHEMES),
+        ("kafka", "amqp", "amqps", *MQTT_SCHEMES),
         ("sink",),
         "text",
         "TOPIC-value for kafka",
-        "The subject under which a sink with format=avro registers the schema of its records.",
+        "The subject under which a sink with registry= registers the schema of its records.",
+    ),
+    Parameter(
+        "attributes",
+        _MESSAGE_SCHEMES,
+        ALL_ROLES,
+        "fields with names",
+        "none",
+        "The fields that are attributes of CloudEvents, with the attribute behind a colon if it has another name.",
+    ),
+    *(
+        Parameter(
+            f"event_{name}",
+            ("kafka", "amqp", "amqps", *MQTT_SCHEMES),
+            ("sink",),
+            "text",
+            "needed for format=cloudevents",
+            f"The {name} of each CloudEvent, with {{field}} in it.",
+        )
+        for name in ("id", "source", "type")
     ),
     Parameter(
         "start",

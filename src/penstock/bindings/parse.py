@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.bindings.amazon_uri import parse_dynamodb, parse_kinesis
+from penstock.bindings.event_parts import events_of
+from penstock.bindings.files_uri import files_binding
 from penstock.bindings.http_listen_uri import parse_http_listen
+from penstock.bindings.lake_uris import lake_reading, parse_iceberg
 from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.objects_uri import parse_objects
 from penstock.bindings.parameters import (
@@ -36,13 +39,11 @@ from penstock.bindings.secrets import redacted
 from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
-    EXPANDED_BYTES,
     PATTERN_MARK,
     RECORDS_PER_BATCH,
     UNACKNOWLEDGED,
     Binding,
     ConsoleBinding,
-    CsvDialect,
     DeltaBinding,
     DiscardBinding,
     ExchangeBinding,
@@ -170,38 +171,16 @@ def _folder(uri: UriParts) -> str:
 
 def _parse_files(uri: UriParts) -> FilesBinding:
     directory = _folder(uri)
-    known = uri.known()
-    return FilesBinding(
-        stream=uri.stream,
-        uri=uri.uri,
-        format=uri.scheme,  # type: ignore[arg-type]  # the scheme table has only these
-        directory=directory,
-        max_files_per_batch=known.get("max_files_per_batch"),
-        missing=known.get("missing", "fail"),
-        max_bytes_per_batch=known.get("max_bytes_per_batch", BYTES_PER_BATCH),
-        max_expanded_bytes=known.get("max_expanded_bytes", EXPANDED_BYTES),
-        dialect=_dialect(known),
-    )
-
-
-def _dialect(known: Mapping[str, Any]) -> CsvDialect:
-    dialect = CsvDialect(
-        known.get("delimiter", ","), known.get("quote", '"'), known.get("header", "true") == "true"
-    )
-    if not dialect.delimiter:
-        raise ValueError("delimiter=none separates no values; write one character, or tab")
-    if dialect.delimiter == dialect.quote:
-        raise ValueError(
-            f"delimiter and quote are both {dialect.quote!r}; choose another quote, or quote=none"
-        )
-    return dialect
+    return files_binding(uri, uri.scheme, directory, uri.known())
 
 
 def _parse_delta(uri: UriParts) -> DeltaBinding:
     directory = _folder(uri)
     known = uri.known()
     creates = known.get("create_table", "true") == "true"
-    return DeltaBinding(uri.stream, uri.uri, directory, known.get("partition_by", ()), creates)
+    return DeltaBinding(
+        uri.stream, uri.uri, directory, known.get("partition_by", ()), creates, lake_reading(known)
+    )
 
 
 def _check_no_uri(scheme: str, path: str) -> None:
@@ -215,10 +194,7 @@ def _check_no_uri(scheme: str, path: str) -> None:
     if inner == "file":
         instead = f"write the path alone, {scheme}:/DIR"
     elif inner in _CLOUD_SCHEMES:
-        instead = (
-            "a sink writes to an object store with s3://BUCKET/PREFIX?format=parquet; read from a folder and copy "
-            "files there, or bind to kafka://"
-        )
+        instead = "bind to an object store with s3://BUCKET/PREFIX?format=parquet, jsonl or csv"
     elif inner in _SCHEMES:
         instead = f"write {inner}:{slashes}... without {scheme}: before it"
     else:
@@ -278,6 +254,7 @@ def _parse_kafka(uri: UriParts) -> KafkaBinding:
         partition_by=known.get("partition_by"),
         origin=known.get("origin") == "true",
         registry=registry_of(known, uri.role, f"{topic}-value"),
+        events=events_of(known, uri.role),
     )
 
 
@@ -353,6 +330,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
         prefetch=prefetch,
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 
@@ -376,6 +354,7 @@ def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> Exch
         format=known.get("format", "json"),
         create=creates,
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
         origin=uri.switch("origin"),
     )
 
@@ -392,6 +371,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
         start=known.get("start", "earliest" if uri.role == "control" else "latest"),
         create=known.get("create") == "true",
         registry=registry_of(known, uri.role),
+        events=events_of(known, uri.role),
     )
 
 
@@ -445,7 +425,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ALL_ROLES, parse_postgres)
         for name in POSTGRES_SCHEMES
     },
-    "delta": _Scheme("delta:DIR", ("sink",), _parse_delta),
+    "delta": _Scheme("delta:DIR", ALL_ROLES, _parse_delta),
+    "iceberg": _Scheme("iceberg:NAMESPACE.TABLE", ALL_ROLES, parse_iceberg),
     **{
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)
         for name in REDIS_SCHEMES
@@ -458,9 +439,9 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         for name in SEARCH_SCHEMES
     },
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
-    **{name: _Scheme(f"{name}://BUCKET/PREFIX", ("sink",), parse_objects) for name in OBJECT_SCHEMES},
     "kinesis": _Scheme("kinesis://STREAM", ALL_ROLES, parse_kinesis),
     "dynamodb": _Scheme("dynamodb://TABLE", ("sink",), parse_dynamodb),
+    **{name: _Scheme(f"{name}://BUCKET/PREFIX", ALL_ROLES, parse_objects) for name in OBJECT_SCHEMES},
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }

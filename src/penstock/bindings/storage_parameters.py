@@ -7,14 +7,23 @@ from typing import Final
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.types import POLL_S, RECORDS_PER_POLL
 
-__all__ = ["OBJECT_SCHEMES", "POSTGRES_SCHEMES", "REDIS_SCHEMES", "SEARCH_SCHEMES", "STORAGE_PARAMETERS"]
+__all__ = [
+    "LAKE_SCHEMES",
+    "OBJECT_SCHEMES",
+    "POSTGRES_SCHEMES",
+    "REDIS_SCHEMES",
+    "SEARCH_SCHEMES",
+    "STORAGE_PARAMETERS",
+]
 
+LAKE_SCHEMES: Final = ("delta", "iceberg")
 REDIS_SCHEMES: Final = ("redis", "rediss")
 SEARCH_SCHEMES: Final = ("opensearch", "elasticsearch")
 _CASSANDRA: Final = ("cassandra",)
 _VERSIONED: Final = (*_CASSANDRA, *SEARCH_SCHEMES)
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 _S3_SCHEMES: Final = ("s3", "s3a")
+_WITH_S3: Final = (*_S3_SCHEMES, "iceberg")
 OBJECT_SCHEMES: Final = (*_S3_SCHEMES, "gs", "az", "abfs")
 _ENVIRONMENT: Final = "that of the environment (docs/object_stores.md)"
 
@@ -100,7 +109,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("sink",),
         "integer",
         "60",
-        "For how many seconds a write is repeated while servers are away or overloaded; then the run ends.",
+        "For how many seconds a write is repeated while servers write nothing at all; then the run ends.",
     ),
     Parameter(
         "password",
@@ -175,11 +184,19 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "start",
-        POSTGRES_SCHEMES,
+        (*POSTGRES_SCHEMES, *LAKE_SCHEMES),
         SOURCE_ROLES,
         ("earliest", "latest"),
         "earliest",
         "Whether a job without a checkpoint reads the rows that the table has, or only those that come.",
+    ),
+    Parameter(
+        "changed",
+        LAKE_SCHEMES,
+        SOURCE_ROLES,
+        ("fail", "skip"),
+        "fail",
+        "Whether a commit that deletes or rewrites rows ends the run, or is left out.",
     ),
     Parameter(
         "partition_by",
@@ -190,8 +207,50 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         "The fields by which the files of the table are apart, so that readers skip those of other values.",
     ),
     Parameter(
+        "partition_by",
+        ("iceberg",),
+        ("sink",),
+        "text",
+        "that of the table; of a new one, none",
+        "Fields, or year(), month(), day(), hour() of a field, bucket(N,FIELD), truncate(N,FIELD), by which the files "
+        "of the table are apart.",
+    ),
+    Parameter(
+        "catalog",
+        ("iceberg",),
+        ALL_ROLES,
+        "text",
+        "must be given",
+        "The catalog of the table: a file of SQLite, postgresql://USER@HOST:PORT/DATABASE, or the address of a REST "
+        "catalog.",
+    ),
+    Parameter(
+        "catalog_name",
+        ("iceberg",),
+        ALL_ROLES,
+        "text",
+        "default",
+        "The name of the catalog in a database, which may have several.",
+    ),
+    Parameter(
+        "warehouse",
+        ("iceberg",),
+        ALL_ROLES,
+        "text",
+        "that of a REST catalog",
+        "The folder, or s3://BUCKET/PREFIX, where new tables are; of a REST catalog, the name of the warehouse.",
+    ),
+    *(
+        Parameter(name, ("iceberg",), ALL_ROLES, "secret", "none", meaning)
+        for name, meaning in (
+            ("password", "The password of the user of the database, best as a reference."),
+            ("credential", "CLIENT_ID:CLIENT_SECRET for a REST catalog, best as a reference."),
+            ("token", "The token for a REST catalog, best as a reference."),
+        )
+    ),
+    Parameter(
         "create_table",
-        ("delta",),
+        ("delta", "iceberg"),
         ("sink",),
         ("true", "false"),
         "true",
@@ -234,11 +293,28 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter("format", OBJECT_SCHEMES, ("sink",), FILE_SCHEMES, "must be given", "The form of the files."),
     Parameter(
-        "endpoint", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
+        "format",
+        OBJECT_SCHEMES,
+        SOURCE_ROLES,
+        (*FILE_SCHEMES, "text"),
+        "must be given",
+        "The form of the files.",
     ),
-    Parameter("region", _S3_SCHEMES, ("sink",), "text", _ENVIRONMENT, "The region of the bucket."),
+    Parameter(
+        "names",
+        OBJECT_SCHEMES,
+        SOURCE_ROLES,
+        ("any", "growing", "manifests"),
+        "any",
+        "How new objects are found: by a list of all, by a list of those behind the last name, or by the manifests of "
+        "a sink of penstock.",
+    ),
+    Parameter(
+        "endpoint", _WITH_S3, ALL_ROLES, "text", _ENVIRONMENT, "The address of the store, if not Amazon's."
+    ),
+    Parameter("region", _WITH_S3, ALL_ROLES, "text", _ENVIRONMENT, "The region of the bucket."),
     *(
-        Parameter(name, _S3_SCHEMES, ("sink",), "secret", _ENVIRONMENT, f"{what}, best as a reference.")
+        Parameter(name, _WITH_S3, ALL_ROLES, "secret", _ENVIRONMENT, f"{what}, best as a reference.")
         for name, what in (
             ("access_key_id", "The id of the key"),
             ("secret_access_key", "The secret of the key"),

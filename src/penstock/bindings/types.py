@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
+from penstock.bindings.lake_types import DeltaBinding, IcebergBinding
+from penstock.bindings.message_settings import EventBinding, MessageSettings, RegistryBinding
 from penstock.bindings.python_binding import PythonBinding
+from penstock.bindings.redis_binding import RedisBinding
+from penstock.bindings.spark_binding import SparkBinding
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 
 __all__ = [
@@ -31,10 +34,12 @@ __all__ = [
     "Delivery",
     "DeltaBinding",
     "DiscardBinding",
+    "EventBinding",
     "ExchangeBinding",
     "FileFormat",
     "FilesBinding",
     "HttpListenBinding",
+    "IcebergBinding",
     "KafkaBinding",
     "MessageFormat",
     "Missing",
@@ -58,7 +63,7 @@ __all__ = [
 
 Role: TypeAlias = Literal["data", "control", "sink"]
 FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
-MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro"]
+MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro", "cloudevents"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
 Start: TypeAlias = Literal["latest", "earliest"]
 Missing: TypeAlias = Literal["fail", "skip"]
@@ -117,20 +122,7 @@ class FilesBinding:
 
 
 @dataclass(frozen=True)
-class RegistryBinding:
-    """A schema registry with Confluent's API. The password may be a reference.
-
-    `subject` is where a sink registers the schema of its records.
-    """
-
-    url: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    subject: str | None = None
-
-
-@dataclass(frozen=True)
-class KafkaBinding:
+class KafkaBinding(MessageSettings):
     """A Kafka topic, or for a source, `~` with a pattern, a regular expression for the whole names of topics.
 
     `start` is None for sinks; `client` has client settings without the prefix `kafka.`.
@@ -161,7 +153,6 @@ class KafkaBinding:
     partitioner: str = "murmur2_random"
     partition_by: str | None = None
     origin: bool = False
-    registry: RegistryBinding | None = None
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -220,7 +211,7 @@ class RabbitVirtualHost:
 
 
 @dataclass(frozen=True)
-class QueueBinding:
+class QueueBinding(MessageSettings):
     """A RabbitMQ queue. `uri` has its password masked; `prefetch` is how many messages may be unacknowledged."""
 
     stream: str
@@ -230,11 +221,10 @@ class QueueBinding:
     format: MessageFormat = "json"
     prefetch: int = UNACKNOWLEDGED
     create: bool = False
-    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
-class RabbitStreamBinding:
+class RabbitStreamBinding(MessageSettings):
     """A RabbitMQ stream; `name` is its name on the broker. `uri` has its password masked."""
 
     stream: str
@@ -244,11 +234,10 @@ class RabbitStreamBinding:
     format: MessageFormat = "json"
     start: Start = "latest"
     create: bool = False
-    registry: RegistryBinding | None = None
 
 
 @dataclass(frozen=True)
-class MqttBinding:
+class MqttBinding(MessageSettings):
     """The topics of an MQTT broker that match a filter, or for a sink, a topic with `{field}` in some levels.
 
     `uri` has its password masked; `login` has it, or a reference to it. Without a `client_id` the job chooses one for
@@ -273,7 +262,6 @@ class MqttBinding:
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
-    registry: RegistryBinding | None = None
 
     @property
     def is_one_topic(self) -> bool:
@@ -317,7 +305,9 @@ class PostgresBinding:
 class ObjectsBinding:
     """A prefix of a bucket of an object store, for files. `uri` has secrets masked.
 
-    `client` has environment variables of S3 that count more than those of the process; the values may be references.
+    `client` has environment variables of S3 that count more than those of the process; the values may be references. A
+    source reads files as `reading` says, and finds new ones as `names` says: by any name, by names that grow, or by the
+    manifests of a sink.
     """
 
     stream: str
@@ -327,30 +317,13 @@ class ObjectsBinding:
     prefix: str
     format: FileFormat
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    names: Literal["any", "growing", "manifests"] = "any"
+    reading: FilesBinding | None = None
 
     @property
     def place(self) -> str:
         """The URI without parameters."""
         return f"{self.scheme}://{self.bucket}/{self.prefix}"
-
-
-@dataclass(frozen=True)
-class DeltaBinding:
-    """A table of Delta Lake in a folder. `directory` is absolute.
-
-    `partition_by` are the fields by which its files are apart; empty if the table decides.
-    """
-
-    stream: str
-    uri: str
-    directory: str
-    partition_by: tuple[str, ...] = ()
-    create_table: bool = True
-
-    @property
-    def path(self) -> Path:
-        """The folder of the table."""
-        return Path(self.directory)
 
 
 @dataclass(frozen=True)
@@ -399,51 +372,7 @@ class DiscardBinding:
 
 
 @dataclass(frozen=True)
-class SparkBinding:
-    """What a format of Spark loads once, before the stream begins, or what it writes. `uri` has secrets masked.
-
-    `options` are those of the format, whose values may be references; `path` is what it loads or writes. A sink adds
-    the number of the micro-batch in the column `batch_field`.
-    """
-
-    stream: str
-    uri: str
-    format: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    batch_field: str | None = None
-
-
-@dataclass(frozen=True)
-class RedisBinding:
-    """Keys of a database of a Redis server. `uri` has its password masked; `login` has it, or a reference to it.
-
-    `{field}` in the key is the value of a field. Values are hashes, or with `json` strings, and expire after `ttl_s`.
-    The certificates are files in PEM.
-    """
-
-    stream: str
-    uri: str
-    host: str
-    port: int
-    database: int
-    key: str
-    type: Literal["hash", "json"] = "hash"
-    ttl_s: int | None = None
-    user: str | None = None
-    login: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secure: bool = False
-    cafile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-
-    @property
-    def place(self) -> str:
-        """What the binding names, in a sentence."""
-        return f"the keys {self.key} of the database {self.database} on {self.host}:{self.port}"
-
-
-@dataclass(frozen=True)
-class ExchangeBinding:
+class ExchangeBinding(MessageSettings):
     """An exchange of RabbitMQ to publish to, with a routing key that may have `{field}` in it.
 
     The exchange without a name routes to the queue that the key names, which `create` declares. `uri` has its password
@@ -457,7 +386,6 @@ class ExchangeBinding:
     routing_key: str
     format: MessageFormat = "json"
     create: bool = False
-    registry: RegistryBinding | None = None
     origin: bool | None = None
 
 
@@ -491,6 +419,7 @@ Binding: TypeAlias = (
     | ObjectsBinding
     | PostgresBinding
     | DeltaBinding
+    | IcebergBinding
     | WebhookBinding
     | ConsoleBinding
     | RateBinding

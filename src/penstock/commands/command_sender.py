@@ -162,12 +162,13 @@ def _form(
     binding: _Sendable,
 ) -> CommandFormat:
     """Return the format for commands there. Raises BindingError unless it is JSON or protobuf."""
-    if binding.format in ("json", "jsonl"):
-        return "json"
-    if binding.format == "protobuf":
-        return "protobuf"
+    if getattr(binding, "registry", None) is None:
+        if binding.format in ("json", "jsonl"):
+            return "json"
+        if binding.format == "protobuf":
+            return "protobuf"
     raise BindingError(
-        f"Commands are JSON or protobuf, so they cannot be sent to {redacted(binding.uri)!r}. "
+        f"Commands are JSON or protobuf without a registry, so they cannot be sent to {redacted(binding.uri)!r}. "
         "Give the URI that the job runs with."
     )
 

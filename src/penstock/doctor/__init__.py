@@ -2,6 +2,6 @@
 
 In: a machine, a job file, a checkpoint.
 Out: findings, each with its remedy.
-Imports: bindings, brokers, checkpoints, databases, errors, jobs, kinesis, lakes, machine, mqtt, objects,
-    rabbitmq, registries, runtime, savepoints, sinks, sources, state, stores, streams, webhooks.
+Imports: bindings, brokers, checkpoints, connectors, databases, errors, jobs, kinesis, lakes, machine, mqtt,
+    objects, rabbitmq, registries, runtime, savepoints, sinks, sources, state, stores, streams, webhooks.
 """

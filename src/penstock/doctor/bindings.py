@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     ExchangeBinding,
     FilesBinding,
     HttpListenBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
@@ -45,12 +46,15 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
+from penstock.lakes import iceberg_catalog
 from penstock.lakes.delta_table import existing_table
-from penstock.registries.registry_client import kept_client
+from penstock.lakes.lake_log import LakeLog
+from penstock.registries.message_formats import MessageBinding, check_registry
 from penstock.sinks.kafka_producers import connection_settings
-from penstock.sinks.object_sink import check_bucket
+from penstock.sinks.object_sink import check_bucket, open_folder
 from penstock.sources import kafka_source
 from penstock.sources.file_source import FileLog
+from penstock.sources.object_log import ObjectLog
 from penstock.stores.cassandra_sink import check_table as check_table_of_cassandra
 from penstock.stores.opensearch_clients import check_server as check_search
 from penstock.stores.redis_clients import check_server as check_redis
@@ -101,10 +105,9 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
     careful = _not_created(binding)
     try:
         answer = _answer(careful, is_source=is_source)
-        registry = getattr(binding, "registry", None)
-        if registry is not None:
-            kept_client(binding.stream, registry).check()
-            answer += f"; the schema registry {registry.url} answers"
+        if isinstance(binding, MessageBinding) and binding.registry is not None:
+            check_registry(binding, binding.registry)
+            answer += f"; the schema registry {binding.registry.url} answers"
         return fine(check, answer)
     except PlaceMissingError as e:
         if careful != binding:
@@ -133,7 +136,7 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
         return f"{binding.address} has the table {binding.keyspace}.{binding.table}"
     if isinstance(binding, OpenSearchBinding):
         return f"{binding.url} answers as {check_search(binding)}; nothing was written"
-    if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding):
+    if isinstance(binding, PostgresBinding | ObjectsBinding | DeltaBinding | IcebergBinding | RedisBinding):
         return _answer_of_store(binding, is_source=is_source)
     if isinstance(binding, QueueBinding | ExchangeBinding | RabbitStreamBinding | MqttBinding):
         return _answer_of_broker(binding, is_source=is_source)
@@ -158,7 +161,9 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
 
 
 def _answer_of_store(
-    binding: PostgresBinding | ObjectsBinding | DeltaBinding | RedisBinding, *, is_source: bool
+    binding: PostgresBinding | ObjectsBinding | DeltaBinding | IcebergBinding | RedisBinding,
+    *,
+    is_source: bool,
 ) -> str:
     if isinstance(binding, PostgresBinding) and is_source:
         check_table(binding, RowShape(pa.schema([])))
@@ -169,11 +174,21 @@ def _answer_of_store(
         with open_connection(binding, "penstock doctor") as connection, as_external(binding):
             check_place(connection, binding)
         return f"{binding.host}:{binding.port} has the table {binding.schema}.{binding.table}"
+    if isinstance(binding, ObjectsBinding) and is_source:
+        ObjectLog(binding, open_folder, os.devnull).check()
+        return f"the bucket {binding.bucket} can be listed"
     if isinstance(binding, ObjectsBinding):
         check_bucket(binding)
         return f"the bucket {binding.bucket} answers; nothing was written"
+    if isinstance(binding, DeltaBinding | IcebergBinding) and is_source:
+        LakeLog(binding, os.devnull).check()
+        return f"{binding.place} has a table, which can be read"
     if isinstance(binding, DeltaBinding):
         return f"{binding.directory} has the Delta table, in version {existing_table(binding).version()}"
+    if isinstance(binding, IcebergBinding):
+        snapshot = iceberg_catalog.existing_table(binding).current_snapshot()
+        found = "no snapshot yet" if snapshot is None else f"the snapshot {snapshot.snapshot_id}"
+        return f"the catalog has the Iceberg table {binding.place}, with {found}"
     check_redis(binding)
     return f"{binding.host}:{binding.port} lets the job connect to the database {binding.database}"
 
@@ -252,6 +267,6 @@ def _not_created(binding: Binding) -> Binding:
         return dataclasses.replace(binding, create_topic=False)
     if isinstance(binding, QueueBinding | RabbitStreamBinding | ExchangeBinding):
         return dataclasses.replace(binding, create=False)
-    if isinstance(binding, DeltaBinding | PostgresBinding):
+    if isinstance(binding, DeltaBinding | IcebergBinding | PostgresBinding):
         return dataclasses.replace(binding, create_table=False)
     return binding

@@ -2,7 +2,8 @@
 
 In: a job file, bindings and settings.
 Out: committed micro-batches, receipts, metrics, and a summary.
-Imports: base, bindings, brokers, checkpoints, commands, control, databases, errors, joins, kinesis, lakes,
-    machine, metrics, models, mqtt, objects, operators, rabbitmq, realtime, records, registries, runtime,
-    savepoints, sinks, snapshots, sources, spark, sql, state, stores, streams, tables, webhooks.
+Imports: base, bindings, brokers, checkpoints, commands, connectors, control, databases, errors, joins,
+    kinesis, lakes, machine, metrics, models, mqtt, objects, operators, rabbitmq, realtime, records,
+    registries, runtime, savepoints, sinks, snapshots, sources, spark, sql, state, stores, streams, tables,
+    webhooks.
 """

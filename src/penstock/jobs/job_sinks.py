@@ -16,6 +16,7 @@ from penstock.bindings.types import (
     DiscardBinding,
     ExchangeBinding,
     FilesBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
@@ -31,6 +32,7 @@ from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
 from penstock.lakes.delta_sink import DeltaSink
+from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
@@ -194,13 +196,16 @@ def open_sink(
         return DiscardSink()
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
-    if isinstance(binding, DeltaBinding):
+    if isinstance(binding, DeltaBinding | IcebergBinding):
         if upsert_key is not None:
+            lake = "Delta Lake" if isinstance(binding, DeltaBinding) else "Iceberg"
             raise BindingError(
-                f"Sink {binding.stream!r} takes upserts, but a sink for Delta Lake only adds records. Use "
+                f"Sink {binding.stream!r} takes upserts, but a sink for {lake} only adds records. Use "
                 'sink_to(..., changes="records"), and merge the changes where you read them.'
             )
-        return DeltaSink(binding, record_type)
+        if isinstance(binding, DeltaBinding):
+            return DeltaSink(binding, record_type)
+        return IcebergSink(binding, record_type)
     if isinstance(binding, PythonBinding | SparkBinding):
         return _open_other(binding, record_type, upsert_key)
     if isinstance(binding, StoreBinding):

@@ -16,10 +16,13 @@ from penstock.bindings.types import (
     LINE_FORMATS,
     RECORDS_PER_BATCH,
     Binding,
+    DeltaBinding,
     FilesBinding,
     HttpListenBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
+    ObjectsBinding,
     PostgresBinding,
     PythonBinding,
     QueueBinding,
@@ -36,6 +39,7 @@ from penstock.databases.row_json import COMMAND_ROWS, RowShape
 from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
+from penstock.lakes.lake_log import LakeLog
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
 from penstock.registries.message_formats import message_format
@@ -46,12 +50,14 @@ from penstock.runtime.message_fields import MessageFields
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.start_signal import START_NODE, StartReader
+from penstock.sinks.object_sink import open_folder
 from penstock.sources.base import ReplayableLog
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
 from penstock.sources.gathered_messages import WantedParts
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.object_log import ObjectLog
 from penstock.sources.rate import RateLog, check_schema
 from penstock.sources.receiver import Receiver
 from penstock.sources.socket import SocketReceiver
@@ -91,7 +97,7 @@ class SourcePlace:
     topics: TopicIdentity
     fence: Callable[[], None]
 
-    def keeping(self, stream: str, binding: FilesBinding) -> Keeping:
+    def keeping(self, stream: str, directory: str) -> Keeping:
         """Return what a file stream keeps of the files that it has read."""
         lineage = self.checkpoint.stored_lineage()
         streams = () if lineage is None else lineage.streams
@@ -102,7 +108,7 @@ class SourcePlace:
         return Keeping(
             self.settings.retained_batches,
             oldest if isinstance(oldest, int) else 0,
-            owned=Path(binding.directory).absolute() in own,
+            owned=Path(directory).absolute() in own,
         )
 
 
@@ -127,9 +133,9 @@ def open_sources(
 
 def has_raw(binding: Binding) -> bool:
     """Return whether the source has raw bytes for each record."""
-    if isinstance(binding, FilesBinding):
+    if isinstance(binding, FilesBinding | ObjectsBinding):
         return binding.format in LINE_FORMATS
-    return not isinstance(binding, RateBinding | SparkBinding)
+    return not isinstance(binding, RateBinding | SparkBinding | DeltaBinding | IcebergBinding)
 
 
 def _source(
@@ -152,15 +158,33 @@ def _source(
         )
         name = binding.format
     elif isinstance(binding, FilesBinding):
-        keeping = place.keeping(node.name, binding)
+        keeping = place.keeping(node.name, binding.directory)
         files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)
+    elif isinstance(binding, DeltaBinding | IcebergBinding):
+        commits = LakeLog(
+            binding,
+            where / f"{node.name}.files",
+            place.keeping(node.name, binding.place),
+            place.fence,
+            commands=node is COMMAND_NODE,
+        )
+        commits.check()
+        log = commits
+    elif isinstance(binding, ObjectsBinding):
+        assert binding.reading is not None
+        keeping = place.keeping(node.name, binding.place)
+        objects = ObjectLog(binding, open_folder, where / f"{node.name}.files", keeping, place.fence)
+        objects.check()
+        log, name = objects, _file_format(node, binding.reading)
     elif isinstance(binding, SparkBinding):
         # Spark loads it before the stream begins; what it has written is read like any folder.
         loaded = FilesBinding(node.name, binding.uri, "parquet", str(place.checkpoint.inputs / node.name))
         make_folder(Path(loaded.directory))
-        log = FileLog(loaded, where / f"{node.name}.files", place.keeping(node.name, loaded), place.fence)
+        log = FileLog(
+            loaded, where / f"{node.name}.files", place.keeping(node.name, loaded.directory), place.fence
+        )
     elif isinstance(binding, RateBinding):
         check_schema(node.name, node.record_type)
         log = RateLog(binding)
@@ -175,7 +199,7 @@ def _source(
         name = (
             _line_format(node.record_type) if isinstance(binding, SocketBinding) else _message_format(binding)
         )
-    lines = isinstance(binding, SocketBinding | FilesBinding) and name is not None
+    lines = isinstance(binding, SocketBinding | FilesBinding | ObjectsBinding) and name is not None
     fields = None
     if is_filled:
         fields = MessageFields(node.record_type, node.metadata, place.topics.known[node.name].names)
@@ -189,7 +213,8 @@ def _is_filled(node: SourceNode, binding: Binding) -> bool:
     if not node.metadata or isinstance(binding, KafkaBinding):
         return bool(node.metadata)
     # Files that were made from records have all of their fields, and so have records from Python.
-    if isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and binding.format != "text"):
+    is_table = isinstance(binding, SparkBinding | DeltaBinding | IcebergBinding)
+    if is_table or (isinstance(binding, FilesBinding | ObjectsBinding) and binding.format != "text"):
         return False
     raise BindingError(
         f"Stream {node.name!r} takes {', '.join(name for name, _ in node.metadata)} from Kafka messages, which "
@@ -248,10 +273,13 @@ def _command_source(
     """Return the source that reads commands from the input of a bound source. Raises BindingError for its format."""
     form = getattr(binding, "format", "json")
     known: dict[str, CommandFormat] = {"json": "json", "jsonl": "json", "protobuf": "protobuf"}
-    is_table = isinstance(binding, SparkBinding) or (isinstance(binding, FilesBinding) and form != "jsonl")
-    if form not in known or is_table:
+    is_table = isinstance(binding, SparkBinding) or (
+        isinstance(binding, FilesBinding | ObjectsBinding) and form != "jsonl"
+    )
+    if form not in known or is_table or getattr(binding, "registry", None) is not None:
         raise BindingError(
-            f"Commands are JSON or protobuf, so {COMMANDS} cannot be bound to {redacted(binding.uri)!r}."
+            f"Commands are JSON or protobuf without a registry, so {COMMANDS} cannot be bound to "
+            f"{redacted(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
     fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)

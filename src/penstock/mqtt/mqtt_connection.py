@@ -16,6 +16,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import MqttBinding
 from penstock.errors import ExternalSystemError, PenstockError
+from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.sinks.message_parts import ORIGIN_HEADER
 
 __all__ = [
@@ -176,9 +177,13 @@ class MqttConnection:
 
     def _send(self, message: Outgoing, retain: bool) -> int:
         properties = None
-        if message.origin is not None and self._binding.protocol == "5":
+        is_event = self._binding.format == "cloudevents"
+        if self._binding.protocol == "5" and (is_event or message.origin is not None):
             properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-            properties.UserProperty = (ORIGIN_HEADER, message.origin)
+            if message.origin is not None:
+                properties.UserProperty = (ORIGIN_HEADER, message.origin)
+            if is_event:
+                properties.ContentType = EVENT_CONTENT_TYPE
         sent = self._client.publish(message.topic, message.body, _QOS, retain, properties)
         return int(sent.mid)
 

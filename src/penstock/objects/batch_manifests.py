@@ -20,7 +20,15 @@ from penstock.objects.object_folder import IN_HASTE, ObjectFolder
 from penstock.objects.object_stores import BUCKET, Place
 from penstock.objects.objects import OBJECT_SCHEMES, ObjectError
 
-__all__ = ["BatchFile", "BatchManifest", "BatchManifests", "committed_objects"]
+__all__ = [
+    "BatchFile",
+    "BatchManifest",
+    "BatchManifests",
+    "committed_objects",
+    "manifest_lines",
+    "manifest_names",
+    "read_manifest",
+]
 
 _FOLDER: Final = "_manifests"
 _NAME: Final = re.compile(r"(\d{10,})\.json")
@@ -97,6 +105,23 @@ def committed_objects(uri: str) -> list[str]:
         return [
             f"{folder.place.shown.rstrip('/')}/{file.name}" for found in manifests for file in found.files
         ]
+
+
+def manifest_lines(folder: ObjectFolder) -> list[str]:
+    """Return the lines that have manifests in a folder: one for each sink and checkpoint."""
+    return folder.folders(_FOLDER)
+
+
+def manifest_names(folder: ObjectFolder, line: str, after: str = "") -> list[str]:
+    """Return the names of the manifests of a line behind one of them, in the order of its micro-batches."""
+    at = f"{_FOLDER}/{line}"
+    names = folder.names(at, after.removeprefix(f"{at}/"))
+    return [f"{at}/{name}" for name in sorted(filter(_NAME.fullmatch, names), key=_order)]
+
+
+def read_manifest(folder: ObjectFolder, name: str) -> BatchManifest:
+    """Return a manifest by its name below the prefix."""
+    return _read(folder, name)
 
 
 def _order(name: str) -> tuple[str, int]:

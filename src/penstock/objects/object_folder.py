@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
@@ -14,7 +15,7 @@ from penstock.objects.object_stores import Patience, Place, is_denied, is_withou
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["AT_WORK", "IN_HASTE", "ObjectFolder"]
+__all__ = ["AT_WORK", "IN_HASTE", "FoundObject", "ObjectFolder"]
 
 AT_WORK: Final = Patience(connect_ms=5_000, read_ms=60_000, request_ms=600_000, retries=30, retry_ms=30_000)
 """For requests of a running job: a server may be away for half a minute, as when it is started anew."""
@@ -23,6 +24,15 @@ IN_HASTE: Final = Patience(connect_ms=3_000, read_ms=10_000, request_ms=20_000, 
 
 _stores: Final[dict[tuple[object, ...], ObjectStore]] = {}
 _lock: Final = threading.Lock()
+
+
+@dataclass(frozen=True)
+class FoundObject:
+    """An object in a list: its name below the prefix, its size, and when it was written, in nanoseconds since 1970."""
+
+    name: str
+    size: int
+    modified_ns: int
 
 
 class ObjectFolder:
@@ -111,6 +121,44 @@ class ObjectFolder:
         with self._errors("cannot be listed"):
             for block in obstore.list(self._store(), path, offset=f"{path}/{after}" if after else None):
                 yield from (one["path"].removeprefix(f"{path}/") for one in block)
+
+    def objects(self, after: str = "") -> Iterator[FoundObject]:
+        """Return the objects below the prefix whose names sort behind another one, in no particular order."""
+        import obstore
+
+        root = self._path("")
+        with self._errors("cannot be listed"):
+            for block in obstore.list(
+                self._store(), root.rstrip("/") or None, offset=root + after if after else None
+            ):
+                for one in block:
+                    modified_ns = int(one["last_modified"].timestamp() * 1e9)
+                    yield FoundObject(one["path"].removeprefix(root), one["size"], modified_ns)
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        import obstore
+
+        path = self._path(folder)
+        with self._errors("cannot be listed"):
+            found = obstore.list_with_delimiter(self._store(), path)["common_prefixes"]
+        return sorted(one.rstrip("/").removeprefix(f"{path}/") for one in found)
+
+    def copy(self, name: str, file: IO[bytes]) -> None:
+        """Copy the content of an object to a file. Raises FileNotFoundError when there is no such object."""
+        import obstore
+
+        is_missing = False
+        with self._errors(f"{name!r} cannot be read"):
+            try:
+                for block in obstore.get(self._store(), self._path(name)).stream():
+                    file.write(block)
+            except FileNotFoundError as e:
+                if is_without_bucket(e):
+                    raise
+                is_missing = True
+        if is_missing:
+            raise FileNotFoundError(f"{self.place.shown}/{name}")
 
     def _path(self, name: str) -> str:
         return f"{self.place.name}/{name}" if self.place.name else name

@@ -21,18 +21,27 @@ from penstock.rabbitmq.rabbitmq_connections import (
     reason_of,
 )
 from penstock.rabbitmq.rabbitmq_problems import Problems
+from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.sinks.message_parts import ORIGIN_HEADER
 
-__all__ = ["Outgoing", "Publisher", "check_exchange"]
+__all__ = ["Outgoing", "Publisher", "check_exchange", "content_type"]
 
 _UNDER_WAY: Final = 2_000
 _PERSISTENT: Final = 2
+_OF_BYTES: Final = "application/octet-stream"
 _CONTENT_TYPES: Final = {
     "json": "application/json",
     "protobuf": "application/x-protobuf",
-    "bytes": "application/octet-stream",
+    "bytes": _OF_BYTES,
+    "cloudevents": EVENT_CONTENT_TYPE,
 }
 _TOO_LARGE: Final = re.compile(r"message size \d+\D+(\d+)")
+
+
+def content_type(binding: ExchangeBinding) -> str:
+    """Return the content type of the messages of a sink."""
+    # A body that names its schema in a registry has bytes before its Avro, JSON or protobuf.
+    return _OF_BYTES if binding.registry is not None else _CONTENT_TYPES[binding.format]
 
 
 class Outgoing(NamedTuple):
@@ -100,7 +109,7 @@ class Publisher:
                 return
             message = self._waiting[row]
             properties = pika.BasicProperties(
-                content_type=_CONTENT_TYPES[binding.format],
+                content_type=content_type(binding),
                 delivery_mode=_PERSISTENT,
                 message_id=message.origin,
                 headers=None if message.origin is None else {ORIGIN_HEADER: message.origin},

@@ -21,6 +21,7 @@ __all__ = [
     "Metadata",
     "body_type",
     "checked_metadata",
+    "defaults_of",
     "kafka_header",
     "kafka_key",
     "kafka_offset",
@@ -176,7 +177,7 @@ def _body_type(whole: tuple[RecordType, Metadata]) -> RecordType:
 def _body_class(kind: RecordType, fields: list[Field]) -> type:
     """Return a Struct with some fields of a record's class, and their defaults and names in JSON."""
     given = kind.python_class
-    defaults, names = _defaults(given), {}
+    defaults, names = defaults_of(given), {}
     config: dict[str, Any] = {}
     if issubclass(given, msgspec.Struct):
         names = {one.name: one.encode_name for one in msgspec.structs.fields(given)}
@@ -193,7 +194,7 @@ def _body_class(kind: RecordType, fields: list[Field]) -> type:
     return msgspec.defstruct(kind.name, specs, rename=names, kw_only=True, **config)
 
 
-def _defaults(given: type) -> dict[str, tuple[Any]]:
+def defaults_of(given: type) -> dict[str, tuple[Any]]:
     """Return the defaults of the fields of a dataclass or a Struct, each as what `defstruct` takes."""
     values: list[tuple[str, Any, Any]]
     if dataclasses.is_dataclass(given):

@@ -22,7 +22,19 @@ from penstock.records.json_lines import JsonLines
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType, concat_batches, rows_where
 
-__all__ = ["Decoded", "Format", "FormatName", "decode_pieces", "format_of"]
+__all__ = [
+    "Decoded",
+    "Format",
+    "FormatName",
+    "JsonFormat",
+    "ProtobufFormat",
+    "decode_non_null",
+    "decode_pieces",
+    "folded",
+    "format_of",
+    "join_lines",
+    "reject_invalid",
+]
 
 _OPEN, _CLOSE, _LINE_END = b"{}\n"
 
@@ -109,7 +121,7 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
+def reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) -> Decoded:
     """Move rows that decode but are not valid records (missing values, NaN) to `bad`."""
     reasons = record_type.missing(decoded.batch, allow_nan=allow_nan)
     if reasons is None:
@@ -120,7 +132,7 @@ def _reject_invalid(decoded: Decoded, record_type: RecordType, allow_nan: bool) 
     return Decoded(rows_where(decoded.batch, good), rows[good], sorted(bad))
 
 
-def _decode_non_null(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
+def decode_non_null(raw: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
     """Decode the values that are not null; a null value (a Kafka tombstone) is not a record."""
     if raw.null_count == 0:
         return decode(raw)
@@ -153,27 +165,30 @@ class JsonFormat:
         return JsonLines(self._type)
 
     def decode(self, raw: pa.Array) -> Decoded:
-        return _decode_non_null(raw, self._decode_values)
+        """Decode JSON objects."""
+        return decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
-        decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
-        return _reject_invalid(decoded, self._type, self._allow_nan)
+        decoded = Decoded(*decode_pieces(raw, self.decode_all, self._type.schema))
+        return reject_invalid(decoded, self._type, self._allow_nan)
 
-    def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
+    def decode_all(self, raw: pa.Array) -> pa.RecordBatch:
+        """Decode JSON objects. Raises what msgspec and the class of the records raise when one does not fit."""
         if len(raw) == 1:
             objects = [self._decoder.decode(raw[0].as_py())]
         else:
-            objects = self._decoder.decode_lines(_join_lines(raw))
+            objects = self._decoder.decode_lines(join_lines(raw))
             if len(objects) != len(raw):
                 raise ValueError("lines and records differ")
         return self._type.batch(objects, check=False)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode records as JSON objects."""
         # JSON text contains no line ends, so lines encoded in bulk can be split again.
         return pa.array(self._lines.encode(batch).split(b"\n")[:-1], pa.binary())
 
 
-def _join_lines(raw: pa.Array) -> Any:
+def join_lines(raw: pa.Array) -> Any:
     """Return the values as lines in one buffer, without a copy when each already ends in a line end.
 
     Raises ValueError unless each value begins and ends with a brace. No JSON value contains `}`, a line end and `{` in
@@ -208,7 +223,7 @@ class BytesFormat:
         self._is_text = fields[0].arrow_type == pa.string()
 
     def decode(self, raw: pa.Array) -> Decoded:
-        return _decode_non_null(raw, self._decode_values)
+        return decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
         return Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
@@ -223,7 +238,7 @@ class BytesFormat:
         return batch.column(0).cast(pa.binary())
 
 
-def _fold(name: str) -> str:
+def folded(name: str) -> str:
     """Return a name without case and underscores, so that `sensor_id` matches `sensorID`."""
     return name.replace("_", "").lower()
 
@@ -245,15 +260,15 @@ class ProtobufFormat:
         return ProtobufFormat, (self._type, self._source, self._allow_nan)
 
     def _match_fields(self) -> list[str]:
-        wire = {_fold(name): name for name in self._wire_schema.names}
+        wire = {folded(name): name for name in self._wire_schema.names}
         names = []
         for field in self._type.fields:
-            if _fold(field.name) not in wire:
+            if folded(field.name) not in wire:
                 raise SchemaError(
                     f"The protobuf message {self._source.full_name} has no field for {self._type.name}.{field.name}; "
                     f"its fields are {', '.join(self._wire_schema.names)}."
                 )
-            names.append(wire[_fold(field.name)])
+            names.append(wire[folded(field.name)])
         return names
 
     @functools.cached_property
@@ -270,11 +285,12 @@ class ProtobufFormat:
         return schema
 
     def decode(self, raw: pa.Array) -> Decoded:
-        return _decode_non_null(raw, self._decode_values)
+        """Decode messages."""
+        return decode_non_null(raw, self._decode_values)
 
     def _decode_values(self, raw: pa.Array) -> Decoded:
         decoded = Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
-        return _reject_invalid(decoded, self._type, self._allow_nan)
+        return reject_invalid(decoded, self._type, self._allow_nan)
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         wire = self._handler.array_to_record_batch(raw)
@@ -291,14 +307,15 @@ class ProtobufFormat:
         """Return the names on the wire and the values they stand for, aligned."""
         members = self._type.field(field_name).enum
         assert members is not None
-        by_name = {_fold(m.name): m.value for m in members} | {
-            _fold(m.value): m.value for m in members if isinstance(m.value, str)
+        by_name = {folded(m.name): m.value for m in members} | {
+            folded(m.value): m.value for m in members if isinstance(m.value, str)
         }
         names = [v.name for v in self._source.descriptor().fields_by_name[wire_name].enum_type.values]
-        known = [name for name in names if _fold(name) in by_name]
-        return pa.array(known, pa.string()), pa.array([by_name[_fold(name)] for name in known])
+        known = [name for name in names if folded(name) in by_name]
+        return pa.array(known, pa.string()), pa.array([by_name[folded(name)] for name in known])
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode records as messages."""
         columns = []
         for name in self._wire_schema.names:
             wire_field = self._wire_schema.field(name)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import functools
 import io
 import json
-import struct
 import uuid
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import BindingError, SchemaError
-from penstock.records.types import RecordType, concat_batches, empty_like, python_values, rows_where
+from penstock.records.types import RecordType, concat_batches, python_values
 from penstock.records.wire_formats import Decoded, decode_pieces
-from penstock.registries.avro_schemas import NO_DEFAULT, check_items, default_of, schema_text, wire_names
-from penstock.registries.registry_client import RegistryClient, UnknownSchemaError
+from penstock.registries.avro_schemas import check_items, schema_text, wire_names
+from penstock.registries.field_defaults import NO_DEFAULT, default_of
+from penstock.registries.framed_messages import HEADER, MAGIC, FramedMessages, schema_of
+from penstock.registries.registry_client import RegistryClient
 
 __all__ = ["AvroFormat", "check_installed"]
 
-_MAGIC: Final = 0
-_HEADER: Final = struct.Struct(">bI")
 # Records become dictionaries, then columns; few at a time stay in the processor's cache.
 _BLOCK_ROWS: Final = 2048
 
@@ -50,7 +46,11 @@ class _Reader:
             name is not None and '"uuid"' in json.dumps(kinds[name]) for name in self._names
         ]
 
-    def decode(self, raw: pa.Array) -> pa.RecordBatch:
+    def decode(self, raw: pa.Array) -> Decoded:
+        """Decode messages of the schema."""
+        return Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
+
+    def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         """Decode messages. Raises ValueError or what fastavro raises when one of them does not fit."""
         found = [
             self._decode_block(raw.slice(first, _BLOCK_ROWS)) for first in range(0, len(raw), _BLOCK_ROWS)
@@ -67,7 +67,7 @@ class _Reader:
         records: list[Any] = []
         end = 0
         for message in messages:
-            begin, end = end + _HEADER.size, end + len(message)
+            begin, end = end + HEADER.size, end + len(message)
             seek(begin)
             records.append(schemaless_reader(body, schema, None))
             if tell() != end:
@@ -110,7 +110,7 @@ class AvroFormat:
         self._registry = registry
         self._allow_nan = allow_nan
         self._schema_id = schema_id
-        self._readers: dict[int, _Reader | str] = {}
+        self._messages: Final = FramedMessages(record_type, self._reader, allow_nan=allow_nan)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(AvroFormat, allow_nan=self._allow_nan, schema_id=self._schema_id), (
@@ -125,65 +125,19 @@ class AvroFormat:
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages, of each schema all at once. Raises ExternalSystemError when the registry is away."""
-        ids, reasons = _ids(raw)
-        pieces: list[pa.RecordBatch] = []
-        rows: list[npt.NDArray[np.int64]] = []
-        bad = [(int(row), reasons[row]) for row in np.flatnonzero(ids < 0).tolist()]
-        for schema_id in np.unique(ids[ids >= 0]).tolist():
-            places = np.flatnonzero(ids == schema_id)
-            reader = self._reader(schema_id)
-            if isinstance(reader, str):
-                bad += [(row, reader) for row in places.tolist()]
-                continue
-            wanted = raw if len(places) == len(raw) else pc.take(raw, pa.array(places))
-            batch, good, failed = decode_pieces(wanted, reader.decode, self._type.schema)
-            bad += [(int(places[row]), f"schema {schema_id}: {reason}") for row, reason in failed]
-            pieces.append(batch)
-            rows.append(places if good is None else places[good])
-        return self._in_order(pieces, rows, bad)
+        return self._messages.decode(raw)
 
-    def _in_order(
-        self,
-        pieces: list[pa.RecordBatch],
-        rows: list[npt.NDArray[np.int64]],
-        bad: list[tuple[int, str]],
-    ) -> Decoded:
-        """Return records of several schemas in the order of their messages, without those that are not valid."""
-        if not pieces:
-            return Decoded(empty_like(self._type.schema), np.zeros(0, np.int64), sorted(bad))
-        batch, at = concat_batches(pieces, self._type.schema), np.concatenate(rows)
-        if len(pieces) > 1:
-            order = np.argsort(at)
-            batch, at = batch.take(pa.array(order)), at[order]
-        reasons = self._type.missing(batch, allow_nan=self._allow_nan)
-        if reasons is not None:
-            good = reasons == ""
-            bad += [(int(at[row]), str(reasons[row])) for row in np.flatnonzero(~good)]
-            batch, at = rows_where(batch, good), at[good]
-        return Decoded(batch, at if bad else None, sorted(bad))
-
-    def _reader(self, schema_id: int) -> _Reader | str:
-        """Return what decodes messages of a schema, or why nothing can. Raises ExternalSystemError."""
-        if schema_id not in self._readers:
-            try:
-                self._readers[schema_id] = _Reader(self._parsed(schema_id), self._type)
-            except UnknownSchemaError as e:
-                # It may be registered later, so this is asked again.
-                return str(e)
-            except (SchemaError, RecursionError) as e:
-                self._readers[schema_id] = f"the schema {schema_id} of the registry cannot be used: {e}"
-        return self._readers[schema_id]
+    def _reader(self, schema_id: int) -> _Reader:
+        return _Reader(self._parsed(schema_id), self._type)
 
     def _parsed(self, schema_id: int) -> Any:
         from fastavro import parse_schema
         from fastavro.schema import SchemaParseException
 
-        found = self._registry.schema(schema_id)
-        if found.kind != "AVRO":
-            raise SchemaError(f"it is of type {found.kind}, not AVRO")
+        found = schema_of(self._registry, schema_id, "AVRO")
         try:
             named: dict[str, Any] = {}
-            for text in found.references:
+            for _, text in found.references:
                 parse_schema(json.loads(text), named_schemas=named)
             schema = json.loads(found.text)
             check_items(schema)
@@ -202,7 +156,7 @@ class AvroFormat:
         from fastavro import schemaless_writer
 
         header, schema, names = (
-            _HEADER.pack(_MAGIC, self._schema_id),
+            HEADER.pack(MAGIC, self._schema_id),
             self._writer_schema,
             self._type.field_names,
         )
@@ -217,25 +171,3 @@ class AvroFormat:
         return pa.BinaryArray.from_buffers(
             pa.binary(), len(batch), [None, offsets, pa.py_buffer(out.getvalue())]
         )
-
-
-def _ids(raw: pa.Array) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
-    """Return the schema id of each message, -1 for what is no message, and why."""
-    sizes = pc.binary_length(raw).fill_null(-1).to_numpy(zero_copy_only=False)
-    offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw)]
-    ids = np.full(len(raw), -1, np.int64)
-    fits = np.flatnonzero(sizes >= _HEADER.size)
-    if len(fits):
-        data = np.frombuffer(raw.buffers()[2], np.uint8)
-        starts = offsets[fits].astype(np.int64)
-        found = np.zeros(len(fits), np.int64)
-        for byte in range(1, _HEADER.size):
-            found = found << 8 | data[starts + byte]
-        ids[fits] = np.where(data[starts] == _MAGIC, found, -1)
-    reasons = {
-        int(row): "the value is null"
-        if sizes[row] < 0
-        else "the message does not begin with a zero and the id of a schema, as Confluent's serializers write it"
-        for row in np.flatnonzero(ids < 0)
-    }
-    return ids, reasons

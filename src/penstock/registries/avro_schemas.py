@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any, Final
 
@@ -12,9 +11,8 @@ import pyarrow as pa
 from penstock.errors import SchemaError
 from penstock.records.types import Field, RecordType
 
-__all__ = ["NO_DEFAULT", "check_items", "default_of", "schema_text", "wire_names"]
+__all__ = ["check_items", "schema_text", "wire_names"]
 
-NO_DEFAULT: Final = object()
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -117,22 +115,3 @@ def _takes_no_bytes(schema: Any) -> bool:
     if schema.get("type") == "record":
         return all(_takes_no_bytes(field.get("type")) for field in schema.get("fields", ()))
     return schema.get("type") == "null" or (schema.get("type") == "fixed" and not schema.get("size"))
-
-
-def default_of(record_type: RecordType, name: str) -> Any:
-    """Return what a field has where a schema does not have it: the default of its class, else None if it may be null.
-
-    Returns NO_DEFAULT if it has neither.
-    """
-    kind = record_type.python_class
-    if dataclasses.is_dataclass(kind):
-        missing: Any = dataclasses.MISSING
-        found: dict[str, Any] = {field.name: field for field in dataclasses.fields(kind)}
-    else:
-        missing = msgspec.NODEFAULT
-        found = {field.name: field for field in msgspec.structs.fields(kind)}
-    if name in found and found[name].default is not missing:
-        return found[name].default
-    if name in found and found[name].default_factory is not missing:
-        return found[name].default_factory()
-    return None if record_type.field(name).nullable else NO_DEFAULT

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from penstock.bindings.types import (
     ExchangeBinding,
     KafkaBinding,
     MqttBinding,
     QueueBinding,
     RabbitStreamBinding,
+    RegistryBinding,
 )
+from penstock.records.cloud_events import CloudEventsFormat
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
-from penstock.registries.avro_format import AvroFormat, check_installed
+from penstock.registries import avro_format, json_schema_format
+from penstock.registries.avro_format import AvroFormat
+from penstock.registries.json_schema_format import JsonSchemaFormat
+from penstock.registries.protobuf_format import RegisteredProtobufFormat
 from penstock.registries.registry_client import kept_client
 
-__all__ = ["message_format"]
+__all__ = ["MessageBinding", "check_registry", "message_format"]
+
+MessageBinding: TypeAlias = KafkaBinding | MqttBinding | ExchangeBinding | QueueBinding | RabbitStreamBinding
 
 
 def message_format(
-    binding: KafkaBinding | MqttBinding | ExchangeBinding | QueueBinding | RabbitStreamBinding,
+    binding: MessageBinding,
     record_type: RecordType,
     protobuf: ProtobufSource | None,
     *,
@@ -30,13 +39,35 @@ def message_format(
     For a sink the schema of its records is registered, so workers need no registry. Raises SchemaError when format and
     records do not fit, and BindingError or ExternalSystemError when the registry refuses or does not answer.
     """
-    if binding.format != "avro":
+    if binding.format == "cloudevents":
+        events = binding.events
+        assert events is not None, "the parameters of events say what their attributes are"
+        templates = (events.id, events.source, events.type) if events.id else None
+        return CloudEventsFormat(record_type, events.attributes, templates, allow_nan=allow_nan)
+    if binding.registry is None:
+        assert binding.format != "avro", "the parameters of avro include a registry"
         return format_of(binding.format, record_type, protobuf=protobuf, allow_nan=allow_nan)
-    assert binding.registry is not None
-    check_installed(binding.stream)
     client = kept_client(binding.stream, binding.registry)
-    found = AvroFormat(record_type, client, allow_nan=allow_nan)
-    if binding.registry.subject is not None:
-        return found.registered(binding.registry.subject)
-    client.check()
-    return found
+    _check_installed(binding)
+    subject = binding.registry.subject
+    if subject is None:
+        client.check()
+    if binding.format == "protobuf":
+        messages = RegisteredProtobufFormat(record_type, client, allow_nan=allow_nan)
+        return messages if subject is None else messages.registered(subject, protobuf)
+    form = AvroFormat if binding.format == "avro" else JsonSchemaFormat
+    found = form(record_type, client, allow_nan=allow_nan)
+    return found if subject is None else found.registered(subject)
+
+
+def check_registry(binding: MessageBinding, registry: RegistryBinding) -> None:
+    """Raise BindingError or ExternalSystemError when a library is missing, or the registry does not answer as one."""
+    _check_installed(binding)
+    kept_client(binding.stream, registry).check()
+
+
+def _check_installed(binding: MessageBinding) -> None:
+    if binding.format == "avro":
+        avro_format.check_installed(binding.stream)
+    elif binding.format == "json":
+        json_schema_format.check_installed(binding.stream)

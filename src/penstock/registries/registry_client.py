@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import urllib.parse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,17 +43,24 @@ class _Id(msgspec.Struct, frozen=True):
     id: int
 
 
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
 class _Problem(msgspec.Struct, frozen=True):
     message: str = ""
 
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema of the registry: its text, its type (AVRO), and the texts of those it refers to, in their order."""
+    """A schema of the registry: its text and type (AVRO, JSON or PROTOBUF), and those it refers to, the first first.
+
+    Each of these has its text under the name by which it is referred to.
+    """
 
     text: str
     kind: str
-    references: tuple[str, ...] = ()
+    references: tuple[tuple[str, str], ...] = ()
 
 
 class RegistryClient:
@@ -71,50 +79,52 @@ class RegistryClient:
         """Raise ExternalSystemError or BindingError when the registry does not answer as one."""
         self._answer("GET", "/subjects")
 
-    def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return the schema of an id.
+    def schema(self, schema_id: int, form: str = "") -> RegisteredSchema:
+        """Return the schema of an id, with its texts in a form that the registry has besides the registered one.
 
         Raises UnknownSchemaError when the registry has none, and ExternalSystemError when it does not answer.
         """
         with self._lock:
             if schema_id not in self._known:
-                answer = self._answer("GET", f"/schemas/ids/{schema_id}")
+                query = f"?format={form}" if form else ""
+                answer = self._answer("GET", f"/schemas/ids/{schema_id}{query}")
                 if answer.status_code == httpx.codes.NOT_FOUND:
                     raise UnknownSchemaError(f"the registry {self._registry.url} has no schema {schema_id}")
                 found = self._parsed(answer, _Schema)
-                texts: dict[tuple[str, int], str] = {}
-                self._add_references(found, texts)
-                self._known[schema_id] = RegisteredSchema(
-                    found.schema, found.schemaType, tuple(texts.values())
-                )
+                texts: dict[tuple[str, str, int], str] = {}
+                self._add_references(found, query, texts)
+                named = tuple((name, text) for (name, _, _), text in texts.items())
+                self._known[schema_id] = RegisteredSchema(found.schema, found.schemaType, named)
             return self._known[schema_id]
 
-    def _add_references(self, schema: _Schema, texts: dict[tuple[str, int], str]) -> None:
+    def _add_references(self, schema: _Schema, query: str, texts: dict[tuple[str, str, int], str]) -> None:
         """Add the schemas that one refers to, each behind those that it refers to itself."""
         for reference in schema.references:
-            place = (reference.subject, reference.version)
+            place = (reference.name, reference.subject, reference.version)
             if place in texts:
                 continue
             if len(texts) >= _MAX_REFERENCES:
                 raise UnknownSchemaError(f"the schema refers to more than {_MAX_REFERENCES} others")
             subject = urllib.parse.quote(reference.subject, safe="")
-            answer = self._answer("GET", f"/subjects/{subject}/versions/{reference.version}")
+            answer = self._answer("GET", f"/subjects/{subject}/versions/{reference.version}{query}")
             if answer.status_code == httpx.codes.NOT_FOUND:
                 raise UnknownSchemaError(
                     f"the registry {self._registry.url} has no version {reference.version} of {reference.subject!r}, "
                     "which the schema refers to"
                 )
             found = self._parsed(answer, _Schema)
-            self._add_references(found, texts)
+            self._add_references(found, query, texts)
             texts[place] = found.schema
 
-    def register(self, subject: str, text: str) -> int:
-        """Register a schema under a subject, unless it is there, and return its id.
+    def register(
+        self, subject: str, text: str, kind: str = "AVRO", references: Sequence[Mapping[str, Any]] = ()
+    ) -> int:
+        """Register a schema of a type under a subject, unless it is there, and return its id.
 
         Raises BindingError when the registry refuses it, for example since it is not compatible with an earlier one.
         """
         place = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
-        answer = self._answer("POST", place, msgspec.json.encode({"schema": text}))
+        answer = self._answer("POST", place, _posted(text, kind, references))
         if answer.is_success:
             found: _Id = self._parsed(answer, _Id)
             return found.id
@@ -123,6 +133,15 @@ class RegistryClient:
             f"({_why(answer)}). Change the record so that it is compatible with the subject's schemas, or name "
             "another subject with subject=."
         )
+
+    def register_version(
+        self, subject: str, text: str, kind: str, references: Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Register a schema likewise, and return its version under the subject."""
+        self.register(subject, text, kind, references)
+        place = f"/subjects/{urllib.parse.quote(subject, safe='')}"
+        found: _Version = self._parsed(self._answer("POST", place, _posted(text, kind, references)), _Version)
+        return found.version
 
     def _answer(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
         """Return an answer that is about the request. Raises for those about the place, the login or the server."""
@@ -176,6 +195,16 @@ _clients: Final[dict[tuple[str, RegistryBinding], RegistryClient]] = {}
 def kept_client(stream: str, registry: RegistryBinding) -> RegistryClient:
     """Return the client of this process, which tasks of all micro-batches share."""
     return _clients.setdefault((stream, registry), RegistryClient(stream, registry))
+
+
+def _posted(text: str, kind: str, references: Sequence[Mapping[str, Any]]) -> bytes:
+    body: dict[str, Any] = {"schema": text}
+    # Registries without types are those of Avro alone, so that type is not sent.
+    if kind != "AVRO":
+        body["schemaType"] = kind
+    if references:
+        body["references"] = references
+    return msgspec.json.encode(body)
 
 
 def _why(answer: httpx.Response) -> str:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.bindings.types import RECORD_KEY, KafkaBinding
 from penstock.errors import BindingError, SchemaError
+from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.records.types import RecordType
 from penstock.sinks.base import RecordOrigin, TaskContext
 from penstock.sinks.message_partitions import murmur2
@@ -105,6 +106,8 @@ def headers_of(
 ) -> Headers:
     """Return the headers of messages: the fields that the URI names, and their origin if it says so."""
     found = {header: _as_bytes(batch.column(name)) for name, header in binding.header_fields}
+    if binding.format == "cloudevents":
+        found["content-type"] = pa.array([EVENT_CONTENT_TYPE.encode()] * len(batch), pa.binary())
     if binding.origin and origin is not None:
         found[ORIGIN_HEADER] = origins_of(context, origin)
     return found

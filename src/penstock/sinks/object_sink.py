@@ -26,7 +26,7 @@ from penstock.sinks.base import SinkTask, TaskContext
 from penstock.sinks.noting import noting_errors
 from penstock.sinks.part_files import PartWriter, part_writer
 
-__all__ = ["ObjectSink", "check_bucket"]
+__all__ = ["ObjectSink", "check_bucket", "open_folder"]
 
 _SESSION: Final = "AWS_SESSION_TOKEN"
 _COPY_BYTES: Final = 1 << 20
@@ -97,7 +97,7 @@ class ObjectSink:
             write_atomically(self._note_path, msgspec.json.encode(self._note))
 
     def _manifests_of(self, lineage: str, patience: Patience) -> BatchManifests:
-        return BatchManifests(_folder(self._binding, patience), _line(self._binding, lineage))
+        return BatchManifests(open_folder(self._binding, patience), _line(self._binding, lineage))
 
     def _path_in(self, checkpoint_folder: str) -> Path:
         name = urllib.parse.quote(self._binding.stream, safe="")
@@ -119,7 +119,7 @@ class ObjectSink:
 
 def check_bucket(binding: ObjectsBinding) -> None:
     """Check that the bucket is there and may be listed. Writes nothing. Raises as the start of a job does."""
-    BatchManifests(_folder(binding, IN_HASTE), "").newest(-1)
+    BatchManifests(open_folder(binding, IN_HASTE), "").newest(-1)
 
 
 class _ObjectTask:
@@ -152,7 +152,7 @@ class _ObjectTask:
         context, binding = self._context, self._binding
         line = _line(binding, context.lineage)
         name = f"{line}/{context.batch_id:010}-{context.partition:05}-{digest}.{binding.format}"
-        _folder(binding, AT_WORK).put(name, self._file)
+        open_folder(binding, AT_WORK).put(name, self._file)
         self._file.close()
         return msgspec.json.encode(BatchFile(name, self._records, size))
 
@@ -193,11 +193,12 @@ def _line(binding: ObjectsBinding, lineage: str) -> str:
     return f"{binding.stream}-{lineage}"
 
 
-def _folder(binding: ObjectsBinding, patience: Patience) -> ObjectFolder:
+def open_folder(binding: ObjectsBinding, patience: Patience) -> ObjectFolder:
+    """Return the folder of a binding, with the secrets as this process has them."""
     settings = resolved_settings(binding.stream, binding.client)
     if "AWS_ACCESS_KEY_ID" in settings and _SESSION not in settings and os.environ.get(_SESSION):
         raise BindingError(
-            f"Sink {binding.stream!r} has keys of its own, and {_SESSION} of the environment belongs to others. "
+            f"Stream {binding.stream!r} has keys of its own, and {_SESSION} of the environment belongs to others. "
             "Unset it, or give the token of the keys: session_token=env:NAME."
         )
     return ObjectFolder(Place(binding.scheme, binding.bucket, binding.prefix), settings, patience)

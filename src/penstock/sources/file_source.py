@@ -27,15 +27,15 @@ from penstock.sources.file_tables import CsvFile, parquet_rows, read_csv, read_p
 from penstock.sources.found_files import FoundFiles, Listing, LoggedFile, no_fence
 from penstock.sources.lines import bad_chunk, read_expanded_lines, read_lines
 
-__all__ = ["FileLog", "Keeping", "LoggedFile", "share"]
+__all__ = ["IGNORED_ENDINGS", "UNKNOWN_ROWS", "FileLog", "Keeping", "LoggedFile", "share"]
 
 _SHOWN_BYTES: Final = 4096
 _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 65_536
-_UNKNOWN_ROWS: Final = 1 << 40
+UNKNOWN_ROWS: Final = 1 << 40
 # What a nearly empty file counts as, so that a limit of bytes also limits the number of files.
 _MIN_BYTES: Final = 4096
-_IGNORED_ENDINGS: Final = (".tmp", ".crc")
+IGNORED_ENDINGS: Final = (".tmp", ".crc")
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 # A file that comes back, with its disk or share, within this time is not read again.
 _FORGOTTEN_AFTER_S: Final = 24 * 3600
@@ -170,7 +170,12 @@ class FileLog(CountedLog):
         return self._cut(files, parallelism)
 
     def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        """Yield the records of a split. A file whose bytes cannot be parsed yields a bad record that names it.
+        yield from self._read_file(split, split.path, record_type)
+
+    def _read_file(self, split: Split, path: str, record_type: RecordType) -> Iterator[SourceChunk]:
+        """Yield the records of a split, whose content is in the file at a path.
+
+        A file whose bytes cannot be parsed yields a bad record that names it.
 
         Raises ExternalSystemError when the system cannot read the bytes.
         """
@@ -178,31 +183,31 @@ class FileLog(CountedLog):
         with self._as_external(split.path):
             try:
                 if file_format in LINE_FORMATS and split.start == split.end:
-                    yield from _report_appended(split)
-                elif file_format in LINE_FORMATS and compression_of(split.path):
+                    yield from _report_appended(split, path)
+                elif file_format in LINE_FORMATS and compression_of(path):
                     most_bytes = self._binding.max_expanded_bytes
-                    yield from read_expanded_lines(split.path, split.partition, split.end, most_bytes)
+                    yield from read_expanded_lines(path, split.partition, split.end, most_bytes)
                 elif file_format in LINE_FORMATS:
-                    yield from read_lines(split.path, split.partition, split.start, split.end)
+                    yield from read_lines(path, split.partition, split.start, split.end)
                 elif file_format == "csv":
-                    yield from read_csv(self._csv_file(split), split.partition, record_type)
+                    yield from read_csv(self._csv_file(split, path), split.partition, record_type)
                 else:
-                    yield from read_parquet(split.path, split.partition, split.start, split.end, record_type)
+                    yield from read_parquet(path, split.partition, split.start, split.end, record_type)
                 if file_format != "parquet":
-                    yield from self._report_lost(split, record_type)
+                    yield from self._report_lost(split, path, record_type)
             except UnreadableFileError as e:
-                yield self._bad(split, f"{split.path}: {e}", e.offset, record_type)
+                yield self._bad(split, path, f"{split.path}: {e}", e.offset, record_type)
             except FileNotFoundError:
                 if not self._may_miss():
                     raise
                 reason = f"The file {split.path} disappeared after it was found, so its records are missing."
-                yield self._bad(split, reason, split.start, record_type)
+                yield self._bad(split, path, reason, split.start, record_type)
 
-    def _csv_file(self, split: Split) -> CsvFile:
+    def _csv_file(self, split: Split, path: str) -> CsvFile:
         dialect, most_bytes = self._binding.dialect, self._binding.max_expanded_bytes
-        if not compression_of(split.path):
-            return CsvFile(split.path, dialect)
-        return CsvFile(split.path, dialect, lambda: open_expanded(split.path, split.end, most_bytes))
+        if not compression_of(path):
+            return CsvFile(path, dialect)
+        return CsvFile(path, dialect, lambda: open_expanded(path, split.end, most_bytes))
 
     def forget(self, end: int) -> None:
         """Remove the files before a position from a folder of the checkpoint's own, and keep the list short.
@@ -253,21 +258,21 @@ class FileLog(CountedLog):
             waiting = found.between(max(position, found.first), end)
         return {"files": len(waiting), "bytes": sum(file.size for file in waiting)}
 
-    def _bad(self, split: Split, reason: str, offset: int, record_type: RecordType) -> SourceChunk:
-        chunk = bad_chunk(split.partition, reason, offset, _beginning(split.path))
+    def _bad(self, split: Split, path: str, reason: str, offset: int, record_type: RecordType) -> SourceChunk:
+        chunk = bad_chunk(split.partition, reason, offset, _beginning(path))
         if self._binding.format in LINE_FORMATS:
             return chunk
         return dataclasses.replace(chunk, raw=None, batch=empty_like(record_type.schema))
 
-    def _report_lost(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+    def _report_lost(self, split: Split, path: str, record_type: RecordType) -> Iterator[SourceChunk]:
         """Report bytes of a split that a file has lost since it was found."""
-        size = os.stat(split.path).st_size  # noqa: PTH116  # asked for every split
+        size = os.stat(path).st_size  # noqa: PTH116  # asked for every split
         if size < split.end:
             reason = (
                 f"{split.path} had at least {split.end} bytes when it was found, and has {size} now; what came after "
                 "them is missing. Files must not change once they have their names."
             )
-            yield self._bad(split, reason, max(size, split.start), record_type)
+            yield self._bad(split, path, reason, max(size, split.start), record_type)
 
     def _may_miss(self) -> bool:
         """Return whether a missing file may be skipped: only when its directory exists."""
@@ -324,11 +329,11 @@ class FileLog(CountedLog):
             try:
                 return parquet_rows(file.path)
             except UnreadableFileError:
-                return _UNKNOWN_ROWS
+                return UNKNOWN_ROWS
             except FileNotFoundError:
                 if not self._may_miss():
                     raise
-                return _UNKNOWN_ROWS
+                return UNKNOWN_ROWS
 
     def _has_grown(self, file: LoggedFile) -> bool:
         with self._as_external(file.path):
@@ -390,7 +395,7 @@ class _Directory:
 def _visible_names(directory: str) -> Iterator[str]:
     with os.scandir(directory) as entries:
         for entry in entries:
-            if not entry.name.startswith((".", "_")) and not entry.name.endswith(_IGNORED_ENDINGS):
+            if not entry.name.startswith((".", "_")) and not entry.name.endswith(IGNORED_ENDINGS):
                 yield entry.name
 
 
@@ -415,12 +420,12 @@ def _cuts(
     whole = [
         file_format == "csv"
         or file.size < _SMALL_BYTES
-        or size == _UNKNOWN_ROWS
+        or size == UNKNOWN_ROWS
         # What a compressed file expands to can only be read from its beginning.
         or (file_format in LINE_FORMATS and compression_of(file.name) is not None)
         for file, size in zip(files, sizes, strict=True)
     ]
-    known = [size if size < _UNKNOWN_ROWS else 0 for size in sizes]
+    known = [size if size < UNKNOWN_ROWS else 0 for size in sizes]
     return _cut_points(known, whole, parallelism, smallest)
 
 
@@ -457,12 +462,12 @@ def share(splits: Sequence[Split], parallelism: int) -> list[list[Split]]:
 
 def _weight(split: Split) -> int:
     size = 0 if split.path == MISSING else split.end - split.start
-    return size if 0 < size < _UNKNOWN_ROWS else 1
+    return size if 0 < size < UNKNOWN_ROWS else 1
 
 
-def _report_appended(split: Split) -> Iterator[SourceChunk]:
+def _report_appended(split: Split, path: str) -> Iterator[SourceChunk]:
     """Report what was appended to a file after the split's (empty) range."""
-    with Path(split.path).open("rb") as file:
+    with Path(path).open("rb") as file:
         file.seek(split.end)
         raw = file.read(_SHOWN_BYTES)
     if raw:

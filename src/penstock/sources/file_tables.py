@@ -18,13 +18,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from penstock.bindings.types import PLAIN_CSV, CsvDialect
-from penstock.records.types import RecordType, empty_like, rows_where
+from penstock.records.types import Field, RecordType, empty_like, rows_where
 from penstock.sources.base import BadRecord, SourceChunk
 from penstock.sources.cells import Cells, cast_cells, missing_cells, parse_cells
 from penstock.sources.file_errors import UnreadableFileError, is_of_system
 from penstock.sources.lines import int64_array
 
-__all__ = ["CsvFile", "parquet_rows", "read_csv", "read_parquet"]
+__all__ = ["CsvFile", "parquet_rows", "read_csv", "read_parquet", "table_chunk"]
 
 _CSV_BLOCK_BYTES: Final = 8 << 20
 _CHUNK_ROWS: Final = 512 * 1024
@@ -53,7 +53,7 @@ def read_parquet(
     try:
         with pq.ParquetFile(path) as file:
             for offset, table in _parquet_batches(file, start, end, record_type):
-                yield _table_chunk(table, partition, np.arange(offset, offset + len(table)), record_type)
+                yield table_chunk(table, partition, np.arange(offset, offset + len(table)), record_type)
                 position = offset + len(table)
     except (OSError, pa.ArrowException) as e:
         if is_of_system(e):
@@ -89,13 +89,24 @@ def _row_groups(metadata: Any, start: int, end: int) -> tuple[list[int], int]:
     return groups, first
 
 
-def _table_chunk(
-    table: pa.RecordBatch, partition: str, offsets: npt.NDArray[np.int64], record_type: RecordType
+def table_chunk(
+    table: pa.RecordBatch,
+    partition: str,
+    offsets: npt.NDArray[np.int64],
+    record_type: RecordType,
+    texts: Mapping[str, str | None] | None = None,
 ) -> SourceChunk:
-    cells = [
-        cast_cells(table.column(f.name), f) if f.name in table.schema.names else missing_cells(f, len(table))
-        for f in record_type.fields
-    ]
+    """Return rows of a table as records; `texts` has columns, as text, of which all rows have the same value."""
+
+    def cells_of(field: Field) -> Cells:
+        if field.name in table.schema.names:
+            return cast_cells(table.column(field.name), field)
+        text = (texts or {}).get(field.name)
+        if text is None:
+            return missing_cells(field, len(table))
+        return parse_cells(pa.array([text.encode()] * len(table), pa.binary()), field)
+
+    cells = [cells_of(field) for field in record_type.fields]
 
     def raw(rows: pa.Array) -> list[bytes]:
         return [msgspec.json.encode(row, enc_hook=str) for row in table.take(rows).to_pylist()]

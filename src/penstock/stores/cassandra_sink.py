@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -16,12 +15,11 @@ from penstock.records.types import RecordType
 from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext, VersionedSink
 from penstock.stores.cassandra_clients import as_external, is_passing, kept_session, opened_session
 from penstock.stores.cassandra_table import TableShape, fit_table, values_of
+from penstock.stores.patience import Patience
 from penstock.tables.changes import DELETE, change_codes, row_type
 
 __all__ = ["CassandraSink", "check_table"]
 
-_FIRST_REST_S: Final = 0.1
-_LONGEST_REST_S: Final = 5.0
 # Half of the segment of a commit log, by default.
 _MAX_BYTES: Final = 16 << 20
 
@@ -196,9 +194,9 @@ class _RowTask(RejectingTask):
         """Write all, in any order, and again what servers could not write at once."""
         from cassandra.concurrent import execute_concurrent
 
-        deadline = time.monotonic() + self._binding.retry_s
-        rest_s = _FIRST_REST_S
+        patience = Patience(self._binding.retry_s)
         while writes:
+            tried = len(writes)
             found = execute_concurrent(
                 self._session,
                 [(write.statement, write.values) for write in writes],
@@ -212,11 +210,9 @@ class _RowTask(RejectingTask):
             if not writes:
                 return
             error = next(error for _, error in failed if is_passing(error))
-            if time.monotonic() > deadline:
+            if not patience.rest(has_progressed=len(writes) < tried):
                 with as_external(self._binding):
                     raise error
-            time.sleep(rest_s)
-            rest_s = min(2 * rest_s, _LONGEST_REST_S)
 
     def _is_refused(self, write: _Write, error: BaseException, refused: dict[int, str]) -> bool:
         """Return whether a write failed because of its record. Raises for what is wrong with the table or the login."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -19,14 +18,13 @@ from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext,
 from penstock.stores.bulk_answers import BulkAnswer, Fate, fate_of
 from penstock.stores.key_templates import KeyTemplate
 from penstock.stores.opensearch_clients import check_server, failed, kept_client, refuse
+from penstock.stores.patience import Patience
 from penstock.tables.changes import DELETE, change_codes, row_type
 
 __all__ = ["OpenSearchSink"]
 
 _BULK_BYTES: Final = 5 << 20
 _BULK_OPERATIONS: Final = 2_000
-_FIRST_REST_S: Final = 0.1
-_LONGEST_REST_S: Final = 5.0
 # The server takes requests of 100 MB by default.
 _MAX_BYTES: Final = 100 << 20
 _PASSING: Final = (429, 502, 503, 504)
@@ -167,9 +165,9 @@ class _DocumentTask(RejectingTask):
 
     def _send(self, operations: Sequence[_Operation], refused: dict[int, str]) -> None:
         """Write operations, and again those that the server could not write at once."""
-        deadline = time.monotonic() + self._binding.retry_s
-        rest_s = _FIRST_REST_S
+        patience = Patience(self._binding.retry_s)
         while operations:
+            tried = len(operations)
             answer = self._post(operations)
             if answer == _TOO_LARGE:
                 self._send_halves(operations, refused)
@@ -179,10 +177,8 @@ class _DocumentTask(RejectingTask):
                 operations, reason = self._left(operations, answer, refused)
             if not operations:
                 return
-            if time.monotonic() > deadline:
+            if not patience.rest(has_progressed=len(operations) < tried):
                 raise failed(self._binding, str(reason))
-            time.sleep(rest_s)
-            rest_s = min(2 * rest_s, _LONGEST_REST_S)
 
     def _post(self, operations: Sequence[_Operation]) -> BulkAnswer | str:
         """Return the answer to a request; in words if it has to be sent again."""

@@ -20,6 +20,7 @@ from penstock.bindings.types import (
     ExchangeBinding,
     FilesBinding,
     HttpListenBinding,
+    IcebergBinding,
     KafkaBinding,
     MqttBinding,
     ObjectsBinding,
@@ -202,11 +203,17 @@ def test_object_stores_have_their_form_and_keys_by_reference() -> None:
 
 WRONG: list[tuple[str, Role, str]] = [
     ("kafka://h:1/t?format=avro", "data", "format=avro needs registry=http://HOST:PORT"),
-    ("kafka://h:1/t?registry=http://r:1", "data", "registry is for format=avro alone"),
+    ("kafka://h:1/t?format=bytes&registry=http://r:1", "data", "format=bytes has no schemas"),
+    ("kafka://h:1/t?registry_user=me", "data", "registry_user needs registry=http://HOST:PORT"),
     ("kafka://h:1/t?format=avro&registry=r:8081", "data", "'r:8081' is not of the form http://HOST:PORT"),
     ("kafka://h:1/t?format=avro&registry=http://me:x@r", "data", "registry= has no login"),
     ("kafka://h:1/t?format=avro&registry=http://r&registry_user=me", "data", "need each other"),
     ("mqtt://h:1/t?format=avro&registry=http://r:1", "sink", "needs subject=NAME"),
+    ("kafka://h:1/t?attributes=a", "data", "attributes is for format=cloudevents alone"),
+    ("kafka://h:1/t?format=cloudevents&attributes=room_id", "data", "attributes have lower-case letters"),
+    ("kafka://h:1/t?format=cloudevents&attributes=a:data", "data", "a record has no say in data"),
+    ("kafka://h:1/t?format=cloudevents&attributes=a:id", "sink", "a record has no say in id; use event_id="),
+    ("mqtt://h:1/t?format=cloudevents&event_id=x", "sink", "needs event_source=TEXT, event_type=TEXT"),
     ("csv:in?delimiter=none", "data", "delimiter=none separates no values"),
     ("csv:in?delimiter=;;", "data", "delimiter=';;' must be one ASCII character"),
     ("csv:in?quote=x", "data", "quote='x' must be one ASCII character that is not a letter or digit"),
@@ -226,10 +233,12 @@ WRONG: list[tuple[str, Role, str]] = [
     (
         "csv:s3://b/x",
         "sink",
-        "s3:// is not a local folder; a sink writes to an object store with s3://BUCKET/PREFIX?format=parquet",
+        "s3:// is not a local folder; bind to an object store with s3://BUCKET/PREFIX?format=parquet",
     ),
-    ("parquet:gs://b/x", "data", "read from a folder and copy files there"),
-    ("s3://b/x?format=csv", "data", "s3: is only for sinks"),
+    ("parquet:gs://b/x", "data", "bind to an object store with s3://BUCKET/PREFIX"),
+    ("s3://b/x?format=csv&names=growing", "sink", "names has no meaning for a sink"),
+    ("s3://b/x?format=csv&names=other", "data", "must be one of any, growing, manifests"),
+    ("s3://b/x?format=csv&delimiter=none", "data", "separates no values"),
     ("s3://b/x", "sink", "it needs ?format=parquet, jsonl or csv"),
     ("s3://b/x?format=text", "sink", "format='text' must be one of jsonl, csv, parquet"),
     ("s3:b/x?format=csv", "sink", "needs // before the host"),
@@ -335,7 +344,28 @@ WRONG: list[tuple[str, Role, str]] = [
     ("delta:s3://bucket/t", "sink", "is not a local folder"),
     ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
     ("delta:t?create_table=no", "sink", "one of true, false"),
-    ("delta:t", "data", "only for sinks"),
+    ("delta:t?create_table=true", "data", "create_table has no meaning for a data stream"),
+    ("delta:t?changed=skip", "sink", "changed has no meaning for a sink"),
+    (
+        "iceberg:seen?catalog=/c.db&warehouse=/w",
+        "sink",
+        "it needs the name of a table, iceberg:NAMESPACE.TABLE",
+    ),
+    ("iceberg:a.b", "sink", "it needs catalog=/PATH"),
+    ("iceberg:a.b?catalog=/c.db", "sink", "it needs warehouse=/DIR or warehouse=s3://BUCKET/PREFIX"),
+    ("iceberg:a.b?catalog=/c.db&warehouse=/w%3Fx", "sink", "cannot contain"),
+    ("iceberg:a.b?catalog=/c.db&warehouse=/w&token=env:T", "sink", "token has no meaning for this catalog"),
+    (
+        "iceberg:a.b?catalog=postgresql://u:hidden@h/d&warehouse=/w",
+        "sink",
+        "has no password; give it by reference",
+    ),
+    (
+        "iceberg:a.b?catalog=/c.db&warehouse=/w&partition_by=week(at)",
+        "sink",
+        "must name fields, or year(FIELD)",
+    ),
+    ("iceberg:a.b?catalog=/c.db&warehouse=/w&partition_by=at,day(at)", "sink", "must name each field once"),
     ("redis://h/0/k", "sink", "'h' is not of the form HOST:PORT"),
     ("redis://h:1/0", "sink", "needs /DATABASE/KEY"),
     ("redis://h:1/main/k", "sink", "needs /DATABASE/KEY"),
@@ -436,9 +466,55 @@ def test_delta_names_the_folder_of_a_table() -> None:
     assert isinstance(binding, DeltaBinding)
     assert (binding.directory, binding.partition_by) == ("/lake/alerts", ("day", "room"))
     assert not binding.create_table
+    source = parse_binding(
+        "r", "delta:/lake/alerts?start=latest&changed=skip&max_files_per_batch=3", "control"
+    )
+    assert isinstance(source, DeltaBinding)
+    assert (source.reading.start, source.reading.changed, source.reading.max_files_per_batch) == (
+        "latest",
+        "skip",
+        3,
+    )
     plain = parse_binding("r", "delta:alerts", "sink")
     assert isinstance(plain, DeltaBinding)
     assert (plain.path, plain.partition_by, plain.create_table) == (Path("alerts").absolute(), (), True)
+
+
+def test_a_source_reads_objects_as_files() -> None:
+    """With the parameters of folders; nothing that is shown has the keys."""
+    uri = "s3://b/in?format=csv&names=growing&delimiter=tab&max_files_per_batch=7&missing=skip"
+    found = parse_binding("r", f"{uri}&access_key_id=k&secret_access_key=hidden", "control")
+    assert isinstance(found, ObjectsBinding)
+    assert found.names == "growing"
+    assert found.reading is not None
+    assert (found.reading.format, found.reading.directory) == ("csv", "s3://b/in")
+    assert (found.reading.max_files_per_batch, found.reading.missing) == (7, "skip")
+    assert found.reading.dialect.delimiter == "\t"
+    assert "hidden" not in found.uri + found.reading.uri + repr(found)
+
+
+def test_iceberg_names_a_table_of_a_catalog() -> None:
+    """What is shown has neither the secrets nor what may be one."""
+    uri = "iceberg:plant.line1.seen?catalog=https://lake.example&credential=me:hidden&warehouse=prod"
+    binding = parse_binding("r", f"{uri}&partition_by=day(at),bucket(16,sensor),room", "sink")
+    assert isinstance(binding, IcebergBinding)
+    assert (binding.place, binding.is_rest, binding.warehouse) == ("plant.line1.seen", True, "prod")
+    assert [str(rule) for rule in binding.partition_by] == ["day(at)", "bucket(16,sensor)", "room"]
+    assert "hidden" not in binding.uri + repr(binding)
+    by_database = parse_binding(
+        "r",
+        "iceberg:a.b?catalog=postgresql://me@db:5432/lake&password=env:PW&warehouse=s3://bucket/lake/",
+        "sink",
+    )
+    assert isinstance(by_database, IcebergBinding)
+    assert (by_database.catalog, by_database.warehouse, by_database.login) == (
+        "postgresql+psycopg://me@db:5432/lake",
+        "s3://bucket/lake",
+        {"password": "env:PW"},
+    )
+    in_file = parse_binding("r", "iceberg:a.b?catalog=/lake/c.db&warehouse=/lake", "sink")
+    assert isinstance(in_file, IcebergBinding)
+    assert (in_file.catalog, in_file.warehouse) == ("sqlite:////lake/c.db", "file:///lake")
 
 
 def test_redis_names_keys_of_a_database() -> None:

@@ -74,6 +74,7 @@ def test_a_command_that_waits_is_found(tmp_path: Path) -> None:
         ("socket://h:1", None, "sends to the job itself"),
         ("kafka://h:9092/t?format=bytes", None, "JSON or protobuf"),
         ("jsonl:/x", "csv:/x", "JSON or protobuf"),
+        ("jsonl:/x", "kafka://h:1/t?format=json&registry=http://r:1", "without a registry"),
         ("jsonl:/x", "console:", "console: is only for sinks"),
         ("jsonl:/x", "kafka://h/t", "HOST:PORT"),
     ],

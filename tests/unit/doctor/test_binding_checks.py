@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from registry_server import running_registry
 
 import penstock as ps
 from penstock.bindings.parse import parse_binding
@@ -18,7 +20,9 @@ from penstock.doctor import bindings
 from penstock.doctor.bindings import check_binding, examine_bindings, loaded_job
 from penstock.doctor.findings import Finding
 from penstock.errors import ExternalSystemError, PlaceMissingError
+from penstock.jobs.job_sinks import open_sink
 from penstock.machine.local_server import free_port
+from penstock.records.schemas import record_type
 
 JOB = """
 import penstock as ps
@@ -61,6 +65,19 @@ def test_a_delta_table_is_opened_and_not_made(job: ps.Job, tmp_path: Path) -> No
     assert not (tmp_path / "table").exists()
     DeltaTable.create(tmp_path / "table", pa.schema([("id", pa.int32())]))
     assert examined(job, **given)["-D out"].found == f"{tmp_path}/table has the Delta table, in version 0"
+
+
+def test_an_iceberg_table_is_opened_and_not_made(job: ps.Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    uri = f"iceberg:plant.seen?catalog={tmp_path}/catalog.db&warehouse={tmp_path}"
+    given = {"readings": f"jsonl:{tmp_path}/in", "out": uri}
+    assert examined(job, **given)["-D out"].found.endswith("does not exist yet; the job creates it")
+    assert not (tmp_path / "catalog.db").exists()
+    binding = parse_binding("out", uri, "sink")
+    open_sink(binding, record_type("id INT"), None).prepare("line", "")
+    assert examined(job, **given)["-D out"].found == (
+        "the catalog has the Iceberg table plant.seen, with no snapshot yet"
+    )
 
 
 def test_a_folder_that_is_missing_is_told(job: ps.Job, tmp_path: Path) -> None:
@@ -204,3 +221,28 @@ def test_a_job_that_cannot_run_is_told(job_file: Path, text: str, said: str) -> 
     assert (job, finding.status) == (None, "failed")
     assert said in finding.found
     assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("form", "module", "extra"), [("avro", "fastavro", "avro"), ("json", "jsonschema_rs", "json-schema")]
+)
+def test_a_registry_is_asked_and_its_library_looked_for(
+    form: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sentences of the start."""
+    monkeypatch.setattr(bindings, "_answer", lambda binding, *, is_source: "the topic is there")
+    with running_registry() as registry:
+        uri = f"kafka://h:1/t?format={form}&registry={registry.url}"
+        finding = check_binding("readings", parse_binding("readings", uri, "data"), is_source=True)
+        assert finding.status == "ok"
+        assert finding.found == f"the topic is there; the schema registry {registry.url} answers"
+        monkeypatch.setitem(sys.modules, module, None)
+        finding = check_binding("readings", parse_binding("readings", uri, "data"), is_source=True)
+        assert finding.status == "failed"
+        assert finding.remedy == f"Install it with: pip install 'penstock[{extra}]'"
+        monkeypatch.undo()
+        monkeypatch.setattr(bindings, "_answer", lambda binding, *, is_source: "the topic is there")
+    finding = check_binding("readings", parse_binding("readings", uri, "data"), is_source=True)
+    assert finding.status == "failed"
+    assert "cannot be reached" in finding.found
+    assert finding.remedy.startswith("Check that it runs")

@@ -1,4 +1,4 @@
-"""Drivers that are killed at points of commits: `killed_commit.py FOLDER POINT...`, each with the next that repeats it.
+"""Drivers that are killed in commits, each with the next, which repeats it: `killed_commit.py LAKE FOLDER POINT...`.
 
 They are forks of this process, which itself only imports, so that they start soon.
 """
@@ -9,15 +9,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyiceberg.io.pyarrow
+import pyiceberg.transforms  # noqa: F401  # so that no fork has to load them
 from deltalake import DeltaTable
+from lake_tables import lake_sink
+from pyiceberg.catalog.sql import SqlCatalog
 
-from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import DeltaBinding
 from penstock.lakes import delta_sink
-from penstock.lakes.delta_sink import DeltaSink
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
 
@@ -38,19 +40,28 @@ def die(*args: Any, **kwargs: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def drive(folder: str, batch_id: int, point: str) -> None:
-    """Commit a micro-batch, as its first driver or as the next one; at a point of it, die."""
-    binding = parse_binding("seen", f"delta:{folder}", "sink")
-    assert isinstance(binding, DeltaBinding)
-    if point == "created":
+def set_trap(lake: str, point: str) -> None:
+    """Let the process die at a point that is within the library, or near to it."""
+    if lake == "iceberg" and point == "created":
+        SqlCatalog.create_table = killed_after(SqlCatalog.create_table)  # type: ignore[method-assign]
+    if lake == "iceberg" and point == "uncommitted":
+        SqlCatalog.commit_table = die  # type: ignore[method-assign,assignment]
+    if lake == "iceberg" and point == "committed":
+        SqlCatalog.commit_table = killed_after(SqlCatalog.commit_table)  # type: ignore[method-assign]
+    if lake == "delta" and point == "created":
         DeltaTable.create = killed_after(DeltaTable.create)  # type: ignore[method-assign]
-    if point == "committed":
+    if lake == "delta" and point == "committed":
         delta_sink.DeltaSink._sync_log = die  # type: ignore[method-assign]
-    if point == "added":
+    if lake == "delta" and point == "added":
         DeltaTable.create_write_transaction = killed_after(  # type: ignore[method-assign]
             DeltaTable.create_write_transaction
         )
-    sink = DeltaSink(binding, NUMBER)
+
+
+def drive(lake: str, folder: str, batch_id: int, point: str) -> None:
+    """Commit a micro-batch, as its first driver or as the next one; at a point of it, die."""
+    set_trap(lake, point)
+    sink = lake_sink(lake, Path(folder), NUMBER)
     sink.prepare("line", "")
     messages = []
     for partition in range(2):
@@ -64,16 +75,16 @@ def drive(folder: str, batch_id: int, point: str) -> None:
     sink.commit(batch_id, messages)
 
 
-def ended(folder: str, batch_id: int, point: str) -> int:
+def ended(lake: str, folder: str, batch_id: int, point: str) -> int:
     """How a driver of its own ended."""
     child = os.fork()
     if child == 0:
-        drive(folder, batch_id, point)
+        drive(lake, folder, batch_id, point)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 if __name__ == "__main__":
-    for number, name in enumerate(sys.argv[2:]):
-        assert ended(sys.argv[1], number, name) == -signal.SIGKILL, name
-        assert ended(sys.argv[1], number, "none") == 0, name
+    for number, name in enumerate(sys.argv[3:]):
+        assert ended(sys.argv[1], sys.argv[2], number, name) == -signal.SIGKILL, name
+        assert ended(sys.argv[1], sys.argv[2], number, "none") == 0, name

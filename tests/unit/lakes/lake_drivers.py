@@ -1,4 +1,4 @@
-"""Drivers that are killed or stand still at any instruction: `lake_drivers.py FOLDER SEED KILLS STOPS`.
+"""Drivers that are killed or stand still at any instruction: `lake_drivers.py LAKE FOLDER SEED KILLS STOPS`.
 
 A driver is a fork of this process, which itself only imports. It commits one micro-batch after another, and notes each
 in a file, as a checkpoint does; what a later driver has begun is no longer its own.
@@ -14,10 +14,12 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyiceberg.catalog.sql
+import pyiceberg.io.pyarrow
+import pyiceberg.transforms  # noqa: F401  # so that no fork has to load them
+from lake_tables import lake_sink
 
 from penstock.base.durable import write_atomically
-from penstock.bindings.types import DeltaBinding
-from penstock.lakes.delta_sink import DeltaSink
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
 
@@ -29,8 +31,9 @@ RECORDS = 10
 class Place:
     """The table, and what the drivers know of each other."""
 
-    def __init__(self, folder: Path) -> None:
-        self.table = folder / "table"
+    def __init__(self, lake: str, folder: Path) -> None:
+        self._lake = lake
+        self._folder = folder
         self._note = folder / "committed"
         self._owner = folder / "owner"
 
@@ -44,8 +47,7 @@ class Place:
 
     def drive(self, number: int) -> None:
         write_atomically(self._owner, str(number).encode())
-        binding = DeltaBinding("seen", f"delta:{self.table}", str(self.table), ("part",))
-        sink = DeltaSink(binding, NUMBER)
+        sink = lake_sink(self._lake, self._folder, NUMBER, "part")
         assert sink.newest("line", "") in (self.committed, self.committed + 1)
         sink.prepare("line", "")
         while True:
@@ -84,9 +86,9 @@ class Place:
             time.sleep(0.001)
 
 
-def main(folder: Path, seed: int, kills: int, stops: int) -> None:
+def main(lake: str, folder: Path, seed: int, kills: int, stops: int) -> None:
     chance = random.Random(seed)
-    place = Place(folder)
+    place = Place(lake, folder)
     faults = ["kill"] * kills + ["stop"] * stops
     chance.shuffle(faults)
     number = 0
@@ -114,4 +116,4 @@ def main(folder: Path, seed: int, kills: int, stops: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -10,6 +10,7 @@ import io
 import json
 import pickle
 import struct
+import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ from registry_server import RegistryServer, running_registry
 from penstock.bindings.types import RegistryBinding
 from penstock.errors import BindingError, ExternalSystemError, SchemaError
 from penstock.records.schemas import record_type
-from penstock.registries.avro_format import AvroFormat
+from penstock.registries.avro_format import AvroFormat, check_installed
 from penstock.registries.avro_schemas import schema_text
 from penstock.registries.registry_client import RegistryClient, kept_client
 
@@ -268,6 +269,14 @@ def test_a_schema_is_registered_once_and_a_refusal_says_why(registry: RegistrySe
     wider = record_type("sensor STRING NOT NULL, pressure DOUBLE NOT NULL")
     with pytest.raises(BindingError, match=r"refuses the schema .* 'a/b-value' \(Schema is incompatible"):
         AvroFormat(wider, client(registry)).registered("a/b-value")
+
+
+def test_a_missing_library_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(
+        BindingError, match=r"needs fastavro\. Install it with: pip install 'penstock\[avro\]'"
+    ):
+        check_installed("readings")
 
 
 def test_a_name_that_avro_cannot_have_is_refused() -> None:

@@ -1,0 +1,38 @@
+"""Event parts: what the parameters of a URI say of CloudEvents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.bindings.types import EventBinding, Role
+
+__all__ = ["events_of"]
+
+_NAME: Final = re.compile(r"[a-z0-9]+")
+_OF_SINKS: Final = ("id", "source", "type")
+_TAKEN: Final = ("data", "specversion", "datacontenttype")
+
+
+def events_of(known: Mapping[str, Any], role: Role) -> EventBinding | None:
+    """Return what is in the attributes of events; None for other formats. Raises ValueError."""
+    templates = {name: known.get(f"event_{name}") for name in _OF_SINKS}
+    if known.get("format") != "cloudevents":
+        given = [name for name in ("attributes", *(f"event_{one}" for one in _OF_SINKS)) if name in known]
+        if given:
+            raise ValueError(f"{given[0]} is for format=cloudevents alone")
+        return None
+    attributes = known.get("attributes", ())
+    for field, name in attributes:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"attributes={field}:{name}, but attributes have lower-case letters and digits")
+        if name in _TAKEN or (role == "sink" and name in _OF_SINKS):
+            instead = f"; use event_{name}=" if name in _OF_SINKS else ""
+            raise ValueError(f"attributes={field}:{name}, but a record has no say in {name}{instead}")
+    if role != "sink":
+        return EventBinding(attributes)
+    missing = [f"event_{name}=TEXT" for name, template in templates.items() if not template]
+    if missing:
+        raise ValueError(f"a sink with format=cloudevents needs {', '.join(missing)}, with {{field}} in it")
+    return EventBinding(attributes, **{name: str(template) for name, template in templates.items()})

@@ -1,0 +1,41 @@
+"""Message settings: what the bindings of all message brokers know of the form of their messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["EventBinding", "MessageSettings", "RegistryBinding"]
+
+
+@dataclass(frozen=True)
+class RegistryBinding:
+    """A schema registry with Confluent's API. The password may be a reference.
+
+    `subject` is where a sink registers the schema of its records.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    subject: str | None = None
+
+
+@dataclass(frozen=True)
+class EventBinding:
+    """What of a record is in the attributes of a CloudEvent: fields, each with the name of its attribute.
+
+    Of a sink, `id`, `source` and `type` are these attributes, with `{field}` in them.
+    """
+
+    attributes: tuple[tuple[str, str], ...] = ()
+    id: str = ""
+    source: str = ""
+    type: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageSettings:
+    """A registry if the messages name their schema there, and what of a record is where if they are CloudEvents."""
+
+    registry: RegistryBinding | None = None
+    events: EventBinding | None = None

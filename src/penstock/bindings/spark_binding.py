@@ -1,0 +1,23 @@
+"""The binding of a format of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["SparkBinding"]
+
+
+@dataclass(frozen=True)
+class SparkBinding:
+    """What a format of Spark loads once, before the stream begins, or what it writes. `uri` has secrets masked.
+
+    `options` are those of the format, whose values may be references; `path` is what it loads or writes. A sink adds
+    the number of the micro-batch in the column `batch_field`.
+    """
+
+    stream: str
+    uri: str
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    batch_field: str | None = None

@@ -1,0 +1,202 @@
+"""Iceberg sink: the records of a micro-batch in an Iceberg table, exactly once, by one snapshot."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.bindings.types import IcebergBinding
+from penstock.errors import ExternalSystemError, PenstockError
+from penstock.lakes.iceberg_catalog import as_external, file_settings, open_table, without_own
+from penstock.lakes.iceberg_files import IcebergFile, IcebergStage, data_file
+from penstock.lakes.iceberg_table import check_table, ensure_table
+from penstock.records.types import RecordType
+from penstock.sinks.base import SinkTask, TaskContext
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+__all__ = ["IcebergSink"]
+
+_LINE: Final = "penstock.line"
+_BATCH: Final = "penstock.batch"
+_COMMITTED: Final = "penstock.committed."
+_ATTEMPTS: Final = 30
+_FIRST_WAIT_S: Final = 0.02
+_LONGEST_WAIT_S: Final = 2.0
+# The library would repeat a refused commit without a look at the number of the micro-batch.
+_ONE_ATTEMPT: Final = {"commit.retry.num-retries": "0"}
+
+
+class IcebergSink:
+    """A sink that adds each record to an Iceberg table.
+
+    Tasks write Parquet files among those of the table, which nobody reads before a snapshot names them. The commit that
+    adds the snapshot of a micro-batch also sets a property of the table to its number, one for each sink and lineage.
+    So a micro-batch that is repeated finds its number and commits nothing; of two drivers that commit the same one at
+    the same time, the catalog refuses the second, which looks again.
+    """
+
+    exactly_once = True
+    commits_in_tasks = False
+
+    def __init__(self, binding: IcebergBinding, record_type: RecordType) -> None:
+        self._binding: Final = binding
+        self._schema: Final = record_type.schema
+        self._line = ""
+        self._table: Table | None = None
+        # What tasks need: the table at the start, as JSON, and what a catalog says of access to its files.
+        self._metadata = ""
+        self._given: dict[str, Any] = {}
+        self._layout: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what workers need; the open table stays in the driver."""
+        return {**self.__dict__, "_table": None}
+
+    def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # the table keeps it
+        """Return the newest micro-batch that the table has."""
+        table = open_table(self._binding)
+        return -1 if table is None else _committed(table, self._line_of(lineage))
+
+    def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # the table keeps it
+        """Check or create the table. Raises BindingError with the remedy."""
+        table = ensure_table(self._binding, self._schema)
+        self._table = table
+        self._line = self._line_of(lineage)
+        self._metadata = table.metadata.model_dump_json()
+        self._given = without_own(self._binding, table.io.properties)
+        self._layout = self._layout_of(table)
+
+    def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # it is known
+        """Return a task that writes files which no snapshot names yet."""
+        with as_external(self._binding):
+            from pyiceberg.table.metadata import TableMetadataUtil
+
+            from penstock.lakes.synced_io import SyncedIO
+
+            name = f"{context.batch_id:010}-{context.partition:05}-{context.attempt}"
+            files = SyncedIO({**file_settings(self._binding), **self._given})
+            metadata = TableMetadataUtil.parse_raw(self._metadata)
+            return _IcebergTask(self._binding, IcebergStage(metadata, files, name, self._schema.names))
+
+    def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
+        """Add a snapshot with the files of a micro-batch, unless the table has it; then remove the files."""
+        files = [file for message in messages if message for file in _FILES.decode(message)]
+        if not files:
+            return
+        table = self._table
+        if table is None:
+            raise PenstockError(f"Sink {self._binding.stream!r} is used before it was prepared.")
+        for attempt in range(_ATTEMPTS):
+            with as_external(self._binding):
+                table.refresh()
+                if _committed(table, self._line) >= batch_id:
+                    self._remove_unnamed(table, batch_id, files)
+                    return
+                check_table(table, self._binding, self._schema)
+                self._check_layout(table)
+                if self._append(table, batch_id, files):
+                    return
+                wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)
+                time.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # so that writers do not meet again
+        raise ExternalSystemError(
+            f"Sink {self._binding.stream!r}: other writers committed to the Iceberg table {self._binding.place} before "
+            f"micro-batch {batch_id} in each of {_ATTEMPTS} attempts. Start the job again when there are fewer, or let "
+            "its micro-batches be larger."
+        )
+
+    def _append(self, table: Table, batch_id: int, files: Sequence[IcebergFile]) -> bool:
+        """Commit a snapshot upon the table as it was read; return False if it has changed since."""
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table import Table, TableProperties
+        from pyiceberg.utils.properties import property_as_bool
+
+        settings = {**table.metadata.properties, **_ONE_ATTEMPT}
+        metadata = table.metadata.model_copy(update={"properties": settings})
+        once = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
+        summary = {_LINE: self._line, _BATCH: str(batch_id)}
+        merges = property_as_bool(
+            settings, TableProperties.MANIFEST_MERGE_ENABLED, TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
+        )
+        try:
+            with once.transaction() as transaction:
+                transaction.set_properties({_COMMITTED + self._line: str(batch_id)})
+                update = transaction.update_snapshot(snapshot_properties=summary)
+                with update.merge_append() if merges else update.fast_append() as append:
+                    for file in files:
+                        append.append_data_file(data_file(file, metadata))
+        except CommitFailedException:
+            return False
+        return True
+
+    def _remove_unnamed(self, table: Table, batch_id: int, files: Sequence[IcebergFile]) -> None:
+        """Remove files unless the table has them: the commit may be repeated after it has succeeded.
+
+        When the snapshot of the micro-batch is gone, nobody knows, and they stay.
+        """
+        wanted = {_LINE: self._line, _BATCH: str(batch_id)}
+        for snapshot in reversed(table.metadata.snapshots):
+            found = {} if snapshot.summary is None else snapshot.summary.additional_properties
+            if wanted.items() <= found.items():
+                manifests = snapshot.manifests(table.io)
+                named = {
+                    entry.data_file.file_path
+                    for manifest in manifests
+                    if manifest.added_snapshot_id == snapshot.snapshot_id
+                    for entry in manifest.fetch_manifest_entry(table.io)
+                }
+                for file in files:
+                    if file.path not in named:
+                        with suppress(FileNotFoundError):
+                            table.io.delete(file.path)
+                return
+
+    def _layout_of(self, table: Table) -> Any:
+        """Return what files that were written before rely on: the ids of columns, and the partition fields."""
+        columns = {name: table.schema().find_field(name).field_id for name in self._schema.names}
+        return columns, table.spec().spec_id
+
+    def _check_layout(self, table: Table) -> None:
+        if self._layout_of(table) != self._layout:
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: the columns or the partition fields of the Iceberg table "
+                f"{self._binding.place} have changed while the job ran. Start it again, and it writes the files of "
+                "this micro-batch anew."
+            )
+
+    def _line_of(self, lineage: str) -> str:
+        return f"{self._binding.stream}-{lineage}"
+
+
+_FILES: Final = msgspec.msgpack.Decoder(list[IcebergFile])
+
+
+class _IcebergTask:
+    """A task that writes files, and tells the commit of them."""
+
+    def __init__(self, binding: IcebergBinding, stage: IcebergStage) -> None:
+        self._binding: Final = binding
+        self._stage: Final = stage
+
+    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # tables have no keys
+        with as_external(self._binding):
+            self._stage.add(batch)
+
+    def finish(self) -> bytes:
+        with as_external(self._binding):
+            files = self._stage.finish()
+        return msgspec.msgpack.encode(files) if files else b""
+
+    def abort(self) -> None:
+        self._stage.discard()
+
+
+def _committed(table: Table, line: str) -> int:
+    return int(table.properties.get(_COMMITTED + line, "-1"))

@@ -1,0 +1,76 @@
+"""Jobs whose topics are CloudEvents."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+from integration_support import RunJob, read_lines
+
+import penstock as ps
+from penstock.machine.kafka_broker import KafkaBroker
+
+
+@dataclasses.dataclass
+class Reading:
+    event: str
+    sensor: int
+    celsius: float
+
+
+def event_job() -> ps.Job:
+    job = ps.Job("events")
+    job.data_stream("readings", schema=Reading).where("celsius > 20").sink_to("alerts")
+    return job
+
+
+def test_a_job_reads_and_writes_cloud_events(kafka: KafkaBroker, run_job: RunJob, tmp_path: Path) -> None:
+    """The id of an event is that of its record; a consumer sees by a header that the body is an event."""
+    topics = {name: f"{name}-events-{time.time_ns()}" for name in ("readings", "alerts")}
+    for topic in topics.values():
+        kafka.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number, celsius in enumerate((19, 21.5, "warm", 22)):
+        event = {"specversion": "1.0", "id": f"e{number}", "source": "/hall", "type": "reading"}
+        body = {**event, "data": {"sensor": number, "celsius": celsius}}
+        producer.produce(topics["readings"], json.dumps(body).encode())
+    assert producer.flush(30) == 0
+    place = f"kafka://{kafka.bootstrap}"
+    alerts = (
+        "event_id=alert-{event}&event_source=/plant/{sensor}&event_type=plant.alert&attributes=event:cause"
+    )
+    summary = run_job(
+        event_job(),
+        {
+            "readings": f"{place}/{topics['readings']}?format=cloudevents&attributes=event:id&start=earliest",
+            "alerts": f"{place}/{topics['alerts']}?format=cloudevents&{alerts}",
+        },
+    )
+    assert summary.records_out == {"alerts": 2}
+    [letter] = read_lines(tmp_path / "checkpoint" / "dead-letters")
+    assert letter["reason"] == "Expected `float`, got `str` - at `$.data.celsius`"
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": "events", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topics["alerts"]])
+    found = []
+    while len(found) < 2:
+        message = consumer.poll(20)
+        assert message is not None, f"only {found}"
+        assert message.error() is None
+        assert ("content-type", b"application/cloudevents+json; charset=UTF-8") in message.headers()
+        found.append(json.loads(message.value()))
+    consumer.close()
+    assert [event["id"] for event in found] == ["alert-e1", "alert-e3"]
+    assert found[0] == {
+        "specversion": "1.0",
+        "id": "alert-e1",
+        "source": "/plant/1",
+        "type": "plant.alert",
+        "cause": "e1",
+        "datacontenttype": "application/json",
+        "data": {"sensor": 1, "celsius": 21.5},
+    }

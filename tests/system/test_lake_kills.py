@@ -1,0 +1,125 @@
+"""Jobs that write to a table of a lake: each output is there once, whichever process is killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from file_feed import COUNTING_JOB, SENSORS
+from job_in_session import JobInSession
+from job_process import JobProcess, await_true, busiest, kill, run_arguments
+from lake_feed import Feed, LakeFeed
+from lake_tables import LAKES
+from pyspark.sql import SparkSession
+from reliability import noting
+
+NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
+# How often each is killed.
+VICTIMS = {"driver": 7, "JVM": 7, "worker": 6}
+# A machine that has other work as well may need this long for a start and what has come meanwhile.
+BUSY_S = 900.0
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_job_writes_each_output_once_in_both_modes(tmp_path: Path, spark: SparkSession, lake: str) -> None:
+    """It goes on from the checkpoint, in real time after micro-batches, while the table is compacted."""
+    feed = Feed(tmp_path, lake)
+    for interval_ms in (0, 1000):
+        feed.write()
+        settings = feed.settings(tmp_path, "sensor", bounded=True, checkpoint_interval_ms=interval_ms)
+        with JobInSession(spark, COUNTING_JOB, settings) as job:
+            job.wait()
+        feed.assert_exactly_once()
+        if lake == "delta":
+            DeltaTable(tmp_path / "table").optimize.compact()
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_job_reads_what_is_added_to_a_table_once_in_both_modes(
+    tmp_path: Path, spark: SparkSession, lake: str
+) -> None:
+    feed = LakeFeed(tmp_path, lake)
+    for interval_ms in (0, 1000):
+        feed.write()
+        feed.write()
+        settings = feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=interval_ms)
+        with JobInSession(spark, COUNTING_JOB, settings) as job:
+            job.wait()
+        feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("lake", LAKES)
+def test_kills_of_a_job_that_reads_a_lake(tmp_path: Path, lake: str) -> None:
+    """Drivers and workers, while the table grows; each of its rows must have counted once."""
+    chance = random.Random(f"9 {lake}")
+    feed = LakeFeed(tmp_path, lake)
+    feed.write()
+    arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path))
+    with noting("lake sources", "-k kills_of_a_job_that_reads_a_lake", "9") as injected:
+        with feed.feeding():
+            for number in range(10):
+                victim = ("driver", "worker")[number % 2]
+                with JobProcess(arguments, tmp_path) as job:
+                    await_progress(feed, job)
+                    time.sleep(chance.uniform(0, 2))
+                    injected.add(f"{victim} of a job that reads from {NAMES[lake]} in micro-batches")
+                    strike(victim, job)
+                    time.sleep(chance.uniform(0, 2))
+        bounded = run_arguments(COUNTING_JOB, feed.settings(tmp_path, bounded=True))
+        with JobProcess(bounded, tmp_path) as job:
+            assert job.wait(BUSY_S).code == 0, job.err
+        feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+@pytest.mark.parametrize("victim", list(VICTIMS))
+@pytest.mark.parametrize("lake", LAKES)
+def test_kills_of_a_job_that_writes_to_a_lake(
+    tmp_path: Path, lake: str, victim: str, interval_ms: int
+) -> None:
+    """Twenty in each mode, under load; each output must be in the table once."""
+    seed = 8 if interval_ms else 7
+    chance = random.Random(f"{seed} {victim}")
+    feed = Feed(tmp_path, lake)
+    feed.write()
+    arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
+    mode = "real time" if interval_ms else "micro-batches"
+    with noting("lake sinks", "-k kills_of_a_job_that_writes_to_a_lake", str(seed)) as injected:
+        with feed.feeding():
+            for _ in range(VICTIMS[victim]):
+                with JobProcess(arguments, tmp_path) as job:
+                    await_progress(feed, job)
+                    time.sleep(chance.uniform(0, 2))
+                    injected.add(f"{victim} of a job that writes to {NAMES[lake]} in {mode}")
+                    strike(victim, job)
+                    time.sleep(chance.uniform(0, 2))
+        with JobProcess(arguments, tmp_path) as job:
+            await_true(
+                lambda: not job.running or feed.count() >= feed.files * SENSORS,
+                lambda: f"{feed.count()} of {feed.files * SENSORS}: {job.err}",
+                BUSY_S,
+            )
+            job.signal(signal.SIGTERM)
+            assert job.wait(BUSY_S).code == 0
+        feed.assert_exactly_once()
+
+
+def await_progress(feed: Feed, job: JobProcess) -> None:
+    """Wait until a run has written more."""
+    before = feed.count()
+    await_true(lambda: not job.running or feed.count() > before, lambda: job.err, BUSY_S)
+    assert job.running, job.err
+
+
+def strike(victim: str, job: JobProcess) -> None:
+    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
+    assert found, victim
+    kill(busiest(found), signal.SIGKILL)
