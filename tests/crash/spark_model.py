@@ -101,6 +101,8 @@ class ModelSpark:
     def set(self, name: str, value: str) -> None:
         self.settings[name] = value
 
+    setLocalProperty = set
+
     def register(self, kind: Any) -> None:
         self._sources[kind.name()] = kind
 
