@@ -101,7 +101,8 @@ class ModelSpark:
     def set(self, name: str, value: str) -> None:
         self.settings[name] = value
 
-    setLocalProperty = set
+    def setLocalProperty(self, name: str, value: str) -> None:  # noqa: N802  # PySpark's name
+        self.settings[name] = value
 
     def register(self, kind: Any) -> None:
         self._sources[kind.name()] = kind
