@@ -101,7 +101,7 @@ class ModelSpark:
     def set(self, name: str, value: str) -> None:
         self.settings[name] = value
 
-    def setLocalProperty(self, name: str, value: str) -> None:  # noqa: N802  # PySpark's name
+    def setLocalProperty(self, name: str, value: str) -> None:  # PySpark's name
         self.settings[name] = value
 
     def register(self, kind: Any) -> None:
