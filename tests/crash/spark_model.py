@@ -101,6 +101,9 @@ class ModelSpark:
     def set(self, name: str, value: str) -> None:
         self.settings[name] = value
 
+    def setLocalProperty(self, name: str, value: str) -> None:  # PySpark's name
+        self.settings[name] = value
+
     def register(self, kind: Any) -> None:
         self._sources[kind.name()] = kind
 

@@ -49,7 +49,7 @@ def test_what_is_not_saved_before_its_output_is_found(life: Life, monkeypatch: p
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", [MAIN, "two sinks", "rescaled up", "a savepoint"])
+@pytest.mark.parametrize("kind", [MAIN, "two sinks", "rescaled up"])
 def test_a_job_goes_on_without_its_disk_whenever_it_is_lost(life: Life, kind: str) -> None:
     """At all of them."""
     tried = _tried(life, kind, 1)
