@@ -2,5 +2,5 @@
 
 In: the number of seconds to run.
 Out: a verdict on every reading.
-Imports: bindings, checkpoints, errors, jobs, machine, mqtt, records, runtime, sources.
+Imports: bindings, checkpoints, errors, jobs, machine, mqtt, records, runtime, sinks, sources.
 """

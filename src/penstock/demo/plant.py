@@ -19,9 +19,10 @@ from penstock.demo.feeds import COMMANDS, READINGS, SETTINGS, Batch, Record
 from penstock.machine.mosquitto import LocalMosquitto
 from penstock.machine.postgresql_server import LocalPostgres
 from penstock.machine.rabbitmq_server import LocalRabbitMQ
-from penstock.mqtt.mqtt_connection import MqttConnection, Outgoing
+from penstock.mqtt.mqtt_connection import MqttConnection
 from penstock.records.schemas import record_type
 from penstock.runtime.cuts import read_cut
+from penstock.sinks.publishing_sink import OutgoingMessage
 from penstock.sources.journal import JournalLog
 
 __all__ = ["Plant", "PlantEvidence"]
@@ -90,7 +91,7 @@ class Plant:
                 self._channel.basic_publish("", SETTINGS, self._encoder.encode(record))
             return
         messages = {
-            number: Outgoing(f"rooms/{record['sensor_id']}", self._encoder.encode(record))
+            number: OutgoingMessage(f"rooms/{record['sensor_id']}", self._encoder.encode(record))
             for number, record in enumerate(records)
         }
         for _ in self._mqtt.publish(messages):

@@ -18,11 +18,11 @@ from penstock.bindings.types import MqttBinding
 from penstock.errors import ExternalSystemError, PenstockError
 from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.sinks.message_parts import ORIGIN_HEADER
+from penstock.sinks.publishing_sink import OutgoingMessage
 
 __all__ = [
     "Arrived",
     "MqttConnection",
-    "Outgoing",
     "check_connection",
     "check_topic_filter",
     "publish_to_topic",
@@ -43,14 +43,6 @@ class Arrived(NamedTuple):
     number: int
     qos: int
     body: bytes
-
-
-class Outgoing(NamedTuple):
-    """A message to publish; `origin` tells it apart from others."""
-
-    topic: str
-    body: bytes
-    origin: str | None = None
 
 
 class MqttConnection:
@@ -156,7 +148,9 @@ class MqttConnection:
                 f"{binding.topic!r} ({reason}). Give the user the right, or correct the topic in the URI."
             )
 
-    def publish(self, messages: Mapping[int, Outgoing], retain: bool = False) -> Iterator[tuple[int, str]]:
+    def publish(
+        self, messages: Mapping[int, OutgoingMessage], retain: bool = False
+    ) -> Iterator[tuple[int, str]]:
         """Publish numbered messages in their order, and yield each number when the broker has judged its message.
 
         With it comes the reason if the broker has refused the message, else an empty text.
@@ -175,7 +169,7 @@ class MqttConnection:
             if numbers:
                 self._step(deadline_s, "messages")
 
-    def _send(self, message: Outgoing, retain: bool) -> int:
+    def _send(self, message: OutgoingMessage, retain: bool) -> int:
         properties = None
         is_event = self._binding.format == "cloudevents"
         if self._binding.protocol == "5" and (is_event or message.origin is not None):
@@ -184,7 +178,7 @@ class MqttConnection:
                 properties.UserProperty = (ORIGIN_HEADER, message.origin)
             if is_event:
                 properties.ContentType = EVENT_CONTENT_TYPE
-        sent = self._client.publish(message.topic, message.body, _QOS, retain, properties)
+        sent = self._client.publish(message.route, message.body, _QOS, retain, properties)
         return int(sent.mid)
 
     def wait(self, timeout_s: float) -> list[Arrived]:
@@ -235,7 +229,7 @@ def publish_to_topic(binding: MqttBinding, body: bytes) -> None:
     """Publish one message, and wait until the broker has it. Raises ExternalSystemError when that fails."""
 
     def publish(connection: MqttConnection) -> None:
-        for _, reason in connection.publish({0: Outgoing(binding.topic, body)}):
+        for _, reason in connection.publish({0: OutgoingMessage(binding.topic, body)}):
             if reason:
                 raise ExternalSystemError(
                     f"Stream {binding.stream!r}: {binding.topic!r} takes no message. {reason}"

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
@@ -23,8 +23,9 @@ from penstock.rabbitmq.rabbitmq_connections import (
 from penstock.rabbitmq.rabbitmq_problems import Problems
 from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.sinks.message_parts import ORIGIN_HEADER
+from penstock.sinks.publishing_sink import OutgoingMessage
 
-__all__ = ["Outgoing", "Publisher", "check_exchange", "content_type"]
+__all__ = ["RabbitPublisher", "check_exchange", "content_type"]
 
 _UNDER_WAY: Final = 2_000
 _PERSISTENT: Final = 2
@@ -44,15 +45,7 @@ def content_type(binding: ExchangeBinding) -> str:
     return _OF_BYTES if binding.registry is not None else _CONTENT_TYPES[binding.format]
 
 
-class Outgoing(NamedTuple):
-    """A message to publish; `origin` tells it apart from others."""
-
-    routing_key: str
-    body: bytes
-    origin: str | None = None
-
-
-class Publisher:
+class RabbitPublisher:
     """A connection that publishes, in one thread: everything happens in `publish`.
 
     Creating one, and `publish`, raise ConnectionError when the connection fails.
@@ -68,7 +61,7 @@ class Publisher:
         """The row of each message that the broker has not judged, by its delivery tag."""
         self._unroutable: set[int] = set()
         self._heard_s = time.monotonic()
-        self._waiting: dict[int, Outgoing] = {}
+        self._waiting: dict[int, OutgoingMessage] = {}
         self._unsent: Iterator[int] = iter(())
         self._refused: dict[int, str] = {}
         self._connection: Final[Any] = pika.SelectConnection(
@@ -80,7 +73,7 @@ class Publisher:
             self.close()
             raise
 
-    def publish(self, waiting: dict[int, Outgoing], refused: dict[int, str]) -> None:
+    def publish(self, waiting: dict[int, OutgoingMessage], refused: dict[int, str]) -> None:
         """Publish the messages of rows, and take out of `waiting` those that the broker has judged.
 
         `refused` gets the reasons of those that it does not take. Raises ConnectionError when messages stay in
@@ -117,7 +110,7 @@ class Publisher:
             self._newest_tag += 1
             self._under_way[self._newest_tag] = row
             self._channel.basic_publish(
-                binding.exchange, message.routing_key, message.body, properties, mandatory=True
+                binding.exchange, message.route, message.body, properties, mandatory=True
             )
 
     def _run_until(self, is_done: Callable[[], bool]) -> None:
@@ -179,7 +172,7 @@ class Publisher:
             row = self._under_way.pop(tag)
             if tag in self._unroutable:
                 self._unroutable.discard(tag)
-                self._refused[row] = self._no_queue(self._waiting.pop(row).routing_key)
+                self._refused[row] = self._no_queue(self._waiting.pop(row).route)
             elif isinstance(method, Basic.Ack):
                 del self._waiting[row]
         self._fill()
