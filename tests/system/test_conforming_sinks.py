@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from conformance_page import is_recording, note_conformance
+from conformance_page import WHEN_RECORDING, is_recording, note_conformance
 from deltalake import DeltaTable
 from hook_server import Asked, HookServer, Reply
 from mosquitto_broker import PASSWORD as MQTT_PASSWORD
@@ -105,9 +105,7 @@ def test_delta(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(
-    is_recording() is None, reason="half a minute; tests/integration/test_format_sinks.py has a small form"
-)
+@WHEN_RECORDING
 def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Micro-batches that Spark appends to a folder."""
     folder = tmp_path / "json"
@@ -133,7 +131,7 @@ def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("delivery", [pytest.param("exactly-once", marks=WHEN_RECORDING), "at-least-once"])
 def test_kafka(kafka: KafkaBroker, tmp_path: Path, delivery: str) -> None:
     """Transactions, and messages with origins."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from conformance_page import is_recording, note_conformance
+from conformance_page import WHEN_RECORDING, is_recording, note_conformance
 from conforming_sources import journaling
 from mosquitto_broker import MosquittoBroker
 
@@ -70,6 +70,7 @@ def test_files(tmp_path: Path) -> None:
     )
 
 
+@WHEN_RECORDING
 def test_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
     """A topic with two partitions."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conformance_page import is_recording, note_conformance
+from conformance_page import WHEN_RECORDING, is_recording, note_conformance
 from conforming_sources import journaling
 from file_feed import COUNTING_JOB, FileFeed
 from job_in_session import JobInSession
@@ -437,7 +437,7 @@ def test_a_job_sends_each_output(node: RabbitNode, tmp_path: Path, spark: SparkS
     assert len({message.origin for message in messages}) == len(rows)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["queue", pytest.param("stream", marks=WHEN_RECORDING)])
 def test_the_source_is_held_to_the_conformance_kit(
     rabbitmq: RabbitNode, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from penstock.testing.connectors import SINK_CHECKS, SOURCE_CHECKS, Conformance, Outcome
 
-__all__ = ["PAGE", "RESULTS", "is_recording", "note_conformance", "rendered", "results_in"]
+__all__ = ["PAGE", "RESULTS", "WHEN_RECORDING", "is_recording", "note_conformance", "rendered", "results_in"]
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "connectors" / "conformance.jsonl"
@@ -27,6 +29,13 @@ def is_recording() -> Path | None:
     """The file to write results to, if there is one."""
     named = os.environ.get("PENSTOCK_CONFORMANCE_RESULTS")
     return Path(named) if named else None
+
+
+WHEN_RECORDING = pytest.mark.skipif(
+    is_recording() is None,
+    reason="it takes half a minute, and another test tries the same code; see make conformance",
+)
+"""For a connector that is held to the kit only by `make conformance`."""
 
 
 def note_conformance(found: Conformance, file: Path | None = None) -> None:
