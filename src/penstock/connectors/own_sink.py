@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from penstock.connectors.own_class import in_own_class, make_own
 from penstock.connectors.record_block import Block
 from penstock.connectors.record_sink import RecordSink
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.base import Encoder, RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.message_parts import origins_of
 
 __all__ = ["OwnSink"]
@@ -21,14 +21,10 @@ __all__ = ["OwnSink"]
 _MAX_BYTES: Final = 1 << 30
 
 
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
-
-
 class OwnSink:
     """A sink that calls objects of the user's class: one for each task, and one for each call of the driver."""
 
-    def __init__(self, binding: PythonBinding, encoder: _Encoder) -> None:
+    def __init__(self, binding: PythonBinding, encoder: Encoder) -> None:
         self._binding: Final = binding
         self._encoder: Final = encoder
         self.exactly_once = binding.guarantee == "exactly once"
@@ -67,7 +63,7 @@ class OwnSink:
 class _OwnTask(RejectingTask):
     """A task that passes records on to an object of the user's class."""
 
-    def __init__(self, binding: PythonBinding, encoder: _Encoder, context: TaskContext) -> None:
+    def __init__(self, binding: PythonBinding, encoder: Encoder, context: TaskContext) -> None:
         super().__init__()
         self._binding: Final = binding
         self._encoder: Final = encoder

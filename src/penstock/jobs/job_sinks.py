@@ -77,13 +77,10 @@ def open_sinks(
     sinks: dict[str, tuple[Sink, RecordType, pa.Schema]] = {}
     for sink in job.graph.sinks():
         binding = bindings[sink.name]
-        if in_real_time and isinstance(binding, KinesisBinding):
+        if in_real_time and isinstance(binding, KafkaBinding | KinesisBinding | PythonBinding):
             check_origin(job, sink, binding)
         if in_real_time and isinstance(binding, KafkaBinding):
-            check_origin(job, sink, binding)
             binding = dataclasses.replace(binding, client={**_AT_ONCE, **binding.client})
-        if isinstance(binding, PythonBinding) and in_real_time:
-            check_origin(job, sink, binding)
         if isinstance(binding, _WITH_OPEN_ORIGIN):
             binding = dataclasses.replace(
                 binding, origin=tells_origin(job, sink, binding, in_real_time=in_real_time)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -17,9 +16,10 @@ from penstock.errors import BindingError, ExternalSystemError
 from penstock.kinesis.kinesis_stream import check_stream
 from penstock.kinesis.put_queue import Outgoing, PutQueue
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext
 from penstock.sinks.field_templates import check_template, fill_template
 from penstock.sinks.message_parts import origins_of
+from penstock.sinks.patience import Patience
 
 __all__ = ["ORIGIN_FIELD", "KinesisSink"]
 
@@ -30,12 +30,6 @@ _NOTHING: Final = re.compile("(?!)")
 _MAX_BYTES: Final = 1 << 20
 _MAX_KEY: Final = 256
 _PATIENCE_S: Final = 60.0
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
-
-
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
 
 
 class KinesisSink:
@@ -47,7 +41,7 @@ class KinesisSink:
     exactly_once = False
     commits_in_tasks = False
 
-    def __init__(self, binding: KinesisBinding, encoder: _Encoder, record_type: RecordType) -> None:
+    def __init__(self, binding: KinesisBinding, encoder: Encoder, record_type: RecordType) -> None:
         self._binding: Final = binding
         self._encoder: Final = encoder
         if binding.partition_key is not None:
@@ -77,7 +71,7 @@ class KinesisSink:
 class _PutTask(RejectingTask):
     """A task that puts the records of a block, and waits until Kinesis has taken them."""
 
-    def __init__(self, binding: KinesisBinding, encoder: _Encoder, context: TaskContext) -> None:
+    def __init__(self, binding: KinesisBinding, encoder: Encoder, context: TaskContext) -> None:
         super().__init__()
         self._binding: Final = binding
         self._encoder: Final = encoder
@@ -104,9 +98,7 @@ class _PutTask(RejectingTask):
             else:
                 waiting.append(one)
         self._put(PutQueue(waiting, keeps_order=self._binding.order == "key"))
-        self._rejections = [
-            Rejection(row, reason, bodies[row], _MAX_BYTES) for row, reason in sorted(refused.items())
-        ]
+        self._reject(refused, bodies.__getitem__, _MAX_BYTES)
 
     def finish(self) -> bytes:
         return b""
@@ -134,22 +126,19 @@ class _PutTask(RejectingTask):
 
     def _put(self, queue: PutQueue) -> None:
         """Put records until Kinesis has all of them. Raises ExternalSystemError when it takes none for a minute."""
-        taken_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        patience = Patience(_PATIENCE_S)
         while queue:
             taken = queue.take()
             failed, reason = self._ask(taken)
             queue.settle(taken, failed)
-            if len(failed) < len(taken):
-                taken_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
-            elif time.monotonic() - taken_s > _PATIENCE_S:
+            if not failed:
+                patience.begin()
+            elif not patience.rest(has_progressed=len(failed) < len(taken)):
                 raise ExternalSystemError(
                     f"Sink {self._binding.stream!r}: {self._binding.where} takes no records ({reason}), for "
                     f"{_PATIENCE_S:g} s. The records are sent again when the job starts again; give the stream more "
                     "shards if it is too slow."
                 )
-            if failed:
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _ask(self, taken: Sequence[Outgoing]) -> tuple[set[int], str]:
         """Put some records; return the rows that Kinesis has not taken, and why."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 
 from penstock.base.durable import sync_file, sync_file_system, sync_folder
 from penstock.bindings.types import DeltaBinding
 from penstock.errors import ExternalSystemError, PenstockError
 from penstock.lakes.delta_table import as_external, check_table, ensure_table, open_table
+from penstock.lakes.stage_task import StageTask, files_of
 from penstock.lakes.staged_files import FileStage, StagedFile
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
@@ -64,13 +65,12 @@ class DeltaSink:
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # it is known
         """Return a task that writes files which no commit names yet."""
         name = f"part-{context.batch_id:010}-{context.partition:05}-{context.attempt}"
-        return _DeltaTask(
-            self._binding, FileStage(self._binding.path, name, self._schema, self._partition_by)
-        )
+        stage = FileStage(self._binding.path, name, self._schema, self._partition_by)
+        return StageTask(stage, partial(_write_errors, self._binding))
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
         """Add the files of a micro-batch to the table, unless it has the micro-batch; then remove the files."""
-        files = [file for message in messages if message for file in _FILES.decode(message)]
+        files = files_of(messages, StagedFile)
         if not files:
             return
         table = self._table
@@ -137,29 +137,6 @@ class DeltaSink:
 
     def _application_of(self, lineage: str) -> str:
         return f"penstock/{lineage}/{self._binding.stream}"
-
-
-_FILES: Final = msgspec.json.Decoder(list[StagedFile])
-
-
-class _DeltaTask:
-    """A task that writes files, and tells the commit of them."""
-
-    def __init__(self, binding: DeltaBinding, stage: FileStage) -> None:
-        self._binding: Final = binding
-        self._stage: Final = stage
-
-    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # tables have no keys
-        with _write_errors(self._binding):
-            self._stage.add(batch)
-
-    def finish(self) -> bytes:
-        with _write_errors(self._binding):
-            files = self._stage.finish()
-        return msgspec.json.encode(files) if files else b""
-
-    def abort(self) -> None:
-        self._stage.discard()
 
 
 def _committed(table: DeltaTable, application: str) -> int:

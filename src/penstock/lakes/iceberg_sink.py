@@ -6,16 +6,15 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
-import pyarrow as pa
 
 from penstock.bindings.types import IcebergBinding
 from penstock.errors import ExternalSystemError, PenstockError
 from penstock.lakes.iceberg_catalog import as_external, file_settings, open_table, without_own
 from penstock.lakes.iceberg_files import IcebergFile, IcebergStage, data_file
 from penstock.lakes.iceberg_table import check_table, ensure_table
+from penstock.lakes.stage_task import StageTask, files_of
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
 
@@ -84,11 +83,12 @@ class IcebergSink:
             name = f"{context.batch_id:010}-{context.partition:05}-{context.attempt}"
             files = SyncedIO({**file_settings(self._binding), **self._given})
             metadata = TableMetadataUtil.parse_raw(self._metadata)
-            return _IcebergTask(self._binding, IcebergStage(metadata, files, name, self._schema.names))
+            stage = IcebergStage(metadata, files, name, self._schema.names)
+            return StageTask(stage, partial(as_external, self._binding))
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
         """Add a snapshot with the files of a micro-batch, unless the table has it; then remove the files."""
-        files = [file for message in messages if message for file in _FILES.decode(message)]
+        files = files_of(messages, IcebergFile)
         if not files:
             return
         table = self._table
@@ -173,29 +173,6 @@ class IcebergSink:
 
     def _line_of(self, lineage: str) -> str:
         return f"{self._binding.stream}-{lineage}"
-
-
-_FILES: Final = msgspec.msgpack.Decoder(list[IcebergFile])
-
-
-class _IcebergTask:
-    """A task that writes files, and tells the commit of them."""
-
-    def __init__(self, binding: IcebergBinding, stage: IcebergStage) -> None:
-        self._binding: Final = binding
-        self._stage: Final = stage
-
-    def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # tables have no keys
-        with as_external(self._binding):
-            self._stage.add(batch)
-
-    def finish(self) -> bytes:
-        with as_external(self._binding):
-            files = self._stage.finish()
-        return msgspec.msgpack.encode(files) if files else b""
-
-    def abort(self) -> None:
-        self._stage.discard()
 
 
 def _committed(table: Table, line: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from penstock.bindings.types import MqttBinding
 from penstock.errors import ExternalSystemError
 from penstock.mqtt.mqtt_connection import MqttConnection, check_connection
 from penstock.records.types import RecordType
+from penstock.sinks.base import Encoder
 from penstock.sinks.field_templates import check_template, fill_template
 from penstock.sinks.publishing_sink import OutgoingMessage, PublishingSink
 
@@ -19,10 +20,6 @@ __all__ = ["MqttSink"]
 
 _UNFIT: Final = re.compile("[+#/\0]")
 _MAX_BYTES: Final = 256 << 20
-
-
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
 
 
 class MqttSink(PublishingSink):
@@ -33,7 +30,7 @@ class MqttSink(PublishingSink):
 
     lost = (OSError, ExternalSystemError)
 
-    def __init__(self, binding: MqttBinding, encoder: _Encoder, record_type: RecordType) -> None:
+    def __init__(self, binding: MqttBinding, encoder: Encoder, record_type: RecordType) -> None:
         super().__init__(
             binding.stream,
             f"the MQTT broker {binding.host}:{binding.port}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 from pika.exceptions import AMQPError
@@ -12,6 +12,7 @@ from pika.exceptions import AMQPError
 from penstock.bindings.types import ExchangeBinding
 from penstock.rabbitmq.rabbitmq_publisher import RabbitPublisher, check_exchange
 from penstock.records.types import RecordType
+from penstock.sinks.base import Encoder
 from penstock.sinks.field_templates import check_template, fill_template
 from penstock.sinks.publishing_sink import PublishingSink
 
@@ -22,10 +23,6 @@ _MAX_KEY_BYTES: Final = 255
 _MAX_BYTES: Final = 128 << 20
 
 
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
-
-
 class RabbitSink(PublishingSink):
     """A sink that publishes each record as a persistent message, and waits until the broker has confirmed it.
 
@@ -34,7 +31,7 @@ class RabbitSink(PublishingSink):
 
     lost = (OSError, AMQPError)
 
-    def __init__(self, binding: ExchangeBinding, encoder: _Encoder, record_type: RecordType) -> None:
+    def __init__(self, binding: ExchangeBinding, encoder: Encoder, record_type: RecordType) -> None:
         super().__init__(
             binding.stream,
             f"RabbitMQ at {binding.virtual_host}",

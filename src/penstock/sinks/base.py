@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,16 @@ import pyarrow as pa
 
 from penstock.records.types import RecordType
 
-__all__ = ["RecordOrigin", "RejectingTask", "Rejection", "Sink", "SinkTask", "TaskContext", "VersionedSink"]
+__all__ = [
+    "Encoder",
+    "RecordOrigin",
+    "RejectingTask",
+    "Rejection",
+    "Sink",
+    "SinkTask",
+    "TaskContext",
+    "VersionedSink",
+]
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,13 @@ class TaskContext:
     attempt: int
     lineage: str
     version: int = 0
+
+
+class Encoder(Protocol):
+    """What makes the body of each record, such as its JSON."""
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the bodies of records, as bytes."""
 
 
 class SinkTask(Protocol):
@@ -85,6 +101,12 @@ class RejectingTask(SinkTask):
     def come_from(self, origin: RecordOrigin) -> None:
         """Note where the records of the next write come from."""
         self._origin = origin
+
+    def _reject(self, reasons: Mapping[int, str], body: Callable[[int], bytes], max_bytes: int) -> None:
+        """Leave out the records of some rows, of which dead letters keep at most `max_bytes`."""
+        self._rejections = [
+            Rejection(row, reason, body(row), max_bytes) for row, reason in sorted(reasons.items())
+        ]
 
     def rejections(self) -> list[Rejection]:
         """Return the records that the last write left out. A replay of the batch leaves out the same."""

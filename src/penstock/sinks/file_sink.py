@@ -20,8 +20,8 @@ from penstock.bindings.types import FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
-from penstock.sinks.noting import noting_errors
 from penstock.sinks.part_files import PartWriter, join_parquet, join_text, part_writer
+from penstock.sinks.sink_notes import noting_errors
 
 __all__ = ["FilesSink"]
 

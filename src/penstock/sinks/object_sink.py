@@ -23,8 +23,8 @@ from penstock.objects.object_folder import AT_WORK, IN_HASTE, ObjectFolder
 from penstock.objects.object_stores import Patience, Place
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
-from penstock.sinks.noting import noting_errors
 from penstock.sinks.part_files import PartWriter, part_writer
+from penstock.sinks.sink_notes import noting_errors
 
 __all__ = ["ObjectSink", "check_bucket", "open_folder"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,14 +12,13 @@ import pyarrow as pa
 
 from penstock.errors import ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext
 from penstock.sinks.message_parts import origins_of
+from penstock.sinks.patience import Patience
 
 __all__ = ["OutgoingMessage", "Publisher", "PublishingSink"]
 
 _PATIENCE_S: Final = 60.0
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
 
 _kept: Final[dict[tuple[Any, ...], list[Publisher]]] = {}
 
@@ -47,10 +45,6 @@ class Publisher(Protocol):
         """End the connection."""
 
 
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
-
-
 class PublishingSink(ABC):
     """A sink whose tasks publish the records of each block, and wait until the broker has judged them.
 
@@ -69,7 +63,7 @@ class PublishingSink(ABC):
     lost: tuple[type[Exception], ...] = (OSError,)
 
     def __init__(
-        self, stream: str, broker: str, encoder: _Encoder, *, tells_origin: bool, max_bytes: int
+        self, stream: str, broker: str, encoder: Encoder, *, tells_origin: bool, max_bytes: int
     ) -> None:
         self.stream: Final = stream
         self.broker: Final = broker
@@ -127,9 +121,7 @@ class _PublishTask(RejectingTask):
             else:
                 waiting[row] = OutgoingMessage(route, body, None if origin is None else origin.decode())
         self._publish(waiting, refused)
-        self._rejections = [
-            Rejection(row, reason, bodies[row], sink.max_bytes) for row, reason in sorted(refused.items())
-        ]
+        self._reject(refused, bodies.__getitem__, sink.max_bytes)
 
     def finish(self) -> bytes:
         if self._publisher is not None:
@@ -155,7 +147,7 @@ class _PublishTask(RejectingTask):
 
         When the connection is lost, those that are not confirmed are published again.
         """
-        begun_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        patience = Patience(_PATIENCE_S)
         while waiting:
             try:
                 if self._publisher is None:
@@ -164,11 +156,8 @@ class _PublishTask(RejectingTask):
                 self._publisher.publish(waiting, refused)
             except self._sink.lost as e:
                 self._drop()
-                if time.monotonic() - begun_s > _PATIENCE_S:
+                if waiting and not patience.rest(has_progressed=False):
                     raise ExternalSystemError(
                         f"Sink {self._sink.stream!r}: {self._sink.broker} takes no messages ({e}), for "
                         f"{_PATIENCE_S:g} s. The records are sent again."
                     ) from e
-                if waiting:
-                    time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

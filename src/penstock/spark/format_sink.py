@@ -18,8 +18,8 @@ from penstock.bindings.types import SparkBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
-from penstock.sinks.noting import noting_errors
 from penstock.sinks.part_files import PartWriter, part_writer
+from penstock.sinks.sink_notes import noting_errors
 
 __all__ = ["FormatSink"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +12,11 @@ import pyarrow as pa
 from penstock.bindings.versioned_types import CassandraBinding
 from penstock.errors import BindingError
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext, VersionedSink
+from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext, VersionedSink
+from penstock.sinks.patience import Patience
 from penstock.stores.cassandra_clients import as_external, is_passing, kept_session, opened_session
 from penstock.stores.cassandra_table import TableShape, fit_table, values_of
-from penstock.stores.patience import Patience
+from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
 
 __all__ = ["CassandraSink", "check_table"]
@@ -24,16 +25,12 @@ __all__ = ["CassandraSink", "check_table"]
 _MAX_BYTES: Final = 16 << 20
 
 
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
-
-
 @dataclass(frozen=True)
 class _Target:
     """What tasks write, and where: only plain values. `kinds` has the type of each column."""
 
     binding: CassandraBinding
-    encoder: _Encoder
+    encoder: Encoder
     kinds: Mapping[str, str]
     key: tuple[str, ...]
     takes_changes: bool
@@ -69,7 +66,7 @@ class CassandraSink(VersionedSink):
     def __init__(
         self,
         binding: CassandraBinding,
-        encoder: _Encoder,
+        encoder: Encoder,
         record_type: RecordType,
         upsert_key: Sequence[str] | None = None,
     ) -> None:
@@ -146,16 +143,9 @@ class _RowTask(RejectingTask):
         writes = self._writes(batch, refused)
         self._version += len(batch)
         self._send(writes, refused)
-        names = list(self._target.kinds)
-        self._rejections = [
-            Rejection(
-                row,
-                reason,
-                self._target.encoder.encode(batch.slice(row, 1).select(names))[0].as_py(),
-                _MAX_BYTES,
-            )
-            for row, reason in sorted(refused.items())
-        ]
+        self._reject(
+            refused, bodies_of(batch.select(list(self._target.kinds)), self._target.encoder), _MAX_BYTES
+        )
 
     def finish(self) -> bytes:
         return b""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
@@ -23,9 +23,11 @@ from penstock.base.durable import write_atomically
 from penstock.bindings.amazon_types import DynamoBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
-from penstock.sinks.noting import noting_errors
+from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext
+from penstock.sinks.patience import Patience
+from penstock.sinks.sink_notes import noting_errors
 from penstock.stores.dynamo_values import Attribute, attributes, key_kind
+from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
 
 __all__ = ["DELETED", "EXPIRES", "MARK", "DynamoSink", "check_table"]
@@ -41,13 +43,7 @@ _OWN: Final = (MARK, DELETED, EXPIRES)
 _KEPT_S: Final = 86_400
 _MAX_BYTES: Final = 400 << 10
 _PATIENCE_S: Final = 60.0
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
 _CONDITION: Final = "attribute_not_exists(#m) OR NOT begins_with(#m, :s) OR #m <= :m"
-
-
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class _Target:
     """What tasks write, and where: only plain values."""
 
     binding: DynamoBinding
-    encoder: _Encoder
+    encoder: Encoder
     names: tuple[str, ...]
     key: tuple[str, ...]
     takes_changes: bool
@@ -85,7 +81,7 @@ class DynamoSink:
     def __init__(
         self,
         binding: DynamoBinding,
-        encoder: _Encoder,
+        encoder: Encoder,
         record_type: RecordType,
         upsert_key: Sequence[str] | None = None,
     ) -> None:
@@ -168,20 +164,13 @@ class _ItemTask(RejectingTask):
         requests = self._requests_of(batch, refused)
         if requests:
             self._send(requests, refused)
-        self._rejections = [
-            Rejection(row, reason, self._json(batch.slice(row, 1)), _MAX_BYTES)
-            for row, reason in sorted(refused.items())
-        ]
+        self._reject(refused, bodies_of(batch.select(self._target.names), self._target.encoder), _MAX_BYTES)
 
     def finish(self) -> bytes:
         return b""
 
     def abort(self) -> None:
         """Do nothing: what was written stays until it is written again."""
-
-    def _json(self, row: pa.RecordBatch) -> bytes:
-        found: bytes = self._target.encoder.encode(row.select(self._target.names))[0].as_py()
-        return found
 
     def _requests_of(self, batch: pa.RecordBatch, refused: dict[int, str]) -> dict[int, _Request]:
         """Return what to write, by row; only the last record of a key. Leave out records without a key."""
@@ -206,7 +195,7 @@ class _ItemTask(RejectingTask):
     def _send(self, requests: Mapping[int, _Request], refused: dict[int, str]) -> None:
         """Write items until the server has all. What is sent again has a later mark, so the first cannot undo it."""
         waiting = dict(requests)
-        begun_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        patience = Patience(_PATIENCE_S)
         pool = _pool(self._binding.requests_at_once)
         while waiting:
             self._requests += 1
@@ -219,17 +208,12 @@ class _ItemTask(RejectingTask):
                     again[row], reason = request, answer.reason
                 elif answer.reason:
                     refused[row] = f"{self._binding.where} refuses its item: {answer.reason}"
-            if len(again) < len(waiting):
-                begun_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
-            elif time.monotonic() - begun_s > _PATIENCE_S:
+            if again and not patience.rest(has_progressed=len(again) < len(waiting)):
                 raise ExternalSystemError(
                     f"Sink {self._binding.stream!r}: {self._binding.where} takes no items ({reason}), for "
                     f"{_PATIENCE_S:g} s. They are written again when the job starts again."
                 )
             waiting = again
-            if waiting:
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _mark(self) -> str:
         context, run = self._context, self._target.run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import httpx
 import msgspec
@@ -14,11 +14,11 @@ import pyarrow as pa
 from penstock.bindings.versioned_types import OpenSearchBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext, VersionedSink
+from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext, VersionedSink
+from penstock.sinks.patience import Patience
 from penstock.stores.bulk_answers import BulkAnswer, Fate, fate_of
 from penstock.stores.key_templates import KeyTemplate
 from penstock.stores.opensearch_clients import check_server, failed, kept_client, refuse
-from penstock.stores.patience import Patience
 from penstock.tables.changes import DELETE, change_codes, row_type
 
 __all__ = ["OpenSearchSink"]
@@ -33,16 +33,12 @@ _encode: Final = msgspec.json.Encoder().encode
 _answers: Final = msgspec.json.Decoder(BulkAnswer)
 
 
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
-
-
 @dataclass(frozen=True)
 class _Target:
     """What tasks write, and where: only plain values."""
 
     binding: OpenSearchBinding
-    encoder: _Encoder
+    encoder: Encoder
     names: tuple[str, ...]
     index: KeyTemplate
     id: KeyTemplate
@@ -62,7 +58,7 @@ class OpenSearchSink(VersionedSink):
     def __init__(
         self,
         binding: OpenSearchBinding,
-        encoder: _Encoder,
+        encoder: Encoder,
         record_type: RecordType,
         upsert_key: Sequence[str] | None = None,
     ) -> None:
@@ -127,9 +123,7 @@ class _DocumentTask(RejectingTask):
                 end += 1
             self._send(operations[first:end], refused)
             first = end
-        self._rejections = [
-            Rejection(row, reason, documents[row], _MAX_BYTES) for row, reason in sorted(refused.items())
-        ]
+        self._reject(refused, documents.__getitem__, _MAX_BYTES)
 
     def finish(self) -> bytes:
         return b""

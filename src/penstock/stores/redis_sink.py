@@ -6,7 +6,7 @@ import itertools
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -15,11 +15,12 @@ import pyarrow as pa
 from penstock.bindings.types import RedisBinding
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.base import Encoder, RejectingTask, SinkTask, TaskContext
 from penstock.stores.field_texts import field_texts
 from penstock.stores.key_templates import KeyTemplate
 from penstock.stores.redis_clients import as_external, kept_client
 from penstock.stores.redis_scripts import NO_FENCE, OTHER_RUN, WRITE_HASHES, WRITE_TEXTS, WRITTEN
+from penstock.stores.refused_rows import bodies_of
 from penstock.tables.changes import DELETE, change_codes, row_type
 
 __all__ = ["RedisSink"]
@@ -34,16 +35,12 @@ _MAX_BYTES: Final = 256 << 20
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
-
-
 @dataclass(frozen=True)
 class _Target:
     """What tasks write, and where: only plain values."""
 
     binding: RedisBinding
-    encoder: _Encoder
+    encoder: Encoder
     names: tuple[str, ...]
     template: KeyTemplate
     takes_changes: bool
@@ -72,7 +69,7 @@ class RedisSink:
     def __init__(
         self,
         binding: RedisBinding,
-        encoder: _Encoder,
+        encoder: Encoder,
         record_type: RecordType,
         upsert_key: Sequence[str] | None = None,
     ) -> None:
@@ -137,20 +134,13 @@ class _KeyTask(RejectingTask):
             chunks = self._chunks(batch, refused)
             while at_once := list(itertools.islice(chunks, _SCRIPTS_AT_ONCE)):
                 self._send(at_once, refused)
-        self._rejections = [
-            Rejection(row, reason, self._json(batch.slice(row, 1)), _MAX_BYTES)
-            for row, reason in sorted(refused.items())
-        ]
+        self._reject(refused, bodies_of(batch.select(self._target.names), self._target.encoder), _MAX_BYTES)
 
     def finish(self) -> bytes:
         return b""
 
     def abort(self) -> None:
         """Do nothing: what was written stays until it is written again."""
-
-    def _json(self, row: pa.RecordBatch) -> bytes:
-        found: bytes = self._target.encoder.encode(row.select(self._target.names))[0].as_py()
-        return found
 
     def _chunks(self, batch: pa.RecordBatch, refused: dict[int, str]) -> Iterator[_Chunk]:
         """Return the records in parts of moderate size; leave out, and give the reason for, those without a key."""

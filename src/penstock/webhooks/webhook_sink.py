@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
 from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import WebhookBinding
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.base import Encoder, RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.message_parts import origins_of
 from penstock.webhooks.webhook_requests import kept_sender
 
 __all__ = ["WebhookSink"]
 
 _MAX_BYTES: Final = 1 << 30
-
-
-class _Encoder(Protocol):
-    def encode(self, batch: pa.RecordBatch) -> pa.Array: ...
 
 
 class WebhookSink:
@@ -35,7 +31,7 @@ class WebhookSink:
     exactly_once = False
     commits_in_tasks = False
 
-    def __init__(self, binding: WebhookBinding, encoder: _Encoder) -> None:
+    def __init__(self, binding: WebhookBinding, encoder: Encoder) -> None:
         self._binding: Final = binding
         self._encoder: Final = encoder
 
@@ -75,7 +71,7 @@ class _Request:
 class _RequestTask(RejectingTask):
     """A task that sends the records of a block, and waits until the server has them."""
 
-    def __init__(self, binding: WebhookBinding, encoder: _Encoder, context: TaskContext) -> None:
+    def __init__(self, binding: WebhookBinding, encoder: Encoder, context: TaskContext) -> None:
         super().__init__()
         self._binding: Final = binding
         self._encoder: Final = encoder

@@ -16,16 +16,17 @@ class Patience:
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s: Final = retry_s
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin anew, since something was written."""
         self._deadline = time.monotonic() + self._retry_s
         self._rest_s = _FIRST_REST_S
 
     def rest(self, *, has_progressed: bool) -> bool:
         """Rest before another try; return False instead when it has been long enough."""
         if has_progressed:
-            self._begin()
+            self.begin()
         if time.monotonic() > self._deadline:
             return False
         time.sleep(self._rest_s)

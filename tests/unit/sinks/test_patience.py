@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock.stores.patience import Patience
+from penstock.sinks.patience import Patience
 
 
 def test_rests_grow_until_it_has_been_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Noting: what sinks note in the checkpoint of what they have written."""
+"""Sink notes: what sinks note in the checkpoint of what they have written."""
 
 from __future__ import annotations
 
