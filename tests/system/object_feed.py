@@ -9,13 +9,12 @@ from pathlib import Path
 
 import obstore
 from file_feed import FileFeed
-from job_process import JobProcess, await_true
 from obstore.store import S3Store
 from s3_server import KEY, SECRET, S3Server
 
 from penstock.jobs.settings import RunSettings
 
-__all__ = ["ObjectFeed", "await_progress"]
+__all__ = ["ObjectFeed"]
 
 
 class ObjectFeed(FileFeed):
@@ -74,10 +73,3 @@ class ObjectFeed(FileFeed):
 
     def assert_exactly_once(self) -> None:
         assert Counter(self.rows()) == self.expected
-
-
-def await_progress(feed: ObjectFeed, job: JobProcess) -> None:
-    """Wait until a run has written more."""
-    before = len(feed.rows())
-    await_true(lambda: not job.running or len(feed.rows()) > before, lambda: job.err)
-    assert job.running, job.err

@@ -5,23 +5,37 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 
 from file_feed import COUNTING_JOB
-from job_process import JobProcess, await_true, kill, run_arguments
+from job_process import PATIENCE_S, JobProcess, await_true, kill, run_arguments
 
 from penstock.jobs.settings import RunSettings
 
-__all__ = ["Feed", "KilledSink", "newest_commit", "victims"]
+__all__ = [
+    "Feed",
+    "KilledSink",
+    "await_progress",
+    "finish",
+    "interrupt_briefly",
+    "kill_process",
+    "newest_commit",
+    "strike",
+    "victims",
+]
+
+
+PROCESSES = ("driver", "JVM", "worker")
 
 
 def victims(server: str, count: int) -> list[str]:
     """Whom to kill, in turn."""
-    kinds = ("driver", "JVM", "worker", server)
+    kinds = (*PROCESSES, server)
     return [kinds[number % len(kinds)] for number in range(count)]
 
 
@@ -46,27 +60,70 @@ class KilledSink:
         with self.feed.feeding():
             for victim in names:
                 with JobProcess(arguments, self.folder) as job:
-                    before = newest_commit(self.folder)
-                    await_true(
-                        lambda job=job, before=before: not job.running or newest_commit(self.folder) > before,
-                        lambda: "",
-                    )
-                    assert job.running, job.err
+                    await_progress(job, lambda: newest_commit(self.folder))
                     time.sleep(chance.uniform(0, 2))
                     note(victim)
-                    self._strike(victim, job)
+                    strike(victim, job, self.interrupt)
                     time.sleep(chance.uniform(0, 2))
         with JobProcess(run_arguments(COUNTING_JOB, self.settings(bounded=True)), self.folder) as job:
             assert job.wait().code == 0, job.err
 
-    def _strike(self, victim: str, job: JobProcess) -> None:
-        found = {"driver": lambda: [job.process.pid], "JVM": job.jvms, "worker": job.workers}
-        if victim not in found:
-            self.interrupt()
-            return
-        pids = found[victim]()
-        assert pids, victim
-        kill(pids[0], signal.SIGKILL)
+
+def strike(victim: str, job: JobProcess, interrupt: Callable[[], None]) -> None:
+    """Kill a process of a job, or take its server away for a moment."""
+    if victim in PROCESSES:
+        kill_process(victim, job)
+    else:
+        interrupt()
+
+
+def kill_process(
+    victim: str, job: JobProcess, choose: Callable[[Sequence[int]], int] = itemgetter(0)
+) -> None:
+    """Kill the driver, a JVM or a worker of a job: the first, or another that is chosen."""
+    found = {"driver": lambda: [job.process.pid], "JVM": job.jvms, "worker": job.workers}[victim]()
+    assert found, victim
+    kill(choose(found), signal.SIGKILL)
+
+
+class Server(Protocol):
+    """A server that can be killed and started again."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+def interrupt_briefly(server: Server) -> None:
+    """Take a server away for half a second."""
+    server.kill()
+    time.sleep(0.5)
+    server.start()
+
+
+def await_progress(job: JobProcess, count: Callable[[], int], timeout_s: float = PATIENCE_S) -> None:
+    """Wait until a run has counted more, and goes on."""
+    before = count()
+    await_true(lambda: not job.running or count() > before, lambda: job.err, timeout_s)
+    assert job.running, job.err
+
+
+def finish(
+    arguments: Sequence[str],
+    folder: Path,
+    count: Callable[[], int],
+    wanted: int,
+    timeout_s: float = PATIENCE_S,
+) -> None:
+    """Let a last run count the rest, and stop it."""
+    with JobProcess(arguments, folder) as job:
+        await_true(
+            lambda: not job.running or count() >= wanted,
+            lambda: f"{count()} of {wanted}: {job.err}",
+            timeout_s,
+        )
+        job.signal(signal.SIGTERM)
+        assert job.wait().code == 0
 
 
 def newest_commit(folder: Path) -> int:

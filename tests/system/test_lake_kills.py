@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from pathlib import Path
 
@@ -11,11 +10,12 @@ import pytest
 from deltalake import DeltaTable
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, busiest, kill, run_arguments
+from job_process import JobProcess, busiest, run_arguments
 from lake_feed import Feed, LakeFeed
 from lake_tables import LAKES
 from pyspark.sql import SparkSession
 from reliability import noting
+from sink_kills import await_progress, finish, kill_process
 
 NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
 # How often each is killed.
@@ -66,12 +66,13 @@ def test_kills_of_a_job_that_reads_a_lake(tmp_path: Path, lake: str) -> None:
             for number in range(10):
                 victim = ("driver", "worker")[number % 2]
                 with JobProcess(arguments, tmp_path) as job:
-                    await_progress(feed, job)
+                    await_progress(job, feed.count, BUSY_S)
                     time.sleep(chance.uniform(0, 2))
                     injected.add(f"{victim} of a job that reads from {NAMES[lake]} in micro-batches")
-                    strike(victim, job)
+                    kill_process(victim, job, busiest)
                     time.sleep(chance.uniform(0, 2))
-        finish(feed, arguments, tmp_path)
+        finish(arguments, tmp_path, feed.count, feed.files * SENSORS, BUSY_S)
+        feed.assert_exactly_once()
 
 
 @pytest.mark.chaos
@@ -93,35 +94,10 @@ def test_kills_of_a_job_that_writes_to_a_lake(
         with feed.feeding():
             for _ in range(VICTIMS[victim]):
                 with JobProcess(arguments, tmp_path) as job:
-                    await_progress(feed, job)
+                    await_progress(job, feed.count, BUSY_S)
                     time.sleep(chance.uniform(0, 2))
                     injected.add(f"{victim} of a job that writes to {NAMES[lake]} in {mode}")
-                    strike(victim, job)
+                    kill_process(victim, job, busiest)
                     time.sleep(chance.uniform(0, 2))
-        finish(feed, arguments, tmp_path)
-
-
-def finish(feed: Feed, arguments: list[str], folder: Path) -> None:
-    """Let a last run do the rest, and count."""
-    with JobProcess(arguments, folder) as job:
-        await_true(
-            lambda: not job.running or feed.count() >= feed.files * SENSORS,
-            lambda: f"{feed.count()} of {feed.files * SENSORS}: {job.err}",
-            BUSY_S,
-        )
-        job.signal(signal.SIGTERM)
-        assert job.wait(BUSY_S).code == 0
-    feed.assert_exactly_once()
-
-
-def await_progress(feed: Feed, job: JobProcess) -> None:
-    """Wait until a run has written more."""
-    before = feed.count()
-    await_true(lambda: not job.running or feed.count() > before, lambda: job.err, BUSY_S)
-    assert job.running, job.err
-
-
-def strike(victim: str, job: JobProcess) -> None:
-    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
-    assert found, victim
-    kill(busiest(found), signal.SIGKILL)
+        finish(arguments, tmp_path, feed.count, feed.files * SENSORS, BUSY_S)
+        feed.assert_exactly_once()

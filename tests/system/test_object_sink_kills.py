@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, kill, run_arguments
-from object_feed import ObjectFeed, await_progress
+from job_process import JobProcess, kill, run_arguments
+from object_feed import ObjectFeed
 from pyspark.sql import SparkSession
 from reliability import noting
 from s3_server import SECRET, S3Server
+from sink_kills import await_progress, finish, kill_process
 
 VICTIMS = ("driver", "JVM", "worker")
 
@@ -28,7 +29,7 @@ def test_a_job_writes_each_output_once_in_both_modes(
         feed.feeding(),
         JobProcess(run_arguments(COUNTING_JOB, feed.settings(tmp_path)), tmp_path) as process,
     ):
-        await_progress(feed, process)
+        await_progress(process, lambda: len(feed.rows()))
         kill(process.process.pid, signal.SIGKILL)
     for interval_ms in (0, 1000):
         settings = feed.settings(tmp_path, bounded=True, checkpoint_interval_ms=interval_ms)
@@ -55,27 +56,17 @@ def test_kills_of_a_job_and_its_object_store(tmp_path: Path, interval_ms: int) -
                 mode = "real time" if interval_ms else "micro-batches"
                 for number in range(5):
                     with JobProcess(arguments, tmp_path) as job:
-                        await_progress(feed, job)
+                        await_progress(job, lambda: len(feed.rows()))
                         injected.add(f"server of a job that writes to an object store in {mode}")
                         server.kill()
                         time.sleep(chance.uniform(0, 2))
                         server.start()
                         # The same run goes on.
-                        await_progress(feed, job)
+                        await_progress(job, lambda: len(feed.rows()))
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]
                         injected.add(f"{victim} of a job that writes to an object store in {mode}")
-                        found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[
-                            victim
-                        ]
-                        assert found, victim
-                        kill(found[0], signal.SIGKILL)
+                        kill_process(victim, job)
                         time.sleep(chance.uniform(0, 1))
-            with JobProcess(arguments, tmp_path) as job:
-                await_true(
-                    lambda: not job.running or len(feed.rows()) >= feed.files * SENSORS,
-                    lambda: f"{len(feed.rows())} of {feed.files * SENSORS}: {job.err}",
-                )
-                job.signal(signal.SIGTERM)
-                assert job.wait().code == 0
+            finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
             feed.assert_exactly_once()

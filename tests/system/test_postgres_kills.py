@@ -6,7 +6,6 @@ import base64
 import dataclasses
 import json
 import random
-import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -17,11 +16,12 @@ import psycopg
 import pytest
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, kill, run_arguments
+from job_process import JobProcess, run_arguments
 from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
 from reliability import noting
 from rooms import read_folder
+from sink_kills import await_progress, finish, interrupt_briefly, strike
 
 from penstock.jobs.settings import RunSettings
 
@@ -166,36 +166,11 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind:
                 for number in range(20):
                     victim = VICTIMS[number % len(VICTIMS)]
                     with JobProcess(arguments, tmp_path) as job:
-                        await_progress(feed, job)
+                        await_progress(job, lambda: len(feed.rows()))
                         time.sleep(chance.uniform(0, 2))
                         mode = "real time" if interval_ms else "micro-batches"
                         injected.add(f"{victim} of a job that {does} in {mode}")
-                        strike(victim, job, server)
+                        strike(victim, job, lambda: interrupt_briefly(server))
                         time.sleep(chance.uniform(0, 2))
-            with JobProcess(arguments, tmp_path) as job:
-                await_true(
-                    lambda: not job.running or len(feed.rows()) >= feed.files * SENSORS,
-                    lambda: f"{len(feed.rows())} of {feed.files * SENSORS}: {job.err}",
-                )
-                job.signal(signal.SIGTERM)
-                assert job.wait().code == 0
+            finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
             feed.assert_exactly_once()
-
-
-def await_progress(feed: Feed, job: JobProcess) -> None:
-    """Wait until a run has written more."""
-    before = len(feed.rows())
-    await_true(lambda: not job.running or len(feed.rows()) > before, lambda: job.err)
-    assert job.running, job.err
-
-
-def strike(victim: str, job: JobProcess, server: PostgresServer) -> None:
-    """Kill a process with all at once, or take the server away for a moment."""
-    if victim == "server":
-        server.kill()
-        time.sleep(0.5)
-        server.start()
-        return
-    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
-    assert found, victim
-    kill(found[0], signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from pathlib import Path
 
@@ -11,11 +10,12 @@ import pytest
 import redis
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, kill, run_arguments
+from job_process import JobProcess, run_arguments
 from pyspark.sql import SparkSession
 from redis_server import PASSWORD, RedisServer
 from reliability import noting
 from rooms import read_folder
+from sink_kills import await_progress, finish, interrupt_briefly, strike
 
 from penstock.jobs.settings import RunSettings
 
@@ -100,37 +100,11 @@ def test_kills_of_a_job_and_its_redis(tmp_path: Path, interval_ms: int) -> None:
                 for number in range(20):
                     victim = VICTIMS[number % len(VICTIMS)]
                     with JobProcess(arguments, tmp_path) as job:
-                        await_progress(feed, job)
+                        await_progress(job, lambda: feed.total, PATIENCE_S)
                         time.sleep(chance.uniform(0, 2))
                         mode = "real time" if interval_ms else "micro-batches"
                         injected.add(f"{victim} of a job that writes to Redis in {mode}")
-                        strike(victim, job, server)
+                        strike(victim, job, lambda: interrupt_briefly(server))
                         time.sleep(chance.uniform(0, 2))
-            with JobProcess(arguments, tmp_path) as job:
-                await_true(
-                    lambda: not job.running or feed.total >= feed.files * SENSORS,
-                    lambda: f"{feed.total} of {feed.files * SENSORS}: {job.err}",
-                    PATIENCE_S,
-                )
-                job.signal(signal.SIGTERM)
-                assert job.wait().code == 0
+            finish(arguments, tmp_path, lambda: feed.total, feed.files * SENSORS, PATIENCE_S)
             feed.assert_last_values()
-
-
-def await_progress(feed: Feed, job: JobProcess) -> None:
-    """Wait until a run has written more."""
-    before = feed.total
-    await_true(lambda: not job.running or feed.total > before, lambda: job.err, PATIENCE_S)
-    assert job.running, job.err
-
-
-def strike(victim: str, job: JobProcess, server: RedisServer) -> None:
-    """Kill a process, or take the server away for a moment."""
-    if victim == "server":
-        server.kill()
-        time.sleep(0.5)
-        server.start()
-        return
-    found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}[victim]
-    assert found, victim
-    kill(found[0], signal.SIGKILL)

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, kill, run_arguments
-from object_feed import ObjectFeed, await_progress
+from job_process import JobProcess, kill, run_arguments
+from object_feed import ObjectFeed
 from own_disk import DISK, can_have_own_disk
 from pyspark.sql import SparkSession
 from reliability import noting
 from s3_server import S3Server
+from sink_kills import await_progress, finish, kill_process
 
 from penstock.checkpoints.stored_checkpoint import working_folder
 
@@ -78,7 +79,7 @@ def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
         program = (str(Path(__file__).with_name("own_disk.py")),)
         with JobProcess(arguments, tmp_path, {DISK: str(working_folder(uri))}, program) as zombie:
             with feed.feeding():
-                await_progress(feed, zombie)
+                await_progress(zombie, lambda: len(feed.rows()))
             everybody = [zombie.process.pid, *zombie.family()]
             injected.add("driver, asleep while another took over")
             for pid in everybody:
@@ -119,26 +120,18 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
             with feed.feeding():
                 for number in range(15):
                     with JobProcess(arguments, tmp_path) as job:
-                        await_progress(feed, job)
+                        await_progress(job, lambda: len(feed.rows()))
                         injected.add("server that has a job's checkpoint")
                         server.kill()
                         time.sleep(chance.uniform(0, 2))
                         server.start()
                         # The same run goes on.
-                        await_progress(feed, job)
+                        await_progress(job, lambda: len(feed.rows()))
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]
                         injected.add(f"{victim}, and then its machine's disk")
-                        found = {"driver": [job.process.pid], "JVM": job.jvms(), "worker": job.workers()}
-                        assert found[victim], victim
-                        kill(found[victim][0], signal.SIGKILL)
+                        kill_process(victim, job)
                         time.sleep(chance.uniform(0, 1))
                     lose_disk(uri)
-            with JobProcess(arguments, tmp_path) as job:
-                await_true(
-                    lambda: not job.running or len(feed.rows()) >= feed.files * SENSORS,
-                    lambda: f"{len(feed.rows())} of {feed.files * SENSORS}: {job.err}",
-                )
-                job.signal(signal.SIGTERM)
-                assert job.wait().code == 0
+            finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
             feed.assert_exactly_once()

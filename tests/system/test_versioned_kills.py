@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from cassandra.cluster import NoHostAvailable
 from cassandra_server import KEYSPACE, CassandraServer
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
-from job_process import JobProcess, await_true, kill, run_arguments
+from job_process import JobProcess, run_arguments
 from opensearch_server import OpenSearchServer
 from pyspark.sql import SparkSession
 from reliability import noting
+from sink_kills import await_progress, finish, interrupt_briefly, strike
 
 from penstock.jobs.settings import RunSettings
 
@@ -146,39 +146,13 @@ def test_kills_of_a_job_and_its_store(tmp_path: Path, kind: Any, interval_ms: in
             with feed.feeding():
                 for number in range(21):
                     with JobProcess(arguments, tmp_path) as job:
-                        await_progress(feed, job)
+                        await_progress(job, lambda: feed.total, PATIENCE_S)
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]
                         mode = "real time" if interval_ms else "micro-batches"
                         injected.add(f"{victim} of a job that writes to {store.name} in {mode}")
-                        strike(victim, job, store)
+                        strike(victim, job, lambda: interrupt_briefly(store.server))
                         time.sleep(chance.uniform(0, 2))
-            with JobProcess(arguments, tmp_path) as job:
-                await_true(
-                    lambda: not job.running or feed.total >= feed.files * SENSORS,
-                    lambda: f"{feed.total} of {feed.files * SENSORS}: {job.err}",
-                    PATIENCE_S,
-                )
-                job.signal(signal.SIGTERM)
-                assert job.wait().code == 0
+            finish(arguments, tmp_path, lambda: feed.total, feed.files * SENSORS, PATIENCE_S)
             feed.assert_last_values()
             store.close()
-
-
-def await_progress(feed: Feed, job: JobProcess) -> None:
-    """Wait until a run has written more."""
-    before = feed.total
-    await_true(lambda: not job.running or feed.total > before, lambda: job.err, PATIENCE_S)
-    assert job.running, job.err
-
-
-def strike(victim: str, job: JobProcess, store: Any) -> None:
-    """Kill a process, or take the server away for a moment, which a task outlasts."""
-    if victim == "server":
-        store.server.kill()
-        time.sleep(0.5)
-        store.server.start()
-        return
-    found = {"driver": [job.process.pid], "worker": job.workers()}[victim]
-    assert found, victim
-    kill(found[0], signal.SIGKILL)
