@@ -80,7 +80,7 @@ def system_error_of(error: BaseException | None) -> OSError | MemoryError | None
     return None
 
 
-def own_error_in(text: str, otherwise: type[PenstockError]) -> PenstockError | None:
+def custom_error_in(text: str, otherwise: type[PenstockError]) -> PenstockError | None:
     """Return the penstock error at the end of another process's traceback, with its cause, or None.
 
     If its class is not in this module, the error is of the class `otherwise`.

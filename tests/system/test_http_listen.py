@@ -152,7 +152,7 @@ def test_the_source_is_held_to_the_conformance_kit(tmp_path: Path) -> None:
                 put,
                 without={
                     "while closed": "nobody listens, which a sender notices",
-                    "bad record": "a request that is no JSON is refused, which its sender is told",
+                    "bad record": "a request that is not JSON is refused, and its sender is told",
                     "credentials": "it listens itself, and has no login elsewhere",
                     "slow server": "it listens itself, without another server",
                 },

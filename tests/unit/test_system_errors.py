@@ -16,9 +16,9 @@ from penstock.errors import (
     JobFailedError,
     PenstockError,
     SnapshotError,
+    custom_error_in,
     fault_of,
     is_retryable,
-    own_error_in,
     system_error_in,
     system_error_of,
 )
@@ -102,6 +102,8 @@ def test_it_is_found_in_what_other_processes_tell(text: str, number: int | None)
     """Python's workers and Spark's JVM alike."""
     found = system_error_in(text)
     assert (None if found is None else found.errno) == number
-    own = own_error_in(f"{text}\npenstock.errors.BindingError: the folder cannot be written", JobFailedError)
+    own = custom_error_in(
+        f"{text}\npenstock.errors.BindingError: the folder cannot be written", JobFailedError
+    )
     assert type(own) is BindingError
     assert (system_error_of(own) is not None) == (number is not None)

@@ -1,4 +1,4 @@
-"""The binding of a connector of one's own."""
+"""The binding of a custom connector."""
 
 from __future__ import annotations
 

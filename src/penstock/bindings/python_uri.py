@@ -1,4 +1,4 @@
-"""URIs of connectors of one's own: `python:MODULE:CLASS?OPTION=VALUE`. Parsing imports nothing."""
+"""URIs of custom connectors: `python:MODULE:CLASS?OPTION=VALUE`. Parsing imports nothing."""
 
 from __future__ import annotations
 

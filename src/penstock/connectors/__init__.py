@@ -1,4 +1,4 @@
-"""Connectors of one's own: classes of a user that are sources and sinks of a job.
+"""Custom connectors: classes of a user that are sources and sinks of a job.
 
 A binding names one: `python:module:Class?option=value`. A source derives from `RecordLog` if it can be read again, else
 from `RecordReceiver`; a sink derives from `RecordSink`. Options are the arguments of the class.

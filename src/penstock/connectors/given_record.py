@@ -1,4 +1,4 @@
-"""A given record: what a source of one's own gives, as the bytes that the format of its stream decodes."""
+"""A given record: what a custom source gives, as the bytes that the format of its stream decodes."""
 
 from __future__ import annotations
 

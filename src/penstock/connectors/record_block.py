@@ -1,4 +1,4 @@
-"""A block of records: what a sink of one's own is given at once."""
+"""A block of records: what a custom sink is given at once."""
 
 from __future__ import annotations
 

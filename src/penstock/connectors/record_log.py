@@ -1,4 +1,4 @@
-"""Record logs: sources of one's own that can be read again."""
+"""Record logs: custom sources that can be read again."""
 
 from __future__ import annotations
 

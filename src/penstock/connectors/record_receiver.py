@@ -1,4 +1,4 @@
-"""Record receivers: sources of one's own that give each record once."""
+"""Record receivers: custom sources that give each record once."""
 
 from __future__ import annotations
 

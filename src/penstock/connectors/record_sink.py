@@ -1,4 +1,4 @@
-"""Record sinks: sinks of one's own."""
+"""Record sinks: the base class of custom sinks."""
 
 from __future__ import annotations
 

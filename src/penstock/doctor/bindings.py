@@ -36,7 +36,7 @@ from penstock.bindings.types import (
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
-from penstock.connectors.own_class import told
+from penstock.connectors.custom_class import told
 from penstock.databases.postgres_connections import as_external, open_connection
 from penstock.databases.postgres_table import check_place
 from penstock.databases.row_json import RowShape

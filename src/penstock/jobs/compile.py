@@ -33,7 +33,7 @@ from penstock.checkpoints.described_graph import DescribedGraph, described_graph
 from penstock.checkpoints.topic_partitions import keep_partitions
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
-from penstock.connectors.own_class import checked_binding, imported_class, told
+from penstock.connectors.custom_class import checked_binding, imported_class, told
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.jobs.job_code import loaded_modules

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.connectors.own_log import OwnLog
+from penstock.connectors.custom_log import CustomLog
 from penstock.runtime.bound_source import BoundSource
 from penstock.runtime.cuts import newest_batch
 from penstock.savepoints.snapshot_capture import positions_of
@@ -108,4 +108,4 @@ def _end_beyond_one_batch(source: BoundSource, position: Mapping[str, Any] | Non
     end = log.latest(start, limited=False)
     if log.latest(start, limited=True) == end:
         return None
-    return offsets_by_topic(log.encode(end)) if isinstance(log, KafkaLog | OwnLog) else int(end)
+    return offsets_by_topic(log.encode(end)) if isinstance(log, KafkaLog | CustomLog) else int(end)

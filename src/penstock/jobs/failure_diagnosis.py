@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.checkpoints.spark_checkpoint import Expected, inspect
 from penstock.checkpoints.spark_state_files import RESTORE, RESTORE_FOLDER, damage
-from penstock.errors import CheckpointError, JobFailedError, PenstockError, own_error_in, system_error_in
+from penstock.errors import CheckpointError, JobFailedError, PenstockError, custom_error_in, system_error_in
 from penstock.jobs.hindrances import describe_system_error
 from penstock.spark.types import PySparkException
 
@@ -65,7 +65,7 @@ def explain_failure(
     checkpoint, which has the offsets of `streams` streams.
     """
     text = str(error)
-    own = own_error_in(text, JobFailedError)
+    own = custom_error_in(text, JobFailedError)
     if own is not None:
         return own
     system = system_error_in(text)

@@ -27,7 +27,7 @@ from penstock.bindings.types import (
     WebhookBinding,
 )
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
-from penstock.connectors.own_sink import OwnSink
+from penstock.connectors.custom_sink import CustomSink
 from penstock.databases.postgres_sink import PostgresSink
 from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
@@ -250,13 +250,13 @@ def _open_other(
 ) -> Sink:
     """Return the sink of a class of the user's, or of a format of Spark."""
     if upsert_key is not None:
-        what = "a sink of one's own" if isinstance(binding, PythonBinding) else "a sink for a format of Spark"
+        what = "a custom sink" if isinstance(binding, PythonBinding) else "a sink for a format of Spark"
         raise BindingError(
             f"Sink {binding.stream!r} takes upserts, but {what} only adds records. Use "
             'sink_to(..., changes="records"), and merge the changes where you read them.'
         )
     if isinstance(binding, PythonBinding):
-        return OwnSink(binding, format_of("json", record_type))
+        return CustomSink(binding, format_of("json", record_type))
     from penstock.spark.format_sink import FormatSink
 
     return FormatSink(binding, record_type)

@@ -32,8 +32,8 @@ from penstock.bindings.types import (
     SparkBinding,
 )
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.connectors.own_log import open_own_log
-from penstock.connectors.own_receiver import OwnReceiver
+from penstock.connectors.custom_log import open_custom_log
+from penstock.connectors.custom_receiver import CustomReceiver
 from penstock.control.commands import CommandFormat
 from penstock.databases.row_json import COMMAND_ROWS, RowShape
 from penstock.databases.table_receiver import TableReceiver, check_table
@@ -190,7 +190,7 @@ def _source(
         log = RateLog(binding)
     elif isinstance(binding, PythonBinding) and binding.kind == "log":
         make_folder(where)
-        log, name = open_own_log(binding, where / f"{node.name}.begins"), binding.format
+        log, name = open_custom_log(binding, where / f"{node.name}.begins"), binding.format
     else:
         assert isinstance(binding, _Received)
         folder = where / f"{node.name}.journal"
@@ -260,7 +260,7 @@ def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourceP
         check_table(binding, shape)
         return TableReceiver(binding, shape, JournalWriter(folder), bounded=bounded)
     if isinstance(binding, PythonBinding):
-        return OwnReceiver(binding, JournalWriter(folder), bounded=bounded)
+        return CustomReceiver(binding, JournalWriter(folder), bounded=bounded)
     from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)

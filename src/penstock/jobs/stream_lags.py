@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.connectors.own_log import OwnLog
+from penstock.connectors.custom_log import CustomLog
 from penstock.metrics.batch_metrics import Lag
 from penstock.runtime.bound_source import BoundSource
 from penstock.sources.base import ReplayableLog
@@ -26,7 +26,7 @@ class Waiting(NamedTuple):
     end: int
 
 
-def topic_waiting(log: KafkaLog | OwnLog, progress: SourceProgress) -> Waiting | None:
+def topic_waiting(log: KafkaLog | CustomLog, progress: SourceProgress) -> Waiting | None:
     """Return what waited in all partitions when the micro-batch was planned; None if Spark does not say."""
     if not progress.end or not progress.latest:
         return None
@@ -111,7 +111,7 @@ class StreamLags:
         now_s = time.time()
         for source, progress in zip(sources, reported, strict=False):
             name, log = source.node.name, source.log
-            if isinstance(log, KafkaLog | OwnLog):
+            if isinstance(log, KafkaLog | CustomLog):
                 waiting, seen_s = topic_waiting(log, progress), planned_s
             else:
                 waiting, seen_s = log_waiting(log, progress), now_s

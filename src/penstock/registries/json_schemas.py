@@ -87,7 +87,7 @@ def _all_valid(draft: Any, schema: Any, text: str) -> Callable[[list[Any]], bool
 def validator_of(found: RegisteredSchema) -> Validator:
     """Return a validator of a registered schema, of the draft that it names, else draft 7 as Confluent's serializers.
 
-    Raises SchemaError when it is no JSON Schema. Nothing is read from the addresses that it may name.
+    Raises SchemaError when it is not a JSON Schema. Nothing is read from the addresses that it may name.
     """
     import jsonschema_rs
 

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import CheckpointError, PenstockError, own_error_in, system_error_in
+from penstock.errors import CheckpointError, PenstockError, custom_error_in, system_error_in
 from penstock.runtime.gathered_entries import GatheredEntries
 from penstock.runtime.seed import SlotReader
 from penstock.runtime.state_operators import operator_of
@@ -78,7 +78,7 @@ def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _failure(text: str, folder: Path, batch_id: int) -> PenstockError:
-    own = own_error_in(text, CheckpointError)
+    own = custom_error_in(text, CheckpointError)
     if own is not None:
         # Raised in another process: a worker could not write what it has read.
         return own

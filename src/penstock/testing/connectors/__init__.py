@@ -4,7 +4,7 @@
 """
 
 from penstock.testing.connectors.conformance import Conformance, NonconformingError, Outcome
-from penstock.testing.connectors.own_connectors import open_own_sink, open_own_source
+from penstock.testing.connectors.custom_connectors import open_custom_sink, open_custom_source
 from penstock.testing.connectors.sink_checks import SINK_CHECKS, SinkUnderTest, StoredRecord, check_sink
 from penstock.testing.connectors.source_checks import SOURCE_CHECKS, SourceUnderTest, check_source
 
@@ -19,6 +19,6 @@ __all__ = [
     "StoredRecord",
     "check_sink",
     "check_source",
-    "open_own_sink",
-    "open_own_source",
+    "open_custom_sink",
+    "open_custom_source",
 ]

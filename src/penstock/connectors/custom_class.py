@@ -1,4 +1,4 @@
-"""A class of one's own: imported by its name in a binding, checked, made with its options; its errors as sentences."""
+"""A custom class: imported by its name in a binding, checked, made with its options; its errors as sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.connectors.record_receiver import RecordReceiver, SourceGuarantee
 from penstock.connectors.record_sink import RecordSink, SinkGuarantee
 from penstock.errors import BindingError, ExternalSystemError, JobFailedError, PenstockError
 
-__all__ = ["checked_binding", "import_folder", "imported_class", "in_own_class", "make_own", "told"]
+__all__ = ["checked_binding", "import_folder", "imported_class", "in_custom_class", "make_custom", "told"]
 
 _MAX_REASON: Final = 300
 _PARAMETERS: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -58,16 +58,16 @@ def import_folder(binding: PythonBinding) -> str | None:
     return str(path.parents[binding.module.count(".") + (path.name == "__init__.py")])
 
 
-def make_own(binding: PythonBinding) -> Any:
+def make_custom(binding: PythonBinding) -> Any:
     """Return an object of the class of a binding that was checked, with the options as arguments."""
     found = imported_class(binding)
     arguments = _arguments(binding, found)
-    with in_own_class(binding, "__init__"):
+    with in_custom_class(binding, "__init__"):
         return found(**arguments)
 
 
 @contextmanager
-def in_own_class(binding: PythonBinding, method: str) -> Iterator[None]:
+def in_custom_class(binding: PythonBinding, method: str) -> Iterator[None]:
     """Turn errors of the user's class into ones that name it, the line and the remedy.
 
     An OSError, such as ConnectionError, says that the system behind the class is away.

@@ -1,4 +1,4 @@
-"""A log of one's own in real time: intervals read it, and one that is lost is repeated alike."""
+"""A custom log in real time: intervals read it, and one that is lost is repeated alike."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import penstock as ps
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PythonBinding
 from penstock.connectors import RecordLog
-from penstock.connectors.own_class import checked_binding
-from penstock.connectors.own_log import open_own_log
+from penstock.connectors.custom_class import checked_binding
+from penstock.connectors.custom_log import open_custom_log
 
 
 class Rooms(RecordLog):
@@ -41,9 +41,9 @@ def test_a_lost_interval_is_repeated_and_the_next_goes_on(tmp_path: Path) -> Non
     readings = job.data_stream("readings", schema=Reading).key_by("room")
     readings.process("pass", PassOn(), output=Reading).sink_to("seen")
     live = LiveRunner(job, tmp_path / "live", 2, drains=True)
-    # What the runner asks its own logs before it waits for the end, which comes by itself here.
-    log: Any = open_own_log(checked_binding(binding, is_sink=False), tmp_path / "begins")
-    log.records, log.read_end = [], 0
+    log: Any = open_custom_log(checked_binding(binding, is_sink=False), tmp_path / "begins")
+    # The runner ends an interval once its own logs are read. It never sees that of this one, so the interval drains.
+    log.records, log.read_end = [], -1
     live.logs["readings"] = log
 
     def rooms(commits: bool) -> list[tuple[int, int]]:

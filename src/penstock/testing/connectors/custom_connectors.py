@@ -1,4 +1,4 @@
-"""Connectors of one's own, opened for the conformance kit as a job opens them, from their URIs."""
+"""Custom connectors, opened for the conformance kit as a job opens them, from their URIs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PythonBinding, Role
-from penstock.connectors.own_class import checked_binding
-from penstock.connectors.own_log import open_own_log
-from penstock.connectors.own_receiver import OwnReceiver
-from penstock.connectors.own_sink import OwnSink
+from penstock.connectors.custom_class import checked_binding
+from penstock.connectors.custom_log import open_custom_log
+from penstock.connectors.custom_receiver import CustomReceiver
+from penstock.connectors.custom_sink import CustomSink
 from penstock.errors import BindingError
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
@@ -20,24 +20,24 @@ from penstock.sinks.base import Sink
 from penstock.sources.base import ReplayableLog
 from penstock.sources.journal import JournalLog, JournalWriter
 
-__all__ = ["open_own_sink", "open_own_source"]
+__all__ = ["open_custom_sink", "open_custom_source"]
 
 
-def open_own_sink(uri: str, schema: str = "id BIGINT NOT NULL, value STRING NOT NULL") -> Sink:
+def open_custom_sink(uri: str, schema: str = "id BIGINT NOT NULL, value STRING NOT NULL") -> Sink:
     """Return the sink of a URI `python:module:Class?option=value`, for records with a schema, as the kit has them."""
-    return OwnSink(_binding(uri, "sink"), format_of("json", record_type(schema)))
+    return CustomSink(_binding(uri, "sink"), format_of("json", record_type(schema)))
 
 
 @contextmanager
-def open_own_source(uri: str, folder: str | Path) -> Iterator[ReplayableLog[Any]]:
+def open_custom_source(uri: str, folder: str | Path) -> Iterator[ReplayableLog[Any]]:
     """Open the source of a URI `python:module:Class?option=value`; what the checkpoint keeps of it is in a folder."""
     binding, folder = _binding(uri, "data"), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if binding.kind == "log":
-        yield open_own_log(binding, folder / "source.begins")
+        yield open_custom_log(binding, folder / "source.begins")
         return
     journal = folder / "source.journal"
-    with OwnReceiver(binding, JournalWriter(journal)):
+    with CustomReceiver(binding, JournalWriter(journal)):
         yield JournalLog(journal)
 
 

@@ -1,4 +1,4 @@
-"""Connectors of one's own, as tests bind to them: some that work, and some with a mistake."""
+"""Custom connectors, as tests bind to them: some that work, and some with a mistake."""
 
 from __future__ import annotations
 

@@ -9,19 +9,19 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.bindings.types import PythonBinding
-from penstock.connectors.own_class import in_own_class, make_own
+from penstock.connectors.custom_class import in_custom_class, make_custom
 from penstock.connectors.record_block import Block
 from penstock.connectors.record_sink import RecordSink
 from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.message_parts import origins_of
 
-__all__ = ["OwnSink"]
+__all__ = ["CustomSink"]
 
 _MAX_BYTES: Final = 1 << 30
 
 
-class OwnSink:
+class CustomSink:
     """A sink that calls objects of the user's class: one for each task, and one for each call of the driver."""
 
     def __init__(self, binding: PythonBinding, encoder: Encoder) -> None:
@@ -33,12 +33,12 @@ class OwnSink:
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:  # noqa: ARG002  # it knows the destination only
         """Return what the class says."""
-        with self._opened() as own, in_own_class(self._binding, "newest"):
+        with self._opened() as own, in_custom_class(self._binding, "newest"):
             return own.newest(lineage)
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # likewise
         """Let the class check that writing will work."""
-        with self._opened() as own, in_own_class(self._binding, "prepare"):
+        with self._opened() as own, in_custom_class(self._binding, "prepare"):
             own.prepare(lineage)
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
@@ -47,16 +47,16 @@ class OwnSink:
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
         """Let the class make the micro-batch visible."""
-        with self._opened() as own, in_own_class(self._binding, "commit"):
+        with self._opened() as own, in_custom_class(self._binding, "commit"):
             own.commit(batch_id, [message.decode() for message in messages if message])
 
     @contextmanager
     def _opened(self) -> Iterator[RecordSink]:
-        own: RecordSink = make_own(self._binding)
+        own: RecordSink = make_custom(self._binding)
         try:
             yield own
         finally:
-            with in_own_class(self._binding, "close"):
+            with in_custom_class(self._binding, "close"):
                 own.close()
 
 
@@ -68,9 +68,9 @@ class _OwnTask(RejectingTask):
         self._binding: Final = binding
         self._encoder: Final = encoder
         self._context: Final = context
-        self._own: Final[RecordSink] = make_own(binding)
+        self._own: Final[RecordSink] = make_custom(binding)
         try:
-            with in_own_class(binding, "begin"):
+            with in_custom_class(binding, "begin"):
                 self._own.begin(context)
         except BaseException:
             self.abort()
@@ -81,7 +81,7 @@ class _OwnTask(RejectingTask):
         if self._binding.origin and self._origin is not None:
             ids = [one.decode() for one in origins_of(self._context, self._origin).to_pylist()]
         block = Block(batch, keys, ids)
-        with in_own_class(self._binding, "write"):
+        with in_custom_class(self._binding, "write"):
             self._own.write(block)
         if block.rejected:
             rows = sorted(block.rejected)
@@ -92,11 +92,11 @@ class _OwnTask(RejectingTask):
             ]
 
     def finish(self) -> bytes:
-        with in_own_class(self._binding, "finish"):
+        with in_custom_class(self._binding, "finish"):
             message = self._own.finish()
             if not isinstance(message, str):
                 raise TypeError(f"finish returns a text for commit, not {type(message).__name__}")
-        with in_own_class(self._binding, "close"):
+        with in_custom_class(self._binding, "close"):
             self._own.close()
         return message.encode()
 

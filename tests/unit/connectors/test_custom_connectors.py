@@ -1,4 +1,4 @@
-"""Connectors of one's own: bindings, options, guarantees, and what mistakes of the user's class look like."""
+"""Custom connectors: bindings, options, guarantees, and what mistakes of the user's class look like."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import PythonBinding
 from penstock.commands.command_catalog import CommandCatalog
 from penstock.commands.command_sender import command_binding
-from penstock.connectors.own_class import checked_binding, told
-from penstock.connectors.own_log import OwnLog, open_own_log
+from penstock.connectors.custom_class import checked_binding, told
+from penstock.connectors.custom_log import CustomLog, open_custom_log
 from penstock.errors import (
     BindingError,
     CheckpointError,
@@ -37,11 +37,11 @@ from penstock.testing.connectors import (
     StoredRecord,
     check_sink,
     check_source,
-    open_own_sink,
-    open_own_source,
+    open_custom_sink,
+    open_custom_source,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "connectors" / "your_own.md"
+PAGE = Path(__file__).parents[3] / "docs" / "connectors" / "custom.md"
 RECORDS = record_type("id BIGINT NOT NULL, value STRING NOT NULL")
 NO_SERVER = {"credentials": "it has no login", "slow server": "it has no server"}
 BLOCK = pa.record_batch({"id": [1], "value": ["a"]})
@@ -102,7 +102,7 @@ def test_a_log_with_partitions_conforms(tmp_path: Path) -> None:
     source = SourceUnderTest(
         "lines",
         "each record once",
-        lambda: open_own_source(f"python:own_kinds:Lines?folder={folder}", tmp_path / "checkpoint"),
+        lambda: open_custom_source(f"python:custom_kinds:Lines?folder={folder}", tmp_path / "checkpoint"),
         put,
         without=NO_SERVER,
     )
@@ -132,7 +132,7 @@ def test_a_receiver_conforms(tmp_path: Path, kind: str) -> None:
     source = SourceUnderTest(
         kind,
         "each record once" if kind == "Feed" else "at least once",
-        lambda: open_own_source(f"python:own_kinds:{kind}?{option}={place}", tmp_path / "checkpoint"),
+        lambda: open_custom_source(f"python:custom_kinds:{kind}?{option}={place}", tmp_path / "checkpoint"),
         put,
         without=NO_SERVER,
     )
@@ -146,10 +146,10 @@ def test_a_sink_that_commits_in_the_driver_conforms(tmp_path: Path) -> None:
         lines = [line for path in sorted(tmp_path.glob("[!.]*")) for line in path.read_text().splitlines()]
         return [StoredRecord(int(number), value) for number, value in (line.split(" ", 1) for line in lines)]
 
-    uri = f"python:own_kinds:Staged?folder={tmp_path}&mode=rows&loud=true"
+    uri = f"python:custom_kinds:Staged?folder={tmp_path}&mode=rows&loud=true"
     excuses = {**NO_SERVER, "bad record": "it takes every record"}
     sink = SinkUnderTest(
-        "files", "exactly once", lambda: open_own_sink(uri), stored, ordered=True, without=excuses
+        "files", "exactly once", lambda: open_custom_sink(uri), stored, ordered=True, without=excuses
     )
     check_sink(sink).require()
 
@@ -167,7 +167,7 @@ def test_a_sink_with_ids_conforms(tmp_path: Path) -> None:
     sink = SinkUnderTest(
         "lines",
         "at least once with ids",
-        lambda: open_own_sink(f"python:own_kinds:Marked?path={path}"),
+        lambda: open_custom_sink(f"python:custom_kinds:Marked?path={path}"),
         stored,
         without=excuses,
     )
@@ -177,51 +177,63 @@ def test_a_sink_with_ids_conforms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "is_sink", "message"),
     [
-        ("python:own_kinds", True, "needs a module and a class, such as python:"),
+        ("python:custom_kinds", True, "needs a module and a class, such as python:"),
         (
             "python:no_such_module:Sink",
             True,
             "there is no module 'no_such_module'. Put no_such_module.py beside the job",
         ),
         (
-            "python:own_mistake:Sink",
+            "python:custom_mistake:Sink",
             True,
-            r"own_mistake' cannot be imported \(RuntimeError: not today; own_mistake.py, l",
+            r"custom_mistake' cannot be imported \(RuntimeError: not today; custom_mistake.py, l",
         ),
-        ("python:own_kinds:Stagd", True, "no class 'Stagd'. Did you mean Staged?"),
+        ("python:custom_kinds:Stagd", True, "no class 'Stagd'. Did you mean Staged?"),
         (
-            "python:own_kinds:Lines",
+            "python:custom_kinds:Lines",
             True,
-            "is a sink, but own_kinds:Lines is no class that derives from .*RecordSink",
+            "is a sink, but custom_kinds:Lines is no class that derives from .*RecordSink",
         ),
         (
-            "python:own_kinds:Staged",
+            "python:custom_kinds:Staged",
             False,
             "is a stream, but .*RecordLog or penstock.connectors.RecordReceiver",
         ),
-        ("python:own_kinds:Half", True, "own_kinds:Half lacks the methods write. Define them."),
+        ("python:custom_kinds:Half", True, "custom_kinds:Half lacks the methods write. Define them."),
         (
-            "python:own_kinds:Boastful",
+            "python:custom_kinds:Boastful",
             True,
             "'at most once', which is none of exactly once, idempotent by key",
         ),
-        ("python:own_kinds:Staged", True, "needs the options folder: python:own_kinds:Staged.folder=VALUE"),
         (
-            "python:own_kinds:Staged?foldr=x",
+            "python:custom_kinds:Staged",
+            True,
+            "needs the options folder: python:custom_kinds:Staged.folder=VALUE",
+        ),
+        (
+            "python:custom_kinds:Staged?foldr=x",
             True,
             "no option 'foldr'; it has folder, mode, loud. Did you mean folder?",
         ),
-        ("python:own_kinds:Staged?folder=x&mode=fast", True, "takes for mode one of rows, arrow, not 'fast'"),
-        ("python:own_kinds:Staged?folder=x&loud=yes", True, "takes for loud one of true, false, not 'yes'"),
-        ("python:own_kinds:Clumsy?port=high", True, "takes a number for port, not 'high'"),
         (
-            "python:own_kinds:Clumsy?port=env:OWN_SECRET",
+            "python:custom_kinds:Staged?folder=x&mode=fast",
+            True,
+            "takes for mode one of rows, arrow, not 'fast'",
+        ),
+        (
+            "python:custom_kinds:Staged?folder=x&loud=yes",
+            True,
+            "takes for loud one of true, false, not 'yes'",
+        ),
+        ("python:custom_kinds:Clumsy?port=high", True, "takes a number for port, not 'high'"),
+        (
+            "python:custom_kinds:Clumsy?port=env:OWN_SECRET",
             True,
             "takes a number for port, not 'env:OWN_SECRET'",
         ),
-        ("python:own_kinds:Clumsy?password=env:NO_SUCH", True, "there is no environment variable NO_SUCH"),
-        ("python:own_kinds:Greedy?a=b", True, "it cannot have 'options'. List the arguments"),
-        ("python:own_kinds:Odd?many=1", True, "An option can be str, int, float, bool, Path or a Literal"),
+        ("python:custom_kinds:Clumsy?password=env:NO_SUCH", True, "there is no environment variable NO_SUCH"),
+        ("python:custom_kinds:Greedy?a=b", True, "it cannot have 'options'. List the arguments"),
+        ("python:custom_kinds:Odd?many=1", True, "An option can be str, int, float, bool, Path or a Literal"),
     ],
 )
 def test_a_wrong_binding_is_a_sentence(
@@ -237,14 +249,15 @@ def test_a_wrong_binding_is_a_sentence(
 def test_errors_of_a_sink_name_the_class_and_mask_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream, the class, the method and the line; what a reference refers to is not shown."""
     monkeypatch.setenv("OWN_SECRET", "s3same")
-    sink = open_own_sink("python:own_kinds:Clumsy?password=env:OWN_SECRET")
+    sink = open_custom_sink("python:custom_kinds:Clumsy?password=env:OWN_SECRET")
     with pytest.raises(
-        ExternalSystemError, match=r"^Sink 'kit', own_kinds:Clumsy: The server refuses '\*\*\*'\.$"
+        ExternalSystemError, match=r"^Sink 'kit', custom_kinds:Clumsy: The server refuses '\*\*\*'\.$"
     ):
         sink.prepare("lineage", "")
     task = sink.task(TaskContext(0, 0, 0, "lineage"), RECORDS)
     wanted = (
-        r"Sink 'kit', own_kinds:Clumsy: write failed \(ValueError: bad login \*\*\*; own_kinds.py, line \d+\)"
+        r"Sink 'kit', custom_kinds:Clumsy: write failed \(ValueError: bad login \*\*\*; "
+        r"custom_kinds.py, line \d+\)"
     )
     with pytest.raises(JobFailedError, match=wanted):
         task.write(BLOCK, None)
@@ -258,16 +271,16 @@ def test_errors_of_a_log_say_whether_its_system_is_away(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("{}\n{}\n")
 
     def read(kind: str) -> list[Any]:
-        log = OwnLog(bound(f"python:own_kinds:{kind}?folder={tmp_path}", is_sink=False), {})
+        log = CustomLog(bound(f"python:custom_kinds:{kind}?folder={tmp_path}", is_sink=False), {})
         return list(log.read(log.splits({}, {"a.txt": 2}, 1), RECORDS))
 
-    with pytest.raises(JobFailedError, match=r"Broken: read failed \(KeyError: 'a.txt'; own_kinds.py"):
+    with pytest.raises(JobFailedError, match=r"Broken: read failed \(KeyError: 'a.txt'; custom_kinds.py"):
         read("Broken")
     with pytest.raises(
         PenstockError, match=r"read gave position 0 of the partition 'a.txt' where 2 to 1 were due"
     ):
         read("Backwards")
-    broken = OwnLog(bound(f"python:own_kinds:Broken?folder={tmp_path}", is_sink=False), {})
+    broken = CustomLog(bound(f"python:custom_kinds:Broken?folder={tmp_path}", is_sink=False), {})
     with pytest.raises(
         ExternalSystemError, match=r"ends failed .*nobody is there.* The system behind it does not"
     ):
@@ -279,16 +292,18 @@ def test_a_log_begins_where_it_first_began_and_never_goes_back(tmp_path: Path) -
     file = tmp_path / "a.txt"
     file.write_text("{}\n" * 5)
     query = f"folder={tmp_path}&max_records_per_batch=2"
-    log = open_own_log(bound(f"python:own_kinds:Lines?{query}&first=2", is_sink=False), tmp_path / "begins")
+    log = open_custom_log(
+        bound(f"python:custom_kinds:Lines?{query}&first=2", is_sink=False), tmp_path / "begins"
+    )
     assert log.beginning() == {"a.txt": 2}
-    again = open_own_log(bound(f"python:own_kinds:Lines?{query}", is_sink=False), tmp_path / "begins")
+    again = open_custom_log(bound(f"python:custom_kinds:Lines?{query}", is_sink=False), tmp_path / "begins")
     assert again.beginning() == {"a.txt": 2}
     first = log.latest(log.beginning(), limited=True)
     assert first == {"a.txt": 4}
     assert log.latest(first, limited=False) == {"a.txt": 5}
     assert log.decode(log.encode(first)) == first
     assert log.newest() == {"a.txt": 5}
-    with pytest.raises(BindingError, match="are of another source than own_kinds:Lines"):
+    with pytest.raises(BindingError, match="are of another source than custom_kinds:Lines"):
         log.decode({"position": 5})
     file.write_text("{}\n")
     with pytest.raises(
@@ -297,28 +312,30 @@ def test_a_log_begins_where_it_first_began_and_never_goes_back(tmp_path: Path) -
         pickle.loads(pickle.dumps(log)).latest(first, limited=True)  # pickled one word before
     (tmp_path / "begins").write_text("?")
     with pytest.raises(CheckpointError, match="cannot be read"):
-        open_own_log(bound(f"python:own_kinds:Lines?{query}", is_sink=False), tmp_path / "begins")
+        open_custom_log(bound(f"python:custom_kinds:Lines?{query}", is_sink=False), tmp_path / "begins")
 
 
 def test_a_receiver_whose_system_is_away_refuses_the_start(tmp_path: Path) -> None:
     """With a sentence, as other receivers do."""
-    uri = f"python:own_kinds:Inbox?folder={tmp_path / 'away'}"
-    refused = pytest.raises(ExternalSystemError, match=r"own_kinds:Inbox: open failed \(FileNotFoundError")
-    with refused, open_own_source(uri, tmp_path / "checkpoint"):
+    uri = f"python:custom_kinds:Inbox?folder={tmp_path / 'away'}"
+    refused = pytest.raises(ExternalSystemError, match=r"custom_kinds:Inbox: open failed \(FileNotFoundError")
+    with refused, open_custom_source(uri, tmp_path / "checkpoint"):
         pytest.fail("it is open")
 
 
 def test_the_class_says_what_the_job_shows() -> None:
     """A sentence with the guarantee; ids only for a sink that states them."""
-    sink = bound("python:own_kinds:Marked?path=x", is_sink=True)
-    assert told(sink) == "Sink 'kit' is own_kinds:Marked, which states: at least once with ids."
+    sink = bound("python:custom_kinds:Marked?path=x", is_sink=True)
+    assert told(sink) == "Sink 'kit' is custom_kinds:Marked, which states: at least once with ids."
     assert sink.origin
-    assert told(bound("python:own_kinds:Lines?folder=x", is_sink=False)).endswith("states: each record once.")
+    assert told(bound("python:custom_kinds:Lines?folder=x", is_sink=False)).endswith(
+        "states: each record once."
+    )
 
 
 def test_commands_are_not_sent_to_a_class_and_nothing_is_imported() -> None:
     """The place of commands is stored in the checkpoint, so parsing it must not run code."""
-    entry = CommandCatalog("job", "python:own_unknown:Commands", {"step": None})  # type: ignore[dict-item]
-    with pytest.raises(BindingError, match="come from own_unknown:Commands, a class of your own"):
+    entry = CommandCatalog("job", "python:custom_unknown:Commands", {"step": None})  # type: ignore[dict-item]
+    with pytest.raises(BindingError, match="come from custom_unknown:Commands, a class of your own"):
         command_binding(entry, None)
-    assert "own_unknown" not in sys.modules
+    assert "custom_unknown" not in sys.modules

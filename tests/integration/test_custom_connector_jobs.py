@@ -16,7 +16,7 @@ from integration_support import read_lines
 import penstock as ps
 from penstock.errors import JobFailedError
 
-PAGE = Path(__file__).parents[2] / "docs" / "connectors" / "your_own.md"
+PAGE = Path(__file__).parents[2] / "docs" / "connectors" / "custom.md"
 RECEIVER = """
 from pathlib import Path
 from penstock.connectors import Received, RecordReceiver

@@ -7,18 +7,18 @@ from contextlib import suppress
 from typing import Final, Self
 
 from penstock.bindings.types import PythonBinding
+from penstock.connectors.custom_class import in_custom_class, make_custom
 from penstock.connectors.given_record import bytes_of
-from penstock.connectors.own_class import in_own_class, make_own
 from penstock.connectors.record_receiver import Received, RecordReceiver
 from penstock.sources.journal import JournalWriter
 from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver, group_end_s
 
-__all__ = ["OwnReceiver"]
+__all__ = ["CustomReceiver"]
 
 _MAX_RECORDS: Final = 10_000
 
 
-class OwnReceiver(Receiver["_Opened"]):
+class CustomReceiver(Receiver["_Opened"]):
     """A receiver that journals what an object of the user's class receives, with the newest position as the note.
 
     So the object of the next start goes on behind what the journal has, and a position is there exactly if the records
@@ -85,9 +85,9 @@ class _Opened:
 
     def __init__(self, binding: PythonBinding, after: str | None) -> None:
         self._binding = binding
-        self._own: RecordReceiver = make_own(binding)
+        self._own: RecordReceiver = make_custom(binding)
         try:
-            with in_own_class(binding, "open"):
+            with in_custom_class(binding, "open"):
                 self._own.open(after)
         except BaseException:
             with suppress(Exception):
@@ -98,16 +98,16 @@ class _Opened:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with in_own_class(self._binding, "close"):
+        with in_custom_class(self._binding, "close"):
             self._own.close()
 
     def receive(self, wait_s: float) -> Received | None:
-        with in_own_class(self._binding, "receive"):
+        with in_custom_class(self._binding, "receive"):
             found = self._own.receive(wait_s)
             if found is not None and not isinstance(found, Received):
                 raise TypeError(f"receive returns Received(records) or None, not {type(found).__name__}")
             return found
 
     def acknowledge(self, received: Received) -> None:
-        with in_own_class(self._binding, "acknowledge"):
+        with in_custom_class(self._binding, "acknowledge"):
             self._own.acknowledge(received)

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from penstock.base.durable import write_atomically
 from penstock.bindings.types import PythonBinding
+from penstock.connectors.custom_class import import_folder, in_custom_class, make_custom
 from penstock.connectors.given_record import bytes_of
-from penstock.connectors.own_class import import_folder, in_own_class, make_own
 from penstock.connectors.record_log import RecordLog
 from penstock.errors import BindingError, CheckpointError, JobFailedError, RecordsLostError
 from penstock.records.types import RecordType
 from penstock.sources.base import PARTITIONS, SourceChunk, Split, offsets_by_topic
 
-__all__ = ["OwnLog", "open_own_log"]
+__all__ = ["CustomLog", "open_custom_log"]
 
 # The class is asked for the ends at most this often.
 _LOOK_S: Final = 0.1
@@ -33,22 +33,22 @@ _CHUNK_RECORDS: Final = 4_096
 _CHUNK_BYTES: Final = 4 << 20
 
 
-def open_own_log(binding: PythonBinding, path: Path) -> OwnLog:
+def open_custom_log(binding: PythonBinding, path: Path) -> CustomLog:
     """Return the log of a binding that was checked. A file at `path` keeps where it begins for the checkpoint."""
     try:
         begins = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
     except FileNotFoundError:
-        with _opened(binding) as own, in_own_class(binding, "begins"):
+        with _opened(binding) as own, in_custom_class(binding, "begins"):
             begins = _positions(own.begins(), "begins")
         _keep(path, begins)
     except (OSError, msgspec.MsgspecError) as e:
         raise CheckpointError(
             f"The checkpoint's {path} cannot be read ({e}). Restore it, or delete the checkpoint."
         ) from e
-    return OwnLog(binding, begins)
+    return CustomLog(binding, begins)
 
 
-class OwnLog:
+class CustomLog:
     """A `RecordLog` as a `ReplayableLog`. Positions are the next one to read in each partition, by its name."""
 
     def __init__(self, binding: PythonBinding, begins: Mapping[str, int]) -> None:
@@ -131,7 +131,7 @@ class OwnLog:
     def _records(self, own: RecordLog, split: Split) -> Iterator[tuple[int, bytes]]:
         """Yield the records of a split; check that their positions ascend within it."""
         least = split.start
-        with in_own_class(self._binding, "read"):
+        with in_custom_class(self._binding, "read"):
             for position, record in own.read(split.partition, split.start, split.end):
                 if not least <= position < split.end:
                     raise JobFailedError(
@@ -168,7 +168,7 @@ class _Look:
 
     def __init__(self, binding: PythonBinding) -> None:
         self._binding: Final = binding
-        self._own: Final[RecordLog] = make_own(binding)
+        self._own: Final[RecordLog] = make_custom(binding)
         self._seen_s: float | None = None
         self.thread: Final = threading.get_ident()
         self.ends: dict[str, int] | None = None
@@ -176,23 +176,23 @@ class _Look:
     def at_present(self) -> dict[str, int]:
         now_s = time.monotonic()
         if self.ends is None or self._seen_s is None or now_s >= self._seen_s + _LOOK_S:
-            with in_own_class(self._binding, "ends"):
+            with in_custom_class(self._binding, "ends"):
                 self.ends = _positions(self._own.ends(), "ends")
             self._seen_s = time.monotonic()
         return self.ends
 
     def close(self) -> None:
-        with in_own_class(self._binding, "close"):
+        with in_custom_class(self._binding, "close"):
             self._own.close()
 
 
 @contextmanager
 def _opened(binding: PythonBinding) -> Iterator[RecordLog]:
-    own: RecordLog = make_own(binding)
+    own: RecordLog = make_custom(binding)
     try:
         yield own
     finally:
-        with in_own_class(binding, "close"):
+        with in_custom_class(binding, "close"):
             own.close()
 
 
