@@ -14,6 +14,7 @@ from confluent_kafka import Message
 from penstock.base.garbage import no_cyclic_collection
 from penstock.metrics.source_times import SourceTimes
 from penstock.records.message_metadata import Metadata
+from penstock.records.small_columns import column_of
 from penstock.sources.base import BadRecord, SourceChunk
 
 __all__ = ["OFFSET", "GatheredMessages", "WantedParts", "gone_chunk", "missing_chunk"]
@@ -78,7 +79,7 @@ class GatheredMessages:
         wanted = self._wanted
         while messages:
             part = messages[: _CHUNK_RECORDS - self._count]
-            values = pa.array(list(map(_VALUE, part)), pa.binary())
+            values = column_of(list(map(_VALUE, part)), pa.binary())
             # Where each value ends.
             ends = np.frombuffer(values.buffers()[1], np.int32, len(part), offset=4)
             if self._size + ends[-1] >= _CHUNK_BYTES:
@@ -117,7 +118,7 @@ class GatheredMessages:
             yield SourceChunk(
                 self._partition,
                 pa.array(np.concatenate(self._offsets), pa.int64()),
-                raw=pa.concat_arrays(self._values),
+                raw=self._values[0] if len(self._values) == 1 else pa.concat_arrays(self._values),
                 keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
                 timestamps=_timestamps_of(self._timestamps) if wanted.timestamps else None,
                 headers={name: pa.array(column, pa.binary()) for name, column in self._headers},
