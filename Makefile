@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-single-readings bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ bench-control-latency: setup ## how soon a setting is in force in real time
 
 bench-loads: setup ## real time: idle, small, skewed, large and disturbed loads (ARGS="--small --loads idle start")
 	@$(BIN)/python -m benchmarks.loads $(ARGS)
+
+bench-single-readings: setup ## real time without Spark and a broker: processor time of readings that come one by one
+	@$(BIN)/python -m benchmarks.single_readings $(ARGS)
 
 bench-models: setup ## scores of a model in a step beside ONNX Runtime alone
 	@$(BIN)/python -m benchmarks.model_scores
