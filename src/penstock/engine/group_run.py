@@ -410,9 +410,8 @@ class GroupRun:
             causes = causes_in(block) if output in self._core.caused else None
             if not are_all_rows(rows, len(keys)):
                 picked = pa.array(rows, pa.int64())
-                keys = keys.take(picked)
-                times = None if times is None else times.take(picked)
-                causes = None if causes is None else causes.take(picked)
+                columns = (keys, times, causes)
+                keys, times, causes = (None if one is None else one.take(picked) for one in columns)
             self._result.emissions.append(Emission(output, batch, keys, times, causes))
 
     def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
