@@ -120,7 +120,7 @@ table-cases: setup ## the cases of changing tables that tests compare with Flink
 bench-autoscaling: setup ## a load that rises fourfold and falls again, under penstock serve
 	@$(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
-bench-avro: setup ## Avro with a registry to columns, beside fastavro's reader of a file (ARGS="--rows 20000")
+bench-avro: setup ## Avro with a registry to columns, beside pyruhvro and fastavro (ARGS="--rows 20000")
 	@$(BIN)/python -m benchmarks.avro $(ARGS)
 
 bench-registry: setup ## JSON Schema and protobuf of a registry to columns, beside the fastest libraries (ARGS="--rows 20000")
