@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 __all__ = ["split_records"]
 
 _BLANK = b" \t\r\n"
+_values: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 def split_records(body: bytes) -> list[bytes]:
@@ -24,6 +27,21 @@ def split_records(body: bytes) -> list[bytes]:
         return [_checked(text)]
     except (msgspec.DecodeError, RecursionError) as e:
         reason = str(e)
+    return _all_lines(text) or _lines(text, reason)
+
+
+def _all_lines(text: bytes) -> list[bytes]:
+    """Return the lines, in one pass, if each is a JSON value without white space around it; none otherwise."""
+    try:
+        records = list(map(bytes, _values.decode_lines(text)))
+    except (msgspec.DecodeError, RecursionError):
+        return []
+    are_lines = len(records) == text.count(b"\n") + 1 and b"\n".join(records) == text
+    return records if are_lines else []
+
+
+def _lines(text: bytes, reason: str) -> list[bytes]:
+    """Return the lines that are not blank. Raises ValueError for what is not JSON; `reason` is why the whole is not."""
     lines = [(number, line.strip(_BLANK)) for number, line in enumerate(text.split(b"\n"), 1)]
     lines = [(number, line) for number, line in lines if line]
     if len(lines) == 1:
@@ -38,5 +56,5 @@ def split_records(body: bytes) -> list[bytes]:
 
 
 def _checked(text: bytes) -> bytes:
-    msgspec.json.decode(text, type=msgspec.Raw)
+    _values.decode(text)
     return text

@@ -21,7 +21,7 @@ from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.machine.local_server import free_port
 from penstock.sources.journal import JournalLog, JournalWriter
-from penstock.webhooks.http_receiver import HttpReceiver
+from penstock.webhooks.http_receiver import HttpReceiver, listen
 from penstock.webhooks.request_records import split_records
 
 
@@ -198,3 +198,19 @@ def test_a_body_is_split_without_touching_its_records() -> None:
     """Spaces within a record stay."""
     assert split_records(b'[ {"a" : 1} , 2 ]') == [b'{"a" : 1}', b"2"]
     assert split_records(b"[1]\n[2]") == [b"[1]", b"[2]"]
+    assert split_records(b'{"a" : 1}\r\n\n {"b" : 2} \n') == [b'{"a" : 1}', b'{"b" : 2}']
+
+
+@pytest.mark.parametrize(
+    "body", [b"1 2\n3", b'1 2\n{\n"a": 1}', b'{\n"a": 1}\n2', b"1 2\n\n3", b"1,\n2", b"1\n[2"]
+)
+def test_each_line_is_one_value(body: bytes) -> None:
+    """Not two, nor a part of one, although the whole body would be values one after the other."""
+    with pytest.raises(ValueError, match="nor is line"):
+        split_records(body)
+
+
+def test_an_answer_does_not_wait_for_the_receipt_of_its_head() -> None:
+    """Which takes a client's system 40 ms: the sockets of connections have the setting of the one that listens."""
+    with listen(bind()) as listening:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
