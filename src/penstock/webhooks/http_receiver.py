@@ -18,10 +18,11 @@ import uvicorn
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import HttpListenBinding
 from penstock.errors import CheckpointError, ExternalSystemError
+from penstock.records.event_headers import EventHeaders
 from penstock.sources.journal import JournalWriter, journal_begin
 from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
-from penstock.webhooks.request_records import split_records
+from penstock.webhooks.request_records import event_in_request, split_records
 
 __all__ = ["HttpReceiver", "listen"]
 
@@ -60,15 +61,22 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
 
     What arrives at the same time becomes durable together. A request with an `Idempotency-Key` that comes again is
     skipped if it is among the last 100 000 such requests in the journal. A bounded run has the records that the journal
-    has at its start, and does not listen.
+    has at its start, and does not listen. With `events`, requests may be CloudEvents with their attributes in headers.
     """
 
     def __init__(
-        self, binding: HttpListenBinding, folder: Path, journal: JournalWriter, *, bounded: bool = False
+        self,
+        binding: HttpListenBinding,
+        folder: Path,
+        journal: JournalWriter,
+        *,
+        bounded: bool = False,
+        events: EventHeaders | None = None,
     ) -> None:
         super().__init__(binding.stream, journal, bounded=bounded)
         self._binding = binding
         self._folder = folder
+        self._events = events
         self._journaled = JournaledMessages(journal.notes())
         self._token: str | None = None
 
@@ -81,7 +89,9 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
     def _receive(self, connection: AbstractContextManager[Any]) -> None:
         if isinstance(connection, socket.socket):
             commits = _Commits(self._journal, self._journaled)
-            config = self._config(_Application(self._binding, self._token, self._folder, commits))
+            config = self._config(
+                _Application(self._binding, self._token, self._folder, commits, self._events)
+            )
             # The event loop of uvloop, where it is installed.
             with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
                 runner.run(self._serve(connection, config, commits))
@@ -198,12 +208,18 @@ class _Application:
     """What answers requests, by the interface of ASGI."""
 
     def __init__(
-        self, binding: HttpListenBinding, token: str | None, folder: Path, commits: _Commits
+        self,
+        binding: HttpListenBinding,
+        token: str | None,
+        folder: Path,
+        commits: _Commits,
+        events: EventHeaders | None,
     ) -> None:
         self._binding: Final = binding
         self._expected: Final = None if token is None else f"Bearer {token}".encode()
         self._folder: Final = folder
         self._commits: Final = commits
+        self._events: Final = events
         self._under_way_bytes = 0
 
     async def __call__(
@@ -275,16 +291,20 @@ class _Application:
             self._under_way_bytes -= size
 
     async def _commit(self, headers: Mapping[bytes, bytes], body: bytes) -> _Answer:
+        content = body
         try:
-            records = split_records(body)
+            event = None if self._events is None else event_in_request(self._events, headers, body)
+            if event is not None:
+                content = event
+            records = split_records(body) if event is None else [event]
         except ValueError as e:
             return _error(
                 400, f"The body must be a JSON record, an array of them, or lines of JSON, but {e}."
             )
         key = headers.get(b"idempotency-key")
-        digest = b"" if key is None else message_digest(key.decode("latin-1"), body)
+        digest = b"" if key is None else message_digest(key.decode("latin-1"), content)
         try:
-            return _Answer(202, await self._commits.commit(records, len(body), digest))
+            return _Answer(202, await self._commits.commit(records, len(content), digest))
         except CheckpointError:
             return _error(503, "The journal cannot be written.", ("retry-after", str(_LATER_S)))
 

@@ -1,15 +1,39 @@
-"""The records of a request: a JSON value, an array of them, or lines of JSON, each as the bytes that were sent."""
+"""The records of a request: a JSON value, an array of them, lines of JSON, or a CloudEvent with attributes in headers.
+
+Each is the bytes that were sent, but for such an event.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-__all__ = ["split_records"]
+from penstock.records.event_headers import EventHeaders, http_header_text, is_json_data
+
+__all__ = ["event_in_request", "split_records"]
 
 _BLANK = b" \t\r\n"
+_CONTENT_TYPE: Final = "content-type"
 _values: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+def event_in_request(events: EventHeaders, headers: Mapping[bytes, bytes], body: bytes) -> bytes | None:
+    """Return the event of a request in the binary mode, as JSON; None for other requests.
+
+    Raises ValueError when its data is not JSON.
+    """
+    given: dict[str, bytes | None] = {}
+    for name in events.headers:
+        value = headers.get(name.encode())
+        if value is not None:
+            given[name] = value if name == _CONTENT_TYPE else http_header_text(value)
+    if not events.is_event(given):
+        return None
+    if body and not is_json_data(given.get(_CONTENT_TYPE), body):
+        raise ValueError("the data of the event is not")
+    return events.as_json(given, body or None)
 
 
 def split_records(body: bytes) -> list[bytes]:

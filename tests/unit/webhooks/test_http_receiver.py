@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from penstock.bindings.parse import parse_binding
@@ -20,6 +21,9 @@ from penstock.bindings.types import HttpListenBinding
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.machine.local_server import free_port
+from penstock.records.cloud_events import CloudEventsFormat
+from penstock.records.event_headers import event_headers_of
+from penstock.records.schemas import record_type
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.webhooks.http_receiver import HttpReceiver, listen
 from penstock.webhooks.request_records import split_records
@@ -31,10 +35,14 @@ def bind(query: str = "") -> HttpListenBinding:
     return found
 
 
+READING = record_type("event STRING, level BIGINT, celsius DOUBLE")
+
+
 @contextmanager
 def receiving(folder: Path, binding: HttpListenBinding) -> Iterator[tuple[HttpReceiver, httpx.Client]]:
     """A receiver, and a client of it."""
-    receiver = HttpReceiver(binding, folder, JournalWriter(folder))
+    events = None if binding.events is None else event_headers_of(binding.events.attributes, READING, "ce-")
+    receiver = HttpReceiver(binding, folder, JournalWriter(folder), events=events)
     base = f"http://127.0.0.1:{binding.port}"
     with receiver, httpx.Client(base_url=base, trust_env=False, timeout=20) as client:
         yield receiver, client
@@ -214,3 +222,42 @@ def test_an_answer_does_not_wait_for_the_receipt_of_its_head() -> None:
     """Which takes a client's system 40 ms: the sockets of connections have the setting of the one that listens."""
     with listen(bind()) as listening:
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+EVENT = {
+    "ce-specversion": "1.0",
+    "ce-id": "caf%C3%A9",
+    "ce-source": "/x",
+    "ce-type": "reading",
+    "ce-level": "3",
+}
+
+
+def test_requests_may_be_cloud_events(tmp_path: Path) -> None:
+    """With the attributes in headers, in JSON, or many in an array; repetitions of an event are known by its key."""
+    binding = bind("?format=cloudevents&attributes=event:id,level")
+    whole = {"specversion": "1.0", "id": "8", "source": "/x", "type": "r", "level": 4, "data": {"celsius": 1}}
+    json_type, batch_type = (f"application/cloudevents{part}+json" for part in ("", "-batch"))
+    with receiving(tmp_path, binding) as (_, client):
+
+        def post(headers: dict[str, str], **content: Any) -> httpx.Response:
+            return client.post("/hall 1", headers=headers, **content)
+
+        keyed = {**EVENT, "idempotency-key": "k"}
+        for _ in range(2):
+            assert post(keyed, json={"celsius": 21.5}).json()["records"] == 1
+        other = post({**keyed, "ce-id": "9"}, json={"celsius": 21.5})
+        assert "repeated" not in other.json()
+        assert post({"content-type": json_type}, json=whole).status_code == 202
+        assert post({"content-type": batch_type}, json=[whole, whole]).json()["records"] == 2
+        for headers, body in (({"content-type": "text/xml"}, b"<x/>"), ({}, b"{"), ({}, b'{}, "id": "x"')):
+            answer = post({**EVENT, **headers}, content=body)
+            assert answer.status_code == 400
+            assert "the data of the event is not" in answer.json()["error"]
+    assert binding.events is not None
+    records = pa.array(journaled(tmp_path), pa.binary())
+    found = CloudEventsFormat(READING, binding.events.attributes).decode(records)
+    assert found.bad == []
+    plain = {"event": "8", "level": 4, "celsius": 1.0}
+    first = {"event": "caf\u00e9", "level": 3, "celsius": 21.5}
+    assert found.batch.to_pylist() == [first, {**first, "event": "9"}, plain, plain, plain]
