@@ -154,11 +154,7 @@ def _source(
             binding.client,
             place.topics.known[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
-            WantedParts.of(
-                node.metadata,
-                keys=place.plan.wants_keys(Port(node.id)),
-                events=_event_headers(binding, node.body_type),
-            ),
+            _wanted_parts(node, binding, place.plan),
             starts_small=not (node.is_control or place.settings.bounded or binding.is_paced),
         )
         name = binding.format
@@ -211,6 +207,11 @@ def _source(
     kind = node.record_type if fields is None else node.body_type
     reader = StreamReader(place.plan, node, _format(name, binding, node, kind), lines, fields)
     return BoundSource(node, log, reader), receiver
+
+
+def _wanted_parts(node: SourceNode, binding: KafkaBinding, plan: JobPlan) -> WantedParts:
+    events = _event_headers(binding, node.body_type)
+    return WantedParts.of(node.metadata, keys=plan.wants_keys(Port(node.id)), events=events)
 
 
 def _event_headers(binding: KafkaBinding | HttpListenBinding, kind: RecordType) -> EventHeaders | None:
