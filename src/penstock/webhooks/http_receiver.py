@@ -20,9 +20,10 @@ from penstock.bindings.types import HttpListenBinding
 from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.records.event_headers import EventHeaders
 from penstock.sources.journal import JournalWriter, journal_begin
+from penstock.sources.journal_blocks import PackedRecords
 from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
-from penstock.webhooks.request_records import event_in_request, split_records
+from penstock.webhooks.request_records import event_in_request, packed_records
 
 __all__ = ["HttpReceiver", "listen"]
 
@@ -129,7 +130,7 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
 class _Arrived(NamedTuple):
     """The records of a request, a digest that tells it apart, and who waits for what becomes of it."""
 
-    records: list[bytes]
+    records: PackedRecords
     size: int
     digest: bytes
     outcome: asyncio.Future[dict[str, Any]]
@@ -149,7 +150,7 @@ class _Commits:
         """The end of the journal."""
         return self._journal.position
 
-    async def commit(self, records: list[bytes], size: int, digest: bytes) -> dict[str, Any]:
+    async def commit(self, records: PackedRecords, size: int, digest: bytes) -> dict[str, Any]:
         """Return the place of records, once they are durable. Raises CheckpointError when they cannot be."""
         arrived = _Arrived(records, size, digest, asyncio.get_running_loop().create_future())
         self._waiting.append(arrived)
@@ -176,15 +177,17 @@ class _Commits:
     async def _commit(self, group: list[_Arrived]) -> None:
         new: dict[bytes, None] = {}
         repeated: list[bool] = []
-        records: list[bytes] = []
+        records: list[PackedRecords] = []
         for one in group:
             repeated.append(bool(one.digest) and (one.digest in self._journaled or one.digest in new))
             if not repeated[-1]:
-                records += one.records
+                records.append(one.records)
                 if one.digest:
                     new[one.digest] = None
         try:
-            position = await asyncio.to_thread(self._journal.append, records, b"".join(new))
+            position = await asyncio.to_thread(
+                self._journal.append, PackedRecords.merged(records), b"".join(new)
+            )
         except CheckpointError as e:
             for one in [*group, *self._waiting]:
                 if not one.outcome.done():
@@ -296,7 +299,7 @@ class _Application:
             event = None if self._events is None else event_in_request(self._events, headers, body)
             if event is not None:
                 content = event
-            records = split_records(body) if event is None else [event]
+            records = packed_records(body) if event is None else PackedRecords.of([event])
         except ValueError as e:
             return _error(
                 400, f"The body must be a JSON record, an array of them, or lines of JSON, but {e}."

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from penstock.records.event_headers import EventHeaders, http_header_text, is_json_data
+from penstock.sources.journal_blocks import PackedRecords
 
-__all__ = ["event_in_request", "split_records"]
+__all__ = ["event_in_request", "packed_records", "split_records"]
 
 _BLANK = b" \t\r\n"
+_LINE_END: Final = 10
 _CONTENT_TYPE: Final = "content-type"
 _values: Final = msgspec.json.Decoder(msgspec.Raw)
 
@@ -36,6 +39,27 @@ def event_in_request(events: EventHeaders, headers: Mapping[bytes, bytes], body:
     return events.as_json(given, body or None)
 
 
+def packed_records(body: bytes) -> PackedRecords:
+    """Return the records of a body, as `split_records` would. Many lines are looked at together."""
+    return _all_lines(body.strip(_BLANK)) or PackedRecords.of(split_records(body))
+
+
+def _all_lines(text: bytes) -> PackedRecords | None:
+    """Return several lines, if each is a JSON value without white space around it; None otherwise."""
+    # An array is not lines, even if it is written over several.
+    if text.startswith(b"[") or b"\n" not in text:
+        return None
+    try:
+        values = _values.decode_lines(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _LINE_END)
+    if len(values) != len(ends) + 1 or b"\n".join(values) != text:
+        return None
+    lengths = np.diff(ends, prepend=-1, append=len(text)) - 1
+    return PackedRecords(lengths.astype("<u4"), b"".join(values))
+
+
 def split_records(body: bytes) -> list[bytes]:
     r"""Return the records of a body. Raises ValueError, which says why it is not JSON.
 
@@ -51,21 +75,6 @@ def split_records(body: bytes) -> list[bytes]:
         return [_checked(text)]
     except (msgspec.DecodeError, RecursionError) as e:
         reason = str(e)
-    return _all_lines(text) or _lines(text, reason)
-
-
-def _all_lines(text: bytes) -> list[bytes]:
-    """Return the lines, in one pass, if each is a JSON value without white space around it; none otherwise."""
-    try:
-        records = list(map(bytes, _values.decode_lines(text)))
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    are_lines = len(records) == text.count(b"\n") + 1 and b"\n".join(records) == text
-    return records if are_lines else []
-
-
-def _lines(text: bytes, reason: str) -> list[bytes]:
-    """Return the lines that are not blank. Raises ValueError for what is not JSON; `reason` is why the whole is not."""
     lines = [(number, line.strip(_BLANK)) for number, line in enumerate(text.split(b"\n"), 1)]
     lines = [(number, line) for number, line in lines if line]
     if len(lines) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import HttpListenBinding
@@ -26,7 +30,7 @@ from penstock.records.event_headers import event_headers_of
 from penstock.records.schemas import record_type
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.webhooks.http_receiver import HttpReceiver, listen
-from penstock.webhooks.request_records import split_records
+from penstock.webhooks.request_records import packed_records, split_records
 
 
 def bind(query: str = "") -> HttpListenBinding:
@@ -215,7 +219,42 @@ def test_a_body_is_split_without_touching_its_records() -> None:
 def test_each_line_is_one_value(body: bytes) -> None:
     """Not two, nor a part of one, although the whole body would be values one after the other."""
     with pytest.raises(ValueError, match="nor is line"):
-        split_records(body)
+        packed_records(body)
+
+
+VALUES = [b'{"n": 1}', b"2", b'"a b"', b"[3]", b'{"n":\n4}', b'{"n": 1}\n', b"2\n", b'"\xff"\n']
+PIECES = [*VALUES, b"\n", b"\n", b" ", b"\r", b"{", b"}", b'"', b"[", b"]", b","]
+    b'{"n": 1}',
+    b"2",
+    b'"a b"',
+    b"[3]",
+    b'{"n":\n4}',
+    b"\n",
+    b"\n",
+    b" ",
+    b"\r",
+    b"{",
+    b"}",
+    b'"',
+    b"[",
+    b"]",
+    b",",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map(b"".join))
+@examples(200)
+def test_lines_are_the_same_together_and_one_by_one(body: bytes) -> None:
+    """Whatever is between them, within them, or wrong with them."""
+    try:
+        expected = split_records(body)
+    except ValueError as e:
+        with pytest.raises(ValueError, match=re.escape(str(e))):
+            packed_records(body)
+        return
+    found = packed_records(body)
+    assert found.lengths.tolist() == [len(record) for record in expected]
+    assert found.content == b"".join(expected)
 
 
 def test_an_answer_does_not_wait_for_the_receipt_of_its_head() -> None:
