@@ -1,0 +1,44 @@
+"""A feed of readings in objects, for a job whose input and output are on an object store like its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from file_feed import SENSORS
+from object_feed import ObjectFeed
+from s3_server import S3Server
+
+from penstock.jobs.settings import RunSettings
+
+__all__ = ["ClusterFeed"]
+
+
+class ClusterFeed(ObjectFeed):
+    """Each object has one reading of each sensor. Endpoint and credentials are in the environment of every process."""
+
+    def __init__(self, folder: Path, server: S3Server) -> None:
+        super().__init__(folder, server)
+        self._server = server
+        server.put("checkpoints", "there", b"")
+
+    @property
+    def checkpoint(self) -> str:
+        return f"s3://checkpoints/{self.prefix}"
+
+    def write(self) -> None:
+        lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
+        content = "".join(line + "\n" for line in lines).encode()
+        self._server.put("outputs", f"in/{self.prefix}/{self.files:05}.jsonl", content)
+        self.files += 1
+
+    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:  # noqa: ARG002
+        return RunSettings(
+            bindings={
+                "readings": f"s3://outputs/in/{self.prefix}?format=jsonl",
+                "seen": f"s3://outputs/{self.prefix}?format=jsonl",
+            },
+            checkpoint=self.checkpoint,
+            parallelism=2,
+            **settings,  # type: ignore[arg-type]
+        )
