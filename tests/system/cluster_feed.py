@@ -32,7 +32,7 @@ class ClusterFeed(ObjectFeed):
         self._server.put("outputs", f"in/{self.prefix}/{self.files:05}.jsonl", content)
         self.files += 1
 
-    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:  # noqa: ARG002
+    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
         return RunSettings(
             bindings={
                 "readings": f"s3://outputs/in/{self.prefix}?format=jsonl",

@@ -38,7 +38,7 @@ def quick_jvm() -> tuple[str, str]:
 
 def of_a_machine(disk: Path) -> dict[str, str]:
     """What makes a process use nothing but a disk for its own files."""
-    return {DISK: str(disk), "TMPDIR": str(disk), "SPARK_LOCAL_DIRS": str(disk), "HOME": str(disk)}
+    return {DISK: str(disk), "TMPDIR": str(disk), "SPARK_LOCAL_DIRS": str(disk)}
 
 
 class SparkCluster:
@@ -81,7 +81,7 @@ class SparkCluster:
 
     def __enter__(self) -> Self:
         try:
-            log = self._start("master", {}, f"{_DEPLOY}.master.Master", "--port", "0")
+            log = self._start("master", {}, f"{_DEPLOY}.master.Master", "--host", "127.0.0.1", "--port", "0")
             found: list[str] = []
             await_true(
                 lambda: found.extend(re.findall(r"Starting Spark master at (\S+)", log.read_text())) or found,
@@ -123,8 +123,8 @@ class SparkCluster:
         return log
 
     def _start_worker(self, name: str) -> Path:
-        work = self._folder / name if self._disk is None else self._disk / "work"
-        own = ["--cores", str(self._cores), "--memory", f"{self._cores}g", "--work-dir", str(work), self.url]
+        sizes = ["--cores", str(self._cores), "--memory", f"{self._cores}g"]
+        own = ["--host", "127.0.0.1", *sizes, "--work-dir", str(self._folder / name), self.url]
         return self._start(
             name, {**self._of_workers, "PENSTOCK_TEST_WORKER": name}, f"{_DEPLOY}.worker.Worker", *own
         )

@@ -12,7 +12,6 @@ from file_feed import COUNTING_JOB, SENSORS
 from job_process import JobProcess, await_true, run_arguments
 from own_disk import can_have_own_disk
 from s3_server import S3Server
-from sink_kills import await_progress
 from spark_cluster import SparkCluster, of_a_machine, quick_jvm
 
 PROGRAM = (str(Path(__file__).with_name("own_disk.py")),)
@@ -34,6 +33,8 @@ class Apart:
             *run_arguments(COUNTING_JOB, self.feed.settings(self._folder)),
             f"--master={self.cluster.url}",
             "--spark=spark.cores.max=2",
+            # Both workers are on this host, on which executors would read each other's files.
+            "--spark=spark.shuffle.readHostLocalDisk=false",
             "--spark=spark.executor.cores=1",
             "--spark=spark.executor.memory=600m",
             f"--spark=spark.executor.extraJavaOptions={options}",
