@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster_feed import ClusterFeed
 from file_feed import COUNTING_JOB, SENSORS
-from job_process import JobProcess, await_true, run_arguments
+from job_process import JobProcess, await_true, kill, run_arguments
 from own_disk import can_have_own_disk
+from reliability import noting
 from s3_server import S3Server
-from spark_cluster import SparkCluster, of_a_machine, quick_jvm
+from sink_kills import await_progress, kill_process
+from spark_cluster import WORKERS, SparkCluster, of_a_machine, quick_jvm
 
+SUITE = "clusters that share a store"
+WORKING = ("executor", "worker of Spark")
+DRIVING = ("driver", "JVM")
+# Two JVMs start for each run, and the state is loaded from the store.
+PATIENCE_S = 600.0
 PROGRAM = (str(Path(__file__).with_name("own_disk.py")),)
 
 
@@ -23,6 +33,7 @@ class Apart:
     def __init__(self, folder: Path, server: S3Server, cluster: SparkCluster, disk: Path) -> None:
         self.feed = ClusterFeed(folder, server)
         self.cluster = cluster
+        self.server = server
         self._folder = folder
         self._environment = {**server.environment, **of_a_machine(disk), "SPARK_LOCAL_IP": "127.0.0.1"}
 
@@ -43,39 +54,118 @@ class Apart:
         ]
         return JobProcess(arguments, self._folder, self._environment, PROGRAM)
 
+    def kill_on(self, worker: str, victim: str) -> str:
+        """Kill an executor, or the worker that has started it, which is started again; tell what was killed."""
+        if victim == "executor":
+            kill(self.cluster.executor(worker), signal.SIGKILL)
+        else:
+            kill(self.cluster.worker(worker), signal.SIGKILL)
+            self.cluster.restart_worker(worker)
+        return victim
+
     def await_all(self, job: JobProcess) -> None:
         await_true(
             lambda: not job.running or len(self.feed.rows()) >= self.feed.files * SENSORS,
             lambda: f"{len(self.feed.rows())} of {self.feed.files * SENSORS}: {job.err}",
+            PATIENCE_S,
         )
+        assert job.running, job.err
 
     def stop(self, job: JobProcess) -> None:
         job.signal(signal.SIGTERM)
-        assert job.wait().code == 0, job.err
+        assert job.wait(PATIENCE_S).code == 0, job.err
+
+
+@contextlib.contextmanager
+def apart_in(folder: Path) -> Iterator[Apart]:
+    if not can_have_own_disk():
+        pytest.skip("this system lets no process have mounts of its own")
+    disk = folder / "machine"
+    disk.mkdir()
+    with (
+        S3Server(folder) as server,
+        SparkCluster(folder, cores=2, disk=disk, environment=server.environment) as cluster,
+    ):
+        yield Apart(folder, server, cluster, disk)
 
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[Apart]:
-    if not can_have_own_disk():
-        pytest.skip("this system lets no process have mounts of its own")
-    disk = tmp_path / "machine"
-    disk.mkdir()
-    with (
-        S3Server(tmp_path) as server,
-        SparkCluster(tmp_path, cores=2, disk=disk, environment=server.environment) as cluster,
-    ):
-        made = Apart(tmp_path, server, cluster, disk)
-        made.server = server
+    with apart_in(tmp_path) as made:
         yield made
 
 
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
     """All state and positions are in the store, to which each worker has written."""
     for _ in range(2):
+        apart.feed.write()
         with apart.job() as job:
-            apart.feed.write()
-            apart.await_all(job)
-            apart.feed.write()
             apart.await_all(job)
             apart.stop(job)
-        apart.feed.assert_exactly_once()
+    apart.feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(apart: Apart) -> None:
+    """A driver is suspended while its executors go on; another one takes over, and the first one wakes up."""
+    feed = apart.feed
+    with noting(SUITE, "-k zombie_driver_of_a_cluster") as injected:
+        with apart.job() as zombie:
+            with feed.feeding():
+                await_progress(zombie, lambda: len(feed.rows()), PATIENCE_S)
+            everybody = [zombie.process.pid, *zombie.family()]
+            injected.add("driver, asleep while another took over")
+            for pid in everybody:
+                kill(pid, signal.SIGSTOP)
+            with apart.job() as other:
+                apart.await_all(other)
+                apart.stop(other)
+            feed.assert_exactly_once()
+            done = feed.expected
+            feed.write()
+            for pid in everybody:
+                kill(pid, signal.SIGCONT)
+            result = zombie.wait(PATIENCE_S)
+        assert result.code == 2, result.err
+        assert "has taken over the checkpoint s3://checkpoints/" in result.err
+        assert sorted(feed.rows()) == sorted(done.elements())
+        with apart.job() as job:
+            apart.await_all(job)
+            apart.stop(job)
+        feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(5400)
+def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart) -> None:
+    """Thirty under load: the server, then an executor or a worker, then the driver with its machine's disk."""
+    seed = 17
+    chance = random.Random(seed)
+    feed = apart.feed
+
+    def count() -> int:
+        return len(feed.rows())
+
+    with noting(SUITE, "-k kills_of_a_cluster_whose_state", str(seed)) as injected:
+        with feed.feeding():
+            for number in range(10):
+                with apart.job() as job:
+                    await_progress(job, count, PATIENCE_S)
+                    injected.add("S3 server")
+                    apart.server.kill()
+                    time.sleep(chance.uniform(0, 3))
+                    apart.server.start()
+                    # The same run goes on, now and after the loss of a worker.
+                    await_progress(job, count, PATIENCE_S)
+                    time.sleep(chance.uniform(0, 2))
+                    injected.add(apart.kill_on(chance.choice(WORKERS), WORKING[number % len(WORKING)]))
+                    await_progress(job, count, PATIENCE_S)
+                    time.sleep(chance.uniform(0, 2))
+                    victim = DRIVING[number % len(DRIVING)]
+                    injected.add(f"{victim}, with its machine's disk")
+                    kill_process(victim, job)
+        with apart.job() as job:
+            apart.await_all(job)
+            apart.stop(job)
+        feed.assert_exactly_once()

@@ -97,7 +97,9 @@ class QueryRun:
         except PySparkException as e:
             # If two runs share the checkpoint, that is the cause, whatever the query reports.
             streams = len(bound.lineage.streams)
-            failure = committer.failure() or explain_failure(e, log, self.checkpoint.spark_folder, streams)
+            store = None if self.location is None else self.checkpoint.shown
+            folder = self.checkpoint.spark_folder
+            failure = committer.failure() or explain_failure(e, log, folder, streams, store)
             raise failure from failure.__cause__
         committer.plans.forget_refused()
         return status, request
