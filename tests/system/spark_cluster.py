@@ -135,17 +135,22 @@ class SparkCluster:
 
     def worker(self, name: str) -> int:
         """The process of a worker."""
-        return self._process(name, f"{_DEPLOY}.worker.Worker")
+        (found,) = self._processes(name, f"{_DEPLOY}.worker.Worker")
+        return found
 
-    def executor(self, name: str) -> int:
-        """An executor of a worker. Raises LookupError when it has none."""
-        return self._process(name, "CoarseGrainedExecutorBackend")
+    def executors(self) -> list[int]:
+        """The executors of all workers."""
+        return sorted(
+            pid for name in WORKERS for pid in self._processes(name, "CoarseGrainedExecutorBackend")
+        )
 
-    def _process(self, name: str, command: str) -> int:
-        for pid, shown in processes_of(self._tag).items():
-            if command in shown and f"PENSTOCK_TEST_WORKER={name}".encode() in _environment_of(pid):
-                return pid
-        raise LookupError(f"{name} has no {command}")
+    def _processes(self, name: str, command: str) -> list[int]:
+        mark = f"PENSTOCK_TEST_WORKER={name}".encode()
+        return [
+            pid
+            for pid, shown in processes_of(self._tag).items()
+            if command in shown and mark in _environment_of(pid)
+        ]
 
 
 def _environment_of(pid: int) -> list[bytes]:

@@ -54,11 +54,12 @@ class Apart:
         ]
         return JobProcess(arguments, self._folder, self._environment, PROGRAM)
 
-    def kill_on(self, worker: str, victim: str) -> str:
-        """Kill an executor, or the worker that has started it, which is started again; tell what was killed."""
+    def kill_one(self, victim: str, chance: random.Random) -> str:
+        """Kill an executor, or a worker, which is started again; tell what was killed."""
         if victim == "executor":
-            kill(self.cluster.executor(worker), signal.SIGKILL)
+            kill(chance.choice(self.cluster.executors()), signal.SIGKILL)
         else:
+            worker = chance.choice(WORKERS)
             kill(self.cluster.worker(worker), signal.SIGKILL)
             self.cluster.restart_worker(worker)
         return victim
@@ -159,7 +160,7 @@ def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart) -> None:
                     # The same run goes on, now and after the loss of a worker.
                     await_progress(job, count, PATIENCE_S)
                     time.sleep(chance.uniform(0, 2))
-                    injected.add(apart.kill_on(chance.choice(WORKERS), WORKING[number % len(WORKING)]))
+                    injected.add(apart.kill_one(WORKING[number % len(WORKING)], chance))
                     await_progress(job, count, PATIENCE_S)
                     time.sleep(chance.uniform(0, 2))
                     victim = DRIVING[number % len(DRIVING)]
