@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from file_feed import SENSORS
 from object_feed import ObjectFeed
 from s3_server import S3Server
 
+import penstock as ps
 from penstock.jobs.settings import RunSettings
 
 __all__ = ["ClusterFeed"]
@@ -33,6 +35,11 @@ class ClusterFeed(ObjectFeed):
         # Whoever waits for rows asks all the time, and the server has more to do.
         time.sleep(0.3)
         return super().rows()
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """The dead letters, which are in the store with the checkpoint."""
+        uris = ps.committed_objects(f"{self.checkpoint}/dead-letters")
+        return [json.loads(line) for uri in uris for line in self._server.get(uri).splitlines()]
 
     def write(self) -> None:
         lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]

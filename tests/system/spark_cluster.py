@@ -45,17 +45,10 @@ class SparkCluster:
     """A master with two workers; a context manager. Nothing of it stays behind.
 
     With `disk` each worker is as on a machine of its own: the folder of that path is an empty disk, which the others do
-    not see, and holds all that it writes. `environment` is that of the workers.
+    not see, and holds all that it writes.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        cores: int = 1,
-        disk: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *, cores: int = 1, disk: Path | None = None) -> None:
         self._folder = folder
         self._cores = cores
         self._disk = disk
@@ -73,7 +66,6 @@ class SparkCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         self._of_workers = {
-            **(environment or {}),
             _ON_WORKER: "1",
             **({} if disk is None else of_a_machine(disk)),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
 import time
@@ -35,7 +34,8 @@ class Apart:
         self.cluster = cluster
         self.server = server
         self._folder = folder
-        self._environment = {**server.environment, **of_a_machine(disk), "SPARK_LOCAL_IP": "127.0.0.1"}
+        self._disk = disk
+        self._environment = {**of_a_machine(disk), "SPARK_LOCAL_IP": "127.0.0.1"}
 
     def job(self, *more: str) -> JobProcess:
         """Start the job on a machine with an empty disk."""
@@ -53,6 +53,11 @@ class Apart:
             *more,
         ]
         return JobProcess(arguments, self._folder, self._environment, PROGRAM)
+
+    def working_folder(self, job: JobProcess) -> Path:
+        """The folder in which a driver works, on its own disk."""
+        (found,) = Path(f"/proc/{job.process.pid}/root{self._disk}").glob("penstock-checkpoint-*")
+        return found
 
     def kill_one(self, victim: str, chance: random.Random) -> str:
         """Kill an executor, or a worker, which is started again; tell what was killed."""
@@ -77,33 +82,33 @@ class Apart:
         assert job.wait(PATIENCE_S).code == 0, job.err
 
 
-@contextlib.contextmanager
-def apart_in(folder: Path) -> Iterator[Apart]:
-    if not can_have_own_disk():
-        pytest.skip("this system lets no process have mounts of its own")
-    disk = folder / "machine"
-    disk.mkdir()
-    with (
-        S3Server(folder) as server,
-        SparkCluster(folder, cores=2, disk=disk, environment=server.environment) as cluster,
-    ):
-        yield Apart(folder, server, cluster, disk)
-
-
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[Apart]:
-    with apart_in(tmp_path) as made:
-        yield made
+    if not can_have_own_disk():
+        pytest.skip("this system lets no process have mounts of its own")
+    disk = tmp_path / "machine"
+    disk.mkdir()
+    with pytest.MonkeyPatch.context() as patch, S3Server(tmp_path) as server:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        with SparkCluster(tmp_path, cores=2, disk=disk) as cluster:
+            yield Apart(tmp_path, server, cluster, disk)
 
 
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
-    """All state and positions are in the store, to which each worker has written."""
-    for _ in range(2):
-        apart.feed.write()
+    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder."""
+    feed = apart.feed
+    for number in range(2):
+        feed.write()
         with apart.job() as job:
             apart.await_all(job)
+            if number == 0:
+                (apart.working_folder(job) / "commands" / "broken.jsonl").write_text("no command\n")
+                await_true(lambda: feed.dead_letters(), lambda: job.err, PATIENCE_S)
             apart.stop(job)
-    apart.feed.assert_exactly_once()
+    feed.assert_exactly_once()
+    (letter,) = feed.dead_letters()
+    assert (letter["stream"], letter["raw"]) == ("commands", "no command")
 
 
 @pytest.mark.chaos
