@@ -41,6 +41,10 @@ class ClusterFeed(ObjectFeed):
         uris = ps.committed_objects(f"{self.checkpoint}/dead-letters")
         return [json.loads(line) for uri in uris for line in self._server.get(uri).splitlines()]
 
+    def state(self) -> dict[str, str | None]:
+        """The objects of the state, with the tags of their contents."""
+        return self._server.tags("checkpoints", f"{self.prefix}/state")
+
     def write(self) -> None:
         lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
         content = "".join(line + "\n" for line in lines).encode()

@@ -93,6 +93,11 @@ class S3Server:
         bucket, _, name = uri.removeprefix("s3://").partition("/")
         return bytes(obstore.get(self._store(bucket), name).bytes())
 
+    def tags(self, bucket: str, prefix: str) -> dict[str, str | None]:
+        """The objects below a prefix, with the tags of their contents."""
+        found = obstore.list(self._store(bucket), prefix).collect()
+        return {one["path"]: one["e_tag"] for one in found}
+
     def _store(self, bucket: str) -> S3Store:
         return S3Store(
             bucket,
