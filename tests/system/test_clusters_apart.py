@@ -121,6 +121,8 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
             yield Apart(tmp_path, server, cluster, disk)
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
     """State, positions and dead letters are in the store; commands reach tasks from the driver's folder."""
     feed = apart.feed
