@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import obstore
 from file_feed import SENSORS
 from object_feed import ObjectFeed
 from s3_server import S3Server
@@ -48,8 +49,17 @@ class ClusterFeed(ObjectFeed):
     def write(self) -> None:
         lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
         content = "".join(line + "\n" for line in lines).encode()
-        self._server.put("outputs", f"in/{self.prefix}/{self.files:05}.jsonl", content)
+        while not self._is_written(f"in/{self.prefix}/{self.files:05}.jsonl", content):
+            time.sleep(0.5)
         self.files += 1
+
+    def _is_written(self, name: str, content: bytes) -> bool:
+        """Write an object; tell whether that is sure, since the server may be killed meanwhile."""
+        try:
+            self._server.put("outputs", name, content)
+        except obstore.exceptions.BaseError:
+            return False
+        return True
 
     def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
         return RunSettings(

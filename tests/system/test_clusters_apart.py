@@ -20,6 +20,7 @@ from sink_kills import await_progress, kill_process
 from spark_cluster import WORKERS, SparkCluster, of_a_machine, quick_jvm
 
 SUITE = "clusters that share a store"
+ROUNDS = 6
 WORKING = ("executor", "worker of Spark")
 DRIVING = ("driver", "JVM")
 # Two JVMs start for each run, and the state is loaded from the store.
@@ -182,7 +183,7 @@ def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart) -> None:
     feed = apart.feed
     with noting(SUITE, "-k kills_of_a_cluster_whose_state", str(seed)) as injected, Supervisor(apart) as runs:
         with feed.feeding():
-            for number in range(6):
+            for number in range(ROUNDS):
                 for victim in WORKING:
                     runs.await_progress()
                     injected.add("S3 server")
