@@ -13,6 +13,7 @@ from confluent_kafka import Message
 
 from penstock.base.garbage import no_cyclic_collection
 from penstock.metrics.source_times import SourceTimes
+from penstock.records.event_headers import EventHeaders
 from penstock.records.message_metadata import Metadata
 from penstock.sources.base import BadRecord, SourceChunk
 
@@ -43,15 +44,21 @@ class WantedParts:
     keys: bool = False
     timestamps: bool = False
     headers: tuple[str, ...] = ()
+    events: EventHeaders | None = None
 
     @classmethod
-    def of(cls, metadata: Metadata, *, keys: bool) -> WantedParts:
-        """Return what the metadata of a stream needs, and the keys of messages if they are wanted anyway."""
+    def of(cls, metadata: Metadata, *, keys: bool, events: EventHeaders | None = None) -> WantedParts:
+        """Return what the metadata of a stream needs, and the keys of messages if they are wanted anyway.
+
+        With `events`, messages that are CloudEvents in the binary mode become such in JSON.
+        """
         parts = [part for _, part in metadata]
+        named = {part.header for part in parts if part.header} | set(events.headers if events else ())
         return cls(
             keys or any(part.kind == "key" for part in parts),
             any(part.kind == "timestamp" for part in parts),
-            tuple(sorted({part.header for part in parts if part.header})),
+            tuple(sorted(named)),
+            events,
         )
 
 
@@ -114,13 +121,15 @@ class GatheredMessages:
         """Yield what is left as a chunk, if anything is."""
         if self._values:
             wanted = self._wanted
+            values = pa.concat_arrays(self._values)
+            headers = {name: pa.array(column, pa.binary()) for name, column in self._headers}
             yield SourceChunk(
                 self._partition,
                 pa.array(np.concatenate(self._offsets), pa.int64()),
-                raw=pa.concat_arrays(self._values),
+                raw=values if wanted.events is None else wanted.events.structured(values, headers),
                 keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
                 timestamps=_timestamps_of(self._timestamps) if wanted.timestamps else None,
-                headers={name: pa.array(column, pa.binary()) for name, column in self._headers},
+                headers=headers,
                 times=SourceTimes.merged(self._times),
             )
         self._begin()
