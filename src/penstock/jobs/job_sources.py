@@ -53,6 +53,7 @@ from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.start_signal import START_NODE, StartReader
 from penstock.sinks.object_sink import open_folder
 from penstock.sources.base import ReplayableLog
+from penstock.sources.carried_files import CarriedFiles
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
 from penstock.sources.gathered_messages import WantedParts
@@ -89,7 +90,10 @@ _Received: TypeAlias = SocketBinding | _MessageBinding
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """What the sources of a job share: plan, checkpoint and lineage, settings, topics, and fence."""
+    """What the sources of a job share: plan, checkpoint and lineage, settings, topics, and fence.
+
+    `apart` says that tasks may not reach the folder of the checkpoint.
+    """
 
     plan: JobPlan
     checkpoint: Checkpoint
@@ -97,6 +101,7 @@ class SourcePlace:
     settings: RunSettings
     topics: TopicIdentity
     fence: Callable[[], None]
+    apart: bool = False
 
     def keeping(self, stream: str, directory: str) -> Keeping:
         """Return what a file stream keeps of the files that it has read."""
@@ -160,7 +165,8 @@ def _source(
         name = binding.format
     elif isinstance(binding, FilesBinding):
         keeping = place.keeping(node.name, binding.directory)
-        files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
+        log_type = CarriedFiles if place.apart and keeping.owned else FileLog
+        files = log_type(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)
     elif isinstance(binding, DeltaBinding | IcebergBinding):
@@ -297,7 +303,8 @@ def _command_source(
             f"{redacted(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
-    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
+    folder = None if place.apart else str(place.checkpoint.folder / "fetched")
+    fetched = FetchedFiles(folder, max_bytes, settings.allowed)
     reader = CommandReader(
         place.plan,
         known[form],
