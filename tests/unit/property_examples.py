@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 __all__ = ["EXAMPLES", "examples", "register_profiles"]
 
 EXAMPLES: Final = 30
-SHARE_IN_TEST: Final = 2 / 3
+SHARE_IN_TEST: Final = 1 / 3
 TIMES_IN_CHAOS: Final = 30
 
 
