@@ -335,7 +335,7 @@ def test_kills(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
 
     test_origin_kills.py has a kill of a worker; `make chaos` has all victims in both modes.
     """
-    survive(Pipes(kafka, tmp_path, "readings"), tmp_path, spark, seed=1, victims=["jvm"])
+    survive(Pipes(kafka, tmp_path, "readings"), tmp_path, spark, seed=2, victims=["jvm"])
 
 
 def test_kills_in_real_time(kafka: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
