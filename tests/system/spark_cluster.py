@@ -1,4 +1,4 @@
-"""A Spark standalone cluster: a master and two workers, as processes of their own on this machine."""
+"""A Spark standalone cluster: a master and workers, as processes of their own on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyspark
@@ -33,8 +33,8 @@ def quick_jvm() -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path) -> Iterator[str]:
-    """The URL of a master with two workers of one core each. Nothing of it stays behind."""
+def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[str]:
+    """The URL of a master with workers of one core each. Nothing of it stays behind."""
     tag = uuid.uuid4().hex
     home = Path(pyspark.__file__).parent
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -77,8 +77,7 @@ def spark_cluster(folder: Path) -> Iterator[str]:
         )
         own = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir"]
         logs = [
-            start(name, f"{deploy}.worker.Worker", *own, str(folder / name), found[0])
-            for name in ("worker-1", "worker-2")
+            start(name, f"{deploy}.worker.Worker", *own, str(folder / name), found[0]) for name in workers
         ]
         for log in logs:
             await_true(
