@@ -49,6 +49,7 @@ def test_rules_change_while_payments_come(stories: Stories) -> None:
     assert [line.split(":")[0].strip() for line in listed if line.strip()] == ["spree v2", "foreign-cards v1"]
 
 
+@pytest.mark.chaos  # tests/unit/examples/test_feature_flags.py has the job without Spark
 def test_flags_hold_from_the_time_they_say(stories: Stories) -> None:
     """Views come in no order, yet the hours are told apart: 10 %, 50 % from noon, all from 16:00; killed, and back."""
     out = stories.told("feature_flags")

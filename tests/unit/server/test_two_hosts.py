@@ -75,7 +75,7 @@ class TwoHosts:
             assert time.monotonic() < deadline, [(e.what, e.detail) for e in self.store.events()]
             for machine in machines:
                 machine.manager.look()
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def until(self, job_id: str, status: JobStatus, *machines: Machine) -> None:
         self.work(lambda: self.service.get(job_id).status is status, *machines)

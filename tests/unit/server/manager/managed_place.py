@@ -69,7 +69,8 @@ class ManagedPlace:
         while not done():
             assert time.monotonic() < deadline, told()
             (manager or self.manager).look()
-            time.sleep(0.02)
+            # A look takes time that the drivers need to start.
+            time.sleep(0.05)
 
     def history(self, job_id: str) -> list[Any]:
         return [(event.what, event.detail) for event in self.service.events(job_id)]
