@@ -6,7 +6,6 @@ Arguments: the journal's folder, the URI, and whether it waits for ever between 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -54,7 +53,10 @@ def receiver(folder: Path, uri: str, *, bounded: bool = False, fields: str = "nu
 
 
 def main() -> None:
-    """Receive until killed; writes a line when connected, and one whenever messages have become durable."""
+    """Receive until killed; writes a line when connected, and one whenever messages have become durable.
+
+    A receiver that fails ends the process with its error.
+    """
     folder, uri, waits = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"
     append = JournalWriter.append
 
@@ -67,9 +69,11 @@ def main() -> None:
         return position
 
     JournalWriter.append = append_and_tell  # type: ignore[method-assign,assignment]
-    with receiver(folder, uri):
+    with receiver(folder, uri) as receiving:
         print("connected", flush=True)
-        threading.Event().wait()
+        while receiving.error is None:
+            time.sleep(0.1)
+    raise receiving.error
 
 
 if __name__ == "__main__":

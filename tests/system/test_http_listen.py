@@ -49,6 +49,11 @@ class Sender:
         self._stop.set()
         self._thread.join()
 
+    def has_taken(self, count: int) -> bool:
+        """Whether so many records were answered; fails when the thread has."""
+        assert self._thread.is_alive()
+        return len(self.taken) >= count
+
     def _send(self) -> None:
         with httpx.Client(trust_env=False, timeout=20) as client:
             while not self._stop.is_set():
@@ -77,12 +82,13 @@ def test_what_was_answered_is_there_after_kills(tmp_path: Path) -> None:
                 assert process.stdout is not None
                 assert process.stdout.readline() == b"connected\n"
                 for _ in range(10):
-                    assert process.stdout.readline()
+                    assert process.stdout.readline(), "the receiver has ended"
                 time.sleep(chance.uniform(0, 0.1))
                 process.kill()
-        with receiver(tmp_path, uri):
-            before = [len(sender.taken) for sender in senders]
-            while any(len(sender.taken) == count for sender, count in zip(senders, before, strict=True)):
+        with receiver(tmp_path, uri) as receiving:
+            wanted = [len(sender.taken) + 1 for sender in senders]
+            while not all(sender.has_taken(count) for sender, count in zip(senders, wanted, strict=True)):
+                assert receiving.error is None
                 time.sleep(0.01)
             for sender in senders:
                 sender.stop()

@@ -125,6 +125,7 @@ class _Commits:
         self._journaled: Final = journaled
         self._waiting: Final[deque[_Arrived]] = deque()
         self._came: Final = asyncio.Event()
+        self._ended = False
 
     @property
     def position(self) -> int:
@@ -133,18 +134,35 @@ class _Commits:
 
     async def commit(self, records: list[bytes], size: int, digest: bytes) -> dict[str, Any]:
         """Return the place of records, once they are durable. Raises CheckpointError when they cannot be."""
+        if self._ended:
+            raise self._refused()
         arrived = _Arrived(records, size, digest, asyncio.get_running_loop().create_future())
         self._waiting.append(arrived)
         self._came.set()
         return await arrived.outcome
 
     async def run(self) -> None:
-        """Commit what arrives. Raises CheckpointError when the journal cannot be written, and ends all that wait."""
-        while True:
-            await self._came.wait()
-            self._came.clear()
-            while self._waiting:
-                await self._commit(self._group())
+        """Commit what arrives. Raises CheckpointError when the journal cannot be written.
+
+        After an error all that wait are refused, and all that come later.
+        """
+        group: list[_Arrived] = []
+        try:
+            while True:
+                await self._came.wait()
+                self._came.clear()
+                while self._waiting:
+                    group = self._group()
+                    await self._commit(group)
+        except Exception:
+            self._ended = True
+            for one in [*group, *self._waiting]:
+                if not one.outcome.done():
+                    one.outcome.set_exception(self._refused())
+            raise
+
+    def _refused(self) -> CheckpointError:
+        return CheckpointError("The journal takes no more records.")
 
     def _group(self) -> list[_Arrived]:
         """Return what is committed next: at least one request."""
@@ -165,13 +183,7 @@ class _Commits:
                 records += one.records
                 if one.digest:
                     new[one.digest] = None
-        try:
-            position = await asyncio.to_thread(self._journal.append, records, b"".join(new))
-        except CheckpointError as e:
-            for one in [*group, *self._waiting]:
-                if not one.outcome.done():
-                    one.outcome.set_exception(e)
-            raise
+        position = await asyncio.to_thread(self._journal.append, records, b"".join(new))
         self._journaled.add(new)
         for one, again in zip(group, repeated, strict=True):
             # Its client may have gone away meanwhile.

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,31 @@ def test_a_journal_that_cannot_be_written_ends_the_job(
         assert client.post("/hall 1", json=1).status_code == 503
         receiver._thread.join(20)
         assert "No space left" in str(receiver.error)
+
+
+def test_all_that_wait_are_refused_whatever_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that come while the receiver ends: none waits for an answer that nobody gives."""
+    begun, failing = threading.Event(), threading.Event()
+
+    def append(self: JournalWriter, records: object, note: bytes = b"") -> int:
+        begun.set()
+        failing.wait(20)
+        raise RuntimeError("no more threads")
+
+    with receiving(tmp_path, bind()) as (receiver, client), ThreadPoolExecutor(8) as threads:
+        monkeypatch.setattr(JournalWriter, "append", append)
+        first = threads.submit(client.post, "/hall 1", json=0)
+        assert begun.wait(20)
+        others = [threads.submit(client.post, "/hall 1", json=number) for number in range(1, 8)]
+        failing.set()
+        statuses = []
+        for answer in [first, *others]:
+            # Nobody listens any more.
+            with suppress(httpx.TransportError):
+                statuses.append(answer.result().status_code)
+        assert set(statuses) == {503}
+        receiver._thread.join(20)
+        assert "no more threads" in str(receiver.error)
 
 
 def test_a_bounded_run_does_not_listen(tmp_path: Path) -> None:
