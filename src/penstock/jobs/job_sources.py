@@ -40,6 +40,7 @@ from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
 from penstock.lakes.lake_log import LakeLog
+from penstock.records.event_headers import EventHeaders, event_headers_of
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
 from penstock.registries.message_formats import message_format
@@ -153,7 +154,7 @@ def _source(
             binding.client,
             place.topics.known[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
-            WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
+            _wanted_parts(node, binding, place.plan),
             starts_small=not (node.is_control or place.settings.bounded or binding.is_paced),
         )
         name = binding.format
@@ -208,6 +209,19 @@ def _source(
     return BoundSource(node, log, reader), receiver
 
 
+def _wanted_parts(node: SourceNode, binding: KafkaBinding, plan: JobPlan) -> WantedParts:
+    events = _event_headers(binding, node.body_type)
+    return WantedParts.of(node.metadata, keys=plan.wants_keys(Port(node.id)), events=events)
+
+
+def _event_headers(binding: KafkaBinding | HttpListenBinding, kind: RecordType) -> EventHeaders | None:
+    """Return what headers say of CloudEvents in the binary mode; None for other formats."""
+    if binding.events is None:
+        return None
+    prefix = "ce_" if isinstance(binding, KafkaBinding) else "ce-"
+    return event_headers_of(binding.events.attributes, kind, prefix)
+
+
 def _is_filled(node: SourceNode, binding: Binding) -> bool:
     """Return whether messages fill fields of a stream. Raises BindingError when its source cannot have them."""
     if not node.metadata or isinstance(binding, KafkaBinding):
@@ -235,7 +249,8 @@ def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourceP
     if isinstance(binding, HttpListenBinding):
         from penstock.webhooks.http_receiver import HttpReceiver
 
-        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
+        events = _event_headers(binding, node.record_type)
+        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded, events=events)
     if isinstance(binding, QueueBinding):
         from penstock.rabbitmq.rabbitmq_queue import QueueReceiver, check_queue
 
@@ -321,6 +336,8 @@ def _is_one_text(record_type: RecordType) -> bool:
 def _format(name: Any, binding: Binding, node: SourceNode, kind: RecordType) -> Format | None:
     if name is None or node is COMMAND_NODE:
         return None
-    if isinstance(binding, KafkaBinding | MqttBinding | QueueBinding | RabbitStreamBinding):
+    if isinstance(
+        binding, KafkaBinding | MqttBinding | QueueBinding | RabbitStreamBinding | HttpListenBinding
+    ):
         return message_format(binding, kind, node.protobuf, allow_nan=node.allow_nan)
     return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)
