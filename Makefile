@@ -41,7 +41,7 @@ demo: setup ## the temperature-control job with simulated rooms and a live view 
 # Three on two cores: many tests wait, for a lease that ends or a process that starts.
 test: setup ## all tests but the long ones
 	@$(BIN)/python -m compileall -q -x template/ src tests/unit
-	@$(BIN)/python -m pytest tests -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit: setup ## the tests of pure logic, without a JVM
 	@$(BIN)/python -m compileall -q -x template/ src tests/unit

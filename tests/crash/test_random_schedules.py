@@ -10,7 +10,7 @@ from life import Life
 from reliability import note_result
 from schedules import live_schedule, schedule
 
-_SCHEDULES = 60
+_SCHEDULES = 30
 _PARTS = 20
 _IN_CHAOS = int(os.environ.get("PENSTOCK_SCHEDULES", "20000"))
 
@@ -35,12 +35,12 @@ def test_a_seed_gives_the_same_schedule(life: Life) -> None:
     assert one.trace == other.trace
 
 
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.chaos) for part in (1, 2, 3))])
 def test_some_random_schedules(life: Life, part: int) -> None:
     """The first seeds."""
     faults, wrong = _lived(life, part * _SCHEDULES, _SCHEDULES)
     assert not wrong, wrong[0]
-    assert faults["kill"] > 10
+    assert faults["kill"] > 5
 
 
 @pytest.mark.chaos

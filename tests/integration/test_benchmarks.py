@@ -19,7 +19,6 @@ from benchmarks import (
     keyed_state,
     latency,
     learned_state,
-    model_swaps,
     open_windows,
     power_loss,
     running,
@@ -371,6 +370,9 @@ def test_the_soak_in_its_small_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize("checkpoint_interval", ["0s", "1s"])
 def test_model_swaps_lose_and_double_nothing(checkpoint_interval: str, tmp_path: Path) -> None:
     """In micro-batches and in real time; the benchmark itself compares records with scores."""
+    # It loads scikit-learn, which other tests of this file do without.
+    from benchmarks import model_swaps
+
     sizes = model_swaps.Sizes(
         batch_rows=2_000,
         interval_ms=200,

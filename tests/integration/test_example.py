@@ -67,7 +67,7 @@ def drawn(chance: random.Random) -> list[tuple[list[Any], list[Any]]]:
     ]
 
 
-@pytest.mark.parametrize("parallelism", [1, 5])
+@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.chaos), 5])
 def test_the_job_gives_the_fold(spark: SparkSession, example: LoadedJob, parallelism: int) -> None:
     """File k of both streams is batch k, settings first: the command sequence of each sensor is that of the fold."""
     check(example, parallelism, drawn(random.Random(parallelism)))

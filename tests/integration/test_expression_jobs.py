@@ -31,7 +31,11 @@ class PassOn(ps.ProcessFunction):
 READINGS = [Reading(1, 24.0), Reading(2, 31.5), Reading(3, 40.0), Reading(1, 0.0)]
 
 
-@pytest.mark.parametrize("mode", [{}, {"checkpoint_interval_ms": 1000}], ids=["micro-batches", "real time"])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param({}, marks=pytest.mark.chaos), {"checkpoint_interval_ms": 1000}],
+    ids=["micro-batches", "real time"],
+)
 def test_a_parameter_changes_in_a_running_job(
     spark: SparkSession, tmp_path: Path, mode: dict[str, int]
 ) -> None:

@@ -47,7 +47,7 @@ def found(folder: Path, stream: str, checkpoint: Path) -> None:
     FileLog(binding, checkpoint / "sources" / f"{stream}.files").freeze()
 
 
-@pytest.mark.parametrize("away", ["numbers", "commands"])
+@pytest.mark.parametrize("away", [pytest.param("numbers", marks=pytest.mark.chaos), "commands"])
 def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
     run_job: Any, tmp_path: Path, away: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_the_micro_batch_of_a_file_that_is_away_is_done_again(
     ] == "APPLIED"
 
 
-@pytest.mark.parametrize("done", [0, 1])
+@pytest.mark.parametrize("done", [pytest.param(0, marks=pytest.mark.chaos), 1])
 def test_a_plan_that_no_output_has_is_made_anew(run_job: Any, tmp_path: Path, done: int) -> None:
     """With the bounds that the sources have now, and each record once; the number makes it happen once."""
     bindings = {name: f"jsonl:{tmp_path}/{name}" for name in ("numbers", "products")}

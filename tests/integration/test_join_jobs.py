@@ -71,7 +71,11 @@ def values(records: list[Any]) -> Counter[Any]:
     return Counter(astuple(one) if isinstance(one, Both) else msgspec.structs.astuple(one) for one in records)
 
 
-@pytest.mark.parametrize("mode", [{}, {"checkpoint_interval_ms": 1000}], ids=["micro-batches", "real time"])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param({}, marks=pytest.mark.chaos), {"checkpoint_interval_ms": 1000}],
+    ids=["micro-batches", "real time"],
+)
 def test_joins_continue_after_a_restart(spark: SparkSession, tmp_path: Path, mode: dict[str, int]) -> None:
     """With the rows that they held, and the time that had passed."""
     expected = JobHarness(joins_job())

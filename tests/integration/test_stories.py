@@ -49,6 +49,7 @@ def test_rules_change_while_payments_come(stories: Stories) -> None:
     assert [line.split(":")[0].strip() for line in listed if line.strip()] == ["spree v2", "foreign-cards v1"]
 
 
+@pytest.mark.chaos  # tests/unit/examples/test_feature_flags.py has the job without Spark
 def test_flags_hold_from_the_time_they_say(stories: Stories) -> None:
     """Views come in no order, yet the hours are told apart: 10 %, 50 % from noon, all from 16:00; killed, and back."""
     out = stories.told("feature_flags")
@@ -126,6 +127,7 @@ def test_words_of_a_folder_are_counted_in_windows(stories: Stories, tmp_path: Pa
     assert found == Counter({word: 5 * count for word, count in wanted.items()})
 
 
+@pytest.mark.chaos  # tests/unit/examples/test_car_events.py has the job without Spark
 def test_top_speeds_are_those_of_the_reference(stories: Stories) -> None:
     """As many of each car, and the first ones."""
     out = stories.told("car_events")
@@ -140,6 +142,7 @@ def test_top_speeds_are_those_of_the_reference(stories: Stories) -> None:
         assert [int(speed) for speed in re.findall(r"^│ (\d+)", table, re.MULTILINE)] == wanted[:8]
 
 
+@pytest.mark.chaos  # tests/unit/examples has the job without Spark
 def test_sessions_and_late_clicks_are_those_of_the_model(stories: Stories) -> None:
     """An hour of clicks is a micro-batch, and what is late depends on those before."""
     out = stories.told("sessions")

@@ -25,7 +25,10 @@ def write(kafka: KafkaBroker, topic: str, partition: int, values: Iterable[int])
     assert producer.flush(30) == 0
 
 
-@pytest.mark.parametrize("mode", [{"batch_interval_ms": 100}, {"checkpoint_interval_ms": 500}])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param({"batch_interval_ms": 100}, marks=pytest.mark.chaos), {"checkpoint_interval_ms": 500}],
+)
 def test_a_partition_that_is_added_is_read(
     spark: SparkSession, kafka: KafkaBroker, tmp_path: Path, mode: dict[str, int]
 ) -> None:

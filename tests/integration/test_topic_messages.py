@@ -80,7 +80,7 @@ def pass_job() -> ps.Job:
     return job
 
 
-@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("delivery", [pytest.param("at-least-once", marks=pytest.mark.chaos), "exactly-once"])
 def test_a_job_says_what_is_around_its_records(
     run_job: RunJob, kafka: KafkaBroker, topic: str, tmp_path: Path, delivery: str
 ) -> None:

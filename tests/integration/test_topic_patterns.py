@@ -58,7 +58,7 @@ def found_places(folder: Path) -> list[tuple[int, str, int]]:
     return sorted((row["n"], row["topic"], row["part"]) for row in read_lines(folder))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [MODES[0], pytest.param(MODES[1], marks=pytest.mark.chaos)])
 def test_a_topic_that_appears_is_read(
     spark: SparkSession, kafka: KafkaBroker, prefix: str, tmp_path: Path, mode: dict[str, int]
 ) -> None:
@@ -94,7 +94,7 @@ def test_a_topic_that_appears_is_read(
     assert sorted(row["n"] for row in read_lines(tmp_path / "counts")) == [*range(9), 10, 11, 12]
 
 
-@pytest.mark.parametrize("mode", [{}, MODES[1]])
+@pytest.mark.parametrize("mode", [{}, pytest.param(MODES[1], marks=pytest.mark.chaos)])
 def test_a_stream_of_one_topic_goes_on_under_a_pattern(
     run_job: RunJob, kafka: KafkaBroker, prefix: str, tmp_path: Path, mode: dict[str, int]
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_stream_of_one_topic_goes_on_under_a_pattern(
         run_job(placed_job(), bindings, **mode)
 
 
-@pytest.mark.parametrize("mode", [{}, MODES[1]])
+@pytest.mark.parametrize("mode", [pytest.param({}, marks=pytest.mark.chaos), MODES[1]])
 def test_a_stream_goes_on_without_a_deleted_topic_if_told_to(
     run_job: RunJob, kafka: KafkaBroker, prefix: str, tmp_path: Path, mode: dict[str, int]
 ) -> None:

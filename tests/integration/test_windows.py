@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from integration_support import read_lines, write_lines
 from pyspark.sql import SparkSession
@@ -204,15 +205,21 @@ def with_windows_behind() -> ps.Job:
     return job
 
 
-def test_windows_and_those_behind_them_restarted_and_rescaled(spark: SparkSession, tmp_path: Path) -> None:
-    """With all of them open: stopped, given three tasks, then one, and run to the end. They are those of all clicks."""
+@pytest.mark.parametrize(
+    "rescales", [{3: 3}, pytest.param({1: 3, 3: 1}, marks=pytest.mark.chaos)], ids=["once", "twice"]
+)
+def test_windows_and_those_behind_them_restarted_and_rescaled(
+    spark: SparkSession, tmp_path: Path, rescales: dict[int, int]
+) -> None:
+    """With all of them open: stopped, given other tasks, and run to the end. They are those of all clicks."""
     made = [click for number in range(FILES) for click in clicks_of(number)]
     runs = Runs(tmp_path, job=with_windows_behind())
     for number in range(FILES):
         write_lines(runs.folder / "clicks", f"{number}.jsonl", clicks_of(number))
-        if number in (1, 3):
-            runs.run(lambda files=number + 1: runs.has_read(files), parallelism=2 if number == 1 else None)
-            rescale(spark, runs.checkpoint, 3 if number == 1 else 1)
+        if number in rescales:
+            first = number == min(rescales)
+            runs.run(lambda files=number + 1: runs.has_read(files), parallelism=2 if first else None)
+            rescale(spark, runs.checkpoint, rescales[number])
     assert runs.run().dead_letters == 0
     for name in ("late", "busiest.late", "users.late"):
         assert not runs.out(name)

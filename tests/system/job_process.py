@@ -223,11 +223,6 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _parent(pid: int) -> int | None:
-    fields = _stat(pid)
-    return int(fields[1]) if fields else None
-
-
 def _worked(pid: int) -> int:
     """How long a process has worked, in ticks of the kernel."""
     fields = _stat(pid)

@@ -478,8 +478,15 @@ def run_chaos(
     begun_s = time.monotonic()
     short = injected is None
     with Arena(root, store, jobs, seed, injected) as arena:
+        # A job may start while its manager is killed.
         await_true(
-            lambda: arena.check_threads() or all(arena.commits(job_id) >= 1 for job_id in arena.loads),
+            lambda: (
+                arena.check_threads()
+                or all(
+                    arena.driver(job_id) is not None if short else arena.commits(job_id) >= 1
+                    for job_id in arena.loads
+                )
+            ),
             arena.log,
         )
         for number, victim in enumerate(victims, 1):

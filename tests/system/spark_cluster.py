@@ -1,4 +1,4 @@
-"""A Spark standalone cluster: a master and two workers, as processes of their own on this machine."""
+"""A Spark standalone cluster: a master and workers, as processes of their own on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -42,14 +42,17 @@ def of_a_machine(disk: Path) -> dict[str, str]:
 
 
 class SparkCluster:
-    """A master with two workers; a context manager. Nothing of it stays behind.
+    """A master with workers; a context manager. Nothing of it stays behind.
 
     With `disk` each worker is as on a machine of its own: the folder of that path is an empty disk, which the others do
     not see, and holds all that it writes.
     """
 
-    def __init__(self, folder: Path, *, cores: int = 1, disk: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, workers: Sequence[str] = WORKERS, *, cores: int = 1, disk: Path | None = None
+    ) -> None:
         self._folder = folder
+        self._workers = workers
         self._cores = cores
         self._disk = disk
         self._tag = uuid.uuid4().hex
@@ -80,7 +83,7 @@ class SparkCluster:
                 log.read_text,
             )
             self.url = found[0]
-            for log in [self._start_worker(name) for name in WORKERS]:
+            for log in [self._start_worker(name) for name in self._workers]:
                 _await_registered(log)
         except BaseException:
             self.__exit__()
@@ -133,7 +136,7 @@ class SparkCluster:
     def executors(self) -> list[int]:
         """The executors of all workers."""
         return sorted(
-            pid for name in WORKERS for pid in self._processes(name, "CoarseGrainedExecutorBackend")
+            pid for name in self._workers for pid in self._processes(name, "CoarseGrainedExecutorBackend")
         )
 
     def _processes(self, name: str, command: str) -> list[int]:
@@ -157,9 +160,9 @@ def _await_registered(log: Path) -> None:
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path) -> Iterator[str]:
-    """The URL of a master with two workers of one core each."""
-    with SparkCluster(folder) as cluster:
+def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[str]:
+    """The URL of a master with workers of one core each."""
+    with SparkCluster(folder, workers) as cluster:
         yield cluster.url
 
 

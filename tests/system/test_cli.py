@@ -209,24 +209,24 @@ def check_stopped(job: JobProcess) -> None:
     assert "Traceback" not in result.err, result.err
 
 
-def test_ctrl_c_while_spark_starts(good: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("times", "code"), [pytest.param(1, 0, marks=pytest.mark.chaos), (2, 130)])
+def test_ctrl_c_while_spark_starts(good: dict[str, str], tmp_path: Path, times: int, code: int) -> None:
     """Ctrl-C while Spark starts stops the job as soon as it has started; a second one ends it at once, with code 130.
 
     Neither leaves a process behind. A log of JSON ends with what the run did.
     """
     arguments = [str(EXAMPLE), *define(**good), "--log-format=json", "-ojson"]
-    for times, code in ((1, 0), (2, 130)):
-        with JobProcess(arguments, tmp_path) as job:
-            await_true(job.jvms, lambda job=job: f"no JVM: {job.err}")
-            for _ in range(times):
-                time.sleep(0.7)
-                job.press_ctrl_c()
-            result = job.wait(60)
-            job.await_end_of_family()
-        assert result.code == code, result
-        assert "Traceback" not in result.err, result.err
-        if code == 0:
-            assert result.summary["status"] == "stopped"
-            last = json.loads(result.err.splitlines()[-1])
-            assert (last["job"], last["job_id"]) == ("temperature-control", result.summary["job_id"])
-            assert last["message"].startswith("The job has stopped after ")
+    with JobProcess(arguments, tmp_path) as job:
+        await_true(job.jvms, lambda: f"no JVM: {job.err}")
+        for _ in range(times):
+            time.sleep(0.7)
+            job.press_ctrl_c()
+        result = job.wait(60)
+        job.await_end_of_family()
+    assert result.code == code, result
+    assert "Traceback" not in result.err, result.err
+    if code == 0:
+        assert result.summary["status"] == "stopped"
+        last = json.loads(result.err.splitlines()[-1])
+        assert (last["job"], last["job_id"]) == ("temperature-control", result.summary["job_id"])
+        assert last["message"].startswith("The job has stopped after ")

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster, a master and two workers as real processes: a managed job runs there, or is scaled."""
+"""A Spark standalone cluster, a master and its workers as real processes: a managed job runs there, or is scaled."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from job_process import EXAMPLE, await_true, kill, processes_of
 from rooms import Record, Rooms, by_sensor, fold, read_folder, write_file
-from spark_cluster import bare_python, quick_jvm, spark_cluster
+from spark_cluster import WORKERS, bare_python, quick_jvm, spark_cluster
 
 from penstock.metrics.batch_metrics import newest_batch_metrics, read_batch_metrics
 from penstock.server.lifecycle.statuses import JobStatus
@@ -37,10 +38,18 @@ master: {master}
 restart: none
 scaling: {scaling}
 spark:
-  spark.cores.max: "2"
+  spark.cores.max: "{cores}"
   spark.executor.extraJavaOptions: "{options}"
   spark.executor.extraClassPath: "{class_path}"
 """
+
+
+@dataclass(frozen=True)
+class Form:
+    """How large a cluster is, and whether its job is scaled out."""
+
+    workers: int
+    is_scaled: bool
 
 
 class Managed:
@@ -49,8 +58,11 @@ class Managed:
     It starts with a task for each worker, or with one, which its policy does not allow.
     """
 
-    def __init__(self, root: Path, master: str, python: Path, *, is_scaled: bool) -> None:
+    def __init__(
+        self, root: Path, master: str, python: Path, workers: tuple[str, ...], *, is_scaled: bool
+    ) -> None:
         self.is_scaled = is_scaled
+        self.workers = workers
         self._root = root
         definitions = root / "definitions"
         shutil.copytree(EXAMPLE.parent, definitions)
@@ -61,7 +73,8 @@ class Managed:
                 master=master,
                 options=options,
                 class_path=class_path,
-                parallelism=1 if is_scaled else 2,
+                parallelism=1 if is_scaled else len(workers),
+                cores=len(workers),
                 scaling="{min_tasks: 2}" if is_scaled else "null",
             )
         )
@@ -96,8 +109,10 @@ class Managed:
 
 @pytest.fixture
 def managed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Managed]:
-    with spark_cluster(tmp_path) as master:
-        made = Managed(tmp_path, master, bare_python(tmp_path), is_scaled=request.param)
+    form: Form = request.param
+    workers = WORKERS[: form.workers]
+    with spark_cluster(tmp_path, workers) as master:
+        made = Managed(tmp_path, master, bare_python(tmp_path), workers, is_scaled=form.is_scaled)
         try:
             yield made
         finally:
@@ -105,10 +120,16 @@ def managed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Managed]
 
 
 @pytest.mark.parametrize(
-    "managed", [False, pytest.param(True, marks=pytest.mark.chaos, id="scaled")], indirect=True
+    "managed",
+    [
+        pytest.param(Form(1, is_scaled=False), id="one worker"),
+        pytest.param(Form(2, is_scaled=False), marks=pytest.mark.chaos, id="two workers"),
+        pytest.param(Form(2, is_scaled=True), marks=pytest.mark.chaos, id="scaled"),
+    ],
+    indirect=True,
 )
 def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> None:
-    """On both workers, to which its policy may scale it out; what it emits is what the reference says.
+    """On all workers, to which its policy may scale it out; what it emits is what the reference says.
 
     Nothing of penstock or the job is installed on the workers.
     """
@@ -144,9 +165,10 @@ def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> No
         await_true(lambda: len({f.parallelism for f in read_batch_metrics(checkpoint)}) == 2, managed.log)
     newest = newest_batch_metrics(checkpoint)
     assert newest is not None
-    assert (newest.parallelism, newest.cores) == (2, 2)
-    # Both workers took part, and neither can import penstock by itself.
-    for worker in ("worker-1", "worker-2"):
+    # Spark says two of a cluster with a single core.
+    assert (newest.parallelism, newest.cores) == (len(managed.workers), 2)
+    # All workers took part, and none can import penstock by itself.
+    for worker in managed.workers:
         assert list((tmp_path / worker).glob("app-*/*/penstock-code-*.zip")), f"{worker} got no code"
     found = subprocess.run(
         [str(tmp_path / "bare-python"), "-c", "import pyarrow, penstock"],

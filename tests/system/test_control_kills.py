@@ -254,6 +254,20 @@ def fight(root: Path, way: Way, victims: Sequence[str], injected: Injected) -> N
     run.check()
 
 
+def test_commands_that_are_repeated_are_applied_once(tmp_path: Path, spark: SparkSession) -> None:
+    """Nobody is killed; test_rabbitmq.py kills the broker and receivers."""
+    run = Run(tmp_path, FolderWay(tmp_path), "folder")
+    with JobInSession(spark, JOB, run.settings) as job:
+        run.send(20)
+        job.await_true(lambda: run.applied() > 0)
+        run.send(20)
+        job.await_true(lambda: run.applied() >= len(run.sent))
+        job.await_true(lambda: count_records(tmp_path / "seen") >= run.read)
+        assert job.stop().status == "stopped"
+    run.check()
+
+
+@pytest.mark.chaos
 def test_commands_of_a_queue_survive_the_broker_and_the_driver(
     rabbitmq: RabbitNode, tmp_path: Path, spark: SparkSession
 ) -> None:

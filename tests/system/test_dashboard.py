@@ -349,6 +349,7 @@ def test_a_viewer_sees_no_values(place: Turnstiles, visit: Callable[..., Visitor
         expect(tabs.get_by_role("link", name=hidden)).to_have_count(0)
 
 
+@pytest.mark.chaos  # a process with a Spark; tests/unit/server/test_rest_states.py takes a dump away without one
 def test_a_dump_is_taken_away(place: Turnstiles, visit: Callable[..., Visitor], tmp_path: Path) -> None:
     """As a file that the browser saves; it is deleted when the question, which names it, is answered so."""
     page = job_page(place, visit(), "/state")
@@ -373,6 +374,7 @@ def test_a_dump_is_taken_away(place: Turnstiles, visit: Callable[..., Visitor], 
     assert not list((place.served.home / "dumps").iterdir())
 
 
+@pytest.mark.chaos  # two Sparks more; test_serve.py does so by HTTP and the command line
 def test_a_savepoint_is_taken_begun_with_and_deleted(
     place: Turnstiles, visit: Callable[..., Visitor]
 ) -> None:

@@ -68,7 +68,7 @@ def receive(folder: Path, uri: str) -> None:
         receiving.wait_for_end(threading.Event())
 
 
-@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+@pytest.mark.parametrize("protocol", [pytest.param("5", marks=pytest.mark.chaos), "3.1.1"])
 def test_messages_come_in_order_also_those_sent_meanwhile(
     broker: MosquittoBroker, protocol: str, tmp_path: Path
 ) -> None:

@@ -15,14 +15,21 @@ from penstock.cli import app
 
 
 @pytest.mark.parametrize(
-    ("option", "passed"),
-    [([], 5), pytest.param(["--sql"], 4, marks=pytest.mark.chaos)],
-    ids=["python", "sql"],
+    ("chosen", "option", "passed"),
+    [
+        (["-k", "test_watch"], [], 4),
+        pytest.param([], [], 5, marks=pytest.mark.chaos),
+        pytest.param([], ["--sql"], 4, marks=pytest.mark.chaos),
+    ],
+    ids=["without Spark", "python", "sql"],
 )
 def test_a_new_project_passes_its_own_tests(
-    option: list[str], passed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chosen: list[str], option: list[str], passed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`penstock init`, then the README's command for tests; these run the README's command for the sample."""
+    """`penstock init`, then the README's command for tests; one of these runs the README's command for the sample.
+
+    `make test` runs those that need no Spark; tests/unit/projects runs the sample without it.
+    """
     monkeypatch.chdir(tmp_path)
     made = CliRunner().invoke(app, ["init", "water-level", *option])
     assert made.exit_code == 0, made.output
@@ -31,7 +38,7 @@ def test_a_new_project_passes_its_own_tests(
     (command,) = re.findall(r"^python (-m pytest)$", (project / "README.md").read_text(), re.MULTILINE)
     assert made.stdout == f"cd water-level && python {command}\n"
     tested = subprocess.run(
-        [sys.executable, *command.split(), "-p", "no:cacheprovider"],
+        [sys.executable, *command.split(), *chosen, "-p", "no:cacheprovider"],
         cwd=project,
         # Nothing of this environment but pytest itself: its plugins are not the project's.
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},

@@ -96,53 +96,86 @@ class Hits:
             assert sorted(counts) == list(range(1, len(counts) + 1))
 
 
-def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark: SparkSession) -> None:
-    """All while records come; together the runs give what one run would have given. It is the JVM that is killed."""
-    hits = Hits(tmp_path)
-    checkpoint = tmp_path / "one"
+def rescale_and_dump(hits: Hits, job: JobProcess | JobInSession) -> None:
+    """Rescale a job, and dump its state, while records come."""
+    checkpoint = hits.folder / "one"
+    hits.await_all(job)
+    hits.feed(4)
+    rescaled = penstock_process("rescale", str(checkpoint), "--parallelism", "4")
+    assert (rescaled["before"], rescaled["after"]) == (2, 4)
     hits.feed(2)
-    with JobProcess(run_arguments(JOB, hits.settings("one")), tmp_path) as job:
-        hits.await_all(job)
-        hits.feed(4)
-        rescaled = penstock("rescale", str(checkpoint), "--parallelism", "4")
-        assert (rescaled["before"], rescaled["after"]) == (2, 4)
-        hits.feed(2)
-        command = {"id": "d", "kind": "dump-state", "target": {}, "payload": {"to": f"{tmp_path}/d{{batch}}"}}
-        write_file(checkpoint / "commands", "1.jsonl", [command])
-        await_true(lambda: any(tmp_path.glob(f"d*/{MANIFEST}")), lambda: job.err)
-        (dump,) = tmp_path.glob("d[0-9]*")
-        assert verify(str(dump)).sound
-        hits.await_all(job)
-        # Amid the work on these.
-        hits.feed(3)
-        await_true(lambda: count_records(tmp_path / "tallies") > hits.sent - 3 * FILE, lambda: job.err)
-        kill(job.jvms()[0], signal.SIGKILL)
-        killed = job.wait()
-        job.await_end_of_family()
-        assert killed.code in (1, 3), killed
-        assert killed.err.strip(), "the job failed without a word"
-        assert "Traceback" not in killed.err
-    with JobInSession(spark, JOB, hits.settings("one")) as again:
-        hits.feed(3)
-        hits.await_all(again)
-        assert "resumes from its checkpoint" in again.err
-        hits.feed(3)
-        stopped = penstock_process("stop", str(checkpoint), "--savepoint", "--drain")
-        assert again.wait().status == "stopped"
+    to = f"{hits.folder}/d{{batch}}"
+    command = {"id": "d", "kind": "dump-state", "target": {}, "payload": {"to": to}}
+    write_file(checkpoint / "commands", "1.jsonl", [command])
+    await_true(lambda: any(hits.folder.glob(f"d*/{MANIFEST}")), lambda: job.err)
+    (dump,) = hits.folder.glob("d[0-9]*")
+    assert verify(str(dump)).sound
+    hits.await_all(job)
+
+
+def kill_the_jvm(hits: Hits, job: JobProcess) -> None:
+    """Amid the work on some records."""
+    hits.feed(3)
+    await_true(lambda: count_records(hits.folder / "tallies") > hits.sent - 3 * FILE, lambda: job.err)
+    kill(job.jvms()[0], signal.SIGKILL)
+    killed = job.wait()
+    job.await_end_of_family()
+    assert killed.code in (1, 3), killed
+    assert killed.err.strip(), "the job failed without a word"
+    assert "Traceback" not in killed.err
+
+
+def stop_with_a_savepoint(hits: Hits, job: JobInSession) -> Any:
+    """Stop and drain; gives the savepoint."""
+    hits.feed(3)
+    stopped = penstock_process("stop", str(hits.folder / "one"), "--savepoint", "--drain")
+    assert job.wait().status == "stopped"
     assert len(hits.tallies()) == hits.sent, "drained"
-    (listed,) = penstock("savepoint", str(checkpoint), "--list")
+    (listed,) = penstock("savepoint", str(hits.folder / "one"), "--list")
     assert listed["id"] == stopped["savepoint"]
-    with JobInSession(spark, JOB, hits.settings("two", from_savepoint=stopped["uri"])) as other:
+    return stopped
+
+
+def carry_over(hits: Hits, spark: SparkSession, savepoint: Any) -> None:
+    """Another job begins with the savepoint; together the runs give what one run would have given."""
+    with JobInSession(spark, JOB, hits.settings("two", from_savepoint=savepoint["uri"])) as other:
         hits.feed(2)
         hits.await_all(other)
-        assert f"starts from the savepoint {stopped['savepoint']}" in other.err
+        assert f"starts from the savepoint {savepoint['savepoint']}" in other.err
         assert other.stop().status == "stopped"
     hits.check()
-    (step,) = penstock("state", "ls", str(tmp_path / "two"))
+    two = str(hits.folder / "two")
+    (step,) = penstock("state", "ls", two)
     assert step["keys"] == 40
     page = hits.tallies()[-1]["page"]
-    held = penstock("state", "get", str(tmp_path / "two"), "--step", "count", "--key", page)
+    held = penstock("state", "get", two, "--step", "count", "--key", page)
     assert held["hits"] == max(t["hits"] for t in hits.tallies() if t["page"] == page)
+
+
+def test_a_job_is_rescaled_dumped_and_carried_over(tmp_path: Path, spark: SparkSession) -> None:
+    """All while records come; together the runs give what one run would have given."""
+    hits = Hits(tmp_path)
+    hits.feed(2)
+    with JobInSession(spark, JOB, hits.settings("one")) as job:
+        rescale_and_dump(hits, job)
+        savepoint = stop_with_a_savepoint(hits, job)
+    carry_over(hits, spark, savepoint)
+
+
+@pytest.mark.chaos
+def test_a_job_is_rescaled_dumped_killed_and_carried_over(tmp_path: Path, spark: SparkSession) -> None:
+    """As above; the JVM is killed behind the dump, and the next run goes on."""
+    hits = Hits(tmp_path)
+    hits.feed(2)
+    with JobProcess(run_arguments(JOB, hits.settings("one")), tmp_path) as process:
+        rescale_and_dump(hits, process)
+        kill_the_jvm(hits, process)
+    with JobInSession(spark, JOB, hits.settings("one")) as job:
+        hits.feed(3)
+        hits.await_all(job)
+        assert "resumes from its checkpoint" in job.err
+        savepoint = stop_with_a_savepoint(hits, job)
+    carry_over(hits, spark, savepoint)
 
 
 @pytest.mark.chaos

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from certificates import Authority
+from job_in_session import JobInSession
 from job_process import cli
+from pyspark.sql import SparkSession
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import ExternalSystemError
+from penstock.jobs.settings import RunSettings
 from penstock.machine.kafka_broker import BrokerCertificates, KafkaBroker
 from topics import produce, read_topic
 
@@ -54,51 +58,88 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     shown = authority.sign("job", password=KEY_PASSWORD)
     certificates = BrokerCertificates(own, authority.certificate)
     with KafkaBroker(users={"ann": PASSWORD}, certificates=certificates) as kafka:
-        for mode in MODES:
+        for mode in ("session", *MODES):
             for stream in ("readings", "settings", "heaters", "protocol"):
                 kafka.create_topic(f"{stream}-{mode}")
         yield Place(kafka, authority.certificate, other.certificate, *shown)
 
 
-@pytest.mark.parametrize("mode", ["real-time", pytest.param("micro-batches", marks=pytest.mark.chaos)])
-def test_a_job_reads_and_writes_over_tls(place: Place, tmp_path: Path, mode: str) -> None:
-    """With a login and with a certificate, and with secrets from its environment and from a file.
-
-    The job is a process of its own, since workers have the environment in which Spark was started.
-    """
+def bindings(place: Place, secret: Path, password: str, mode: str) -> dict[str, str]:
+    """Streams with a login and with a certificate."""
     kafka = place.kafka
-    secret = tmp_path / "key-password"
-    secret.write_text(f"{KEY_PASSWORD}\n")
-    by_login = f"{LOGIN}&sasl.password=env:KAFKA_PASSWORD&ssl.ca.location={place.authority}"
+    by_login = f"{LOGIN}&sasl.password={password}&ssl.ca.location={place.authority}"
     by_certificate = f"{place.shown}&ssl.key.password=file:{secret}"
+    return {
+        "readings": f"kafka://{kafka.secured_encrypted}/readings-{mode}?start=earliest&{by_login}",
+        "settings": f"kafka://{kafka.encrypted}/settings-{mode}?{by_certificate}",
+        "heaters": f"kafka://{kafka.secured_encrypted}/heaters-{mode}?delivery=exactly-once&{by_login}",
+        "protocol": f"kafka://{kafka.encrypted}/protocol-{mode}?{by_certificate}",
+    }
+
+
+def send(place: Place, mode: str) -> None:
+    """A setting, and two readings that give a command each."""
+    setting = {"sensor_id": 1, "desired": 20, "up_delta": 1, "down_delta": 1}
+    produce(place.kafka.bootstrap, f"settings-{mode}", [(b"1", json.dumps(setting).encode())])
+    readings = [{"sensor_id": 1, "temperature": temperature} for temperature in (15.0, 25.0)]
+    records = [(b"1", json.dumps(reading).encode()) for reading in readings]
+    produce(place.kafka.bootstrap, f"readings-{mode}", records)
+
+
+def check(place: Place, folder: Path, mode: str) -> None:
+    """All commands are there, and no file of the job has a secret."""
+    for stream in ("heaters", "protocol"):
+        topic = f"{stream}-{mode}"
+        found = [json.loads(one.value or b"") for one in read_topic(place.kafka.bootstrap, topic, 2)]
+        assert [one["command"] for one in found] == ["ON", "OFF"], stream
+    files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert files
+    assert not [one for one in files if PASSWORD.encode() in one or KEY_PASSWORD.encode() in one]
+
+
+def written(folder: Path, name: str, secret: str) -> Path:
+    """A file with a secret."""
+    file = folder / name
+    file.write_text(f"{secret}\n")
+    return file
+
+
+def test_a_job_reads_and_writes_over_tls(place: Place, tmp_path: Path, spark: SparkSession) -> None:
+    """With a login and with a certificate, in real time, and with secrets from files."""
+    key, login = written(tmp_path, "key", KEY_PASSWORD), written(tmp_path, "login", PASSWORD)
+    send(place, "session")
+    settings = RunSettings(
+        bindings=bindings(place, key, f"file:{login}", "session"),
+        checkpoint=str(tmp_path / "job" / "checkpoint"),
+        checkpoint_interval_ms=5000,
+        bounded=True,
+    )
+    with JobInSession(spark, JOB, settings) as job:
+        assert job.wait().status == "finished"
+    check(place, tmp_path / "job", "session")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("mode", MODES)
+def test_secrets_come_from_the_environment_of_a_job(place: Place, tmp_path: Path, mode: str) -> None:
+    """The job is a process of its own, since workers have the environment in which Spark was started."""
+    key = written(tmp_path, "key", KEY_PASSWORD)
     arguments = [
         str(JOB),
-        f"-Dreadings=kafka://{kafka.secured_encrypted}/readings-{mode}?start=earliest&{by_login}",
-        f"-Dsettings=kafka://{kafka.encrypted}/settings-{mode}?{by_certificate}",
-        f"-Dheaters=kafka://{kafka.secured_encrypted}/heaters-{mode}?delivery=exactly-once&{by_login}",
-        f"-Dprotocol=kafka://{kafka.encrypted}/protocol-{mode}?{by_certificate}",
-        f"--checkpoint={tmp_path}/checkpoint",
+        *(f"-D{name}={uri}" for name, uri in bindings(place, key, "env:KAFKA_PASSWORD", mode).items()),
+        f"--checkpoint={tmp_path}/job/checkpoint",
         "--bounded",
         *MODES[mode],
     ]
-    setting = {"sensor_id": 1, "desired": 20, "up_delta": 1, "down_delta": 1}
-    produce(kafka.bootstrap, f"settings-{mode}", [(b"1", json.dumps(setting).encode())])
-    readings = [{"sensor_id": 1, "temperature": temperature} for temperature in (15.0, 25.0)]
-    produce(
-        kafka.bootstrap, f"readings-{mode}", [(b"1", json.dumps(reading).encode()) for reading in readings]
-    )
-    result = cli(*arguments, folder=tmp_path, environment={"KAFKA_PASSWORD": PASSWORD})
+    send(place, mode)
+    result = cli(*arguments, folder=tmp_path / "job", environment={"KAFKA_PASSWORD": PASSWORD})
     assert result.code == 0, result.err
-    for stream in ("heaters", "protocol"):
-        found = [json.loads(one.value or b"") for one in read_topic(kafka.bootstrap, f"{stream}-{mode}", 2)]
-        assert [one["command"] for one in found] == ["ON", "OFF"], stream
-    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != secret]
-    assert not [one for one in files if PASSWORD.encode() in one or KEY_PASSWORD.encode() in one]
+    check(place, tmp_path / "job", mode)
 
 
 def problem(address: str, query: str) -> str:
     """What is said of a topic at an address."""
-    binding = parse_binding("readings", f"kafka://{address}/readings-real-time?{query}", "data")
+    binding = parse_binding("readings", f"kafka://{address}/readings-session?{query}", "data")
     assert isinstance(binding, KafkaBinding)
     with pytest.raises(ExternalSystemError) as caught:
         check_topic(binding, binding.client, 2.0)
@@ -112,15 +153,18 @@ def test_what_is_wrong_with_a_connection_is_said(place: Place) -> None:
     trusting = f"ssl.ca.location={place.authority}"
     strange = f"ssl.ca.location={place.other_authority}"
     elsewhere = kafka.secured_encrypted.replace("127.0.0.1", "localhost")
-    said = {
-        "untrusted": problem(kafka.secured_encrypted, f"{login}&{strange}"),
-        "other host": problem(elsewhere, f"{login}&{trusting}"),
-        "plain client": problem(kafka.encrypted, "format=json"),
-        "plain login": problem(kafka.secured_encrypted, login.replace("SASL_SSL", "SASL_PLAINTEXT")),
-        "plain port": problem(kafka.bootstrap, f"{place.shown}&{key_password}"),
-        "no certificate": problem(kafka.encrypted, f"security.protocol=SSL&{trusting}"),
-        "password": problem(kafka.secured_encrypted, f"{LOGIN}&sasl.password=wrong-secret&{trusting}"),
+    asked = {
+        "untrusted": (kafka.secured_encrypted, f"{login}&{strange}"),
+        "other host": (elsewhere, f"{login}&{trusting}"),
+        "plain client": (kafka.encrypted, "format=json"),
+        "plain login": (kafka.secured_encrypted, login.replace("SASL_SSL", "SASL_PLAINTEXT")),
+        "plain port": (kafka.bootstrap, f"{place.shown}&{key_password}"),
+        "no certificate": (kafka.encrypted, f"security.protocol=SSL&{trusting}"),
+        "password": (kafka.secured_encrypted, f"{LOGIN}&sasl.password=wrong-secret&{trusting}"),
     }
+    # All at once, since each is given time.
+    with ThreadPoolExecutor(len(asked)) as pool:
+        said = dict(zip(asked, pool.map(lambda one: problem(*one), asked.values()), strict=True))
     expected = {
         "untrusted": "its certificate is not accepted (self-signed certificate in certificate chain). Name the file "
         "with the certificate of its authority in ssl.ca.location.",

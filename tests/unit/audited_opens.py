@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _EVENTS = {"open", "os.listdir", "os.scandir", "socket.connect", "socket.getaddrinfo", "subprocess.Popen"}
-_CODE = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2] / "src"))
+_CODE = (sys.prefix, sys.base_prefix, *(str(Path(__file__).parents[2] / name) for name in ("src", "tests")))
 _watchers: list[list[str]] = []
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from empty_stores import open_store
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from rooms_job import rooms
@@ -25,8 +26,6 @@ from penstock.server.api.models import ServerConfig
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.service.service import JobService
-from penstock.server.store.engine import sqlite_url
-from penstock.server.store.store import Store
 
 HOST = "127.0.0.1:8081"
 TOKENS = {role: f"{role}-token-0123456789-0123456789-abcdef" for role in Role}
@@ -41,7 +40,7 @@ class RestPlace:
         self.definitions.mkdir()
         self.define("small", "restart: none")
         self.home = ServerDirectory(root / "home")
-        self.store = Store.open(sqlite_url(self.home.store))
+        self.store = open_store(self.home.store)
         self.catalog = Catalog([self.definitions])
         self.service = JobService(self.store, self.catalog, self.home)
         self.wakes = 0

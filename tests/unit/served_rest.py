@@ -51,9 +51,7 @@ class ServedRest(RestPlace):
     def manage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let a manager work from now on."""
         monkeypatch.setattr(manager_module, "_DRIVER", (sys.executable, small_driver.__file__))
-        self._manager = Manager(
-            self.store, self.catalog, self.home, ManagerSettings(poll_s=0.05, lease_s=0.5)
-        )
+        self._manager = Manager(self.store, self.catalog, self.home, ManagerSettings(poll_s=0.1, lease_s=0.5))
         thread = threading.Thread(target=self._manager.run, args=[self._stop], daemon=True)
         self._threads.insert(0, thread)
         thread.start()

@@ -56,7 +56,7 @@ def main() -> None:
         keeper.end(ended)
         sys.exit(code)
 
-    keeper = LeaseKeeper(checkpoint, launch.lease, beat_s=0.05).__enter__()
+    keeper = LeaseKeeper(checkpoint, launch.lease, beat_s=0.1).__enter__()
 
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN if word == "is-stuck" else lambda *_: end(0, "stopped", "a signal")
@@ -84,7 +84,7 @@ def main() -> None:
             details = {"batch": 7} | ({"savepoint": request.savepoint_id} if request.savepoint else {})
             requests.answer(request, Answer(details=details))
             end(0, "stopped", "a request")
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

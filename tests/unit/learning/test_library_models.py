@@ -27,7 +27,6 @@ from penstock.learning.library_models import LibraryModels
 pytestmark = pytest.mark.filterwarnings("ignore:.*(invalid value|deprecated|subclusters)")
 
 RIVER = {
-    "anomaly.HalfSpaceTrees",
     "anomaly.OneClassSVM",
     "cluster.KMeans",
     "covariance.EmpiricalCovariance",

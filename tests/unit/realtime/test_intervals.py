@@ -154,10 +154,10 @@ def repeat_intervals(folder: Path, parallelism: int, count: int) -> None:
     assert repeated > count // 4
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.chaos), 2, 3])
 def test_a_repeated_interval_gives_the_same_bytes(tmp_path: Path, parallelism: int) -> None:
     """What engines took, in which order, is on disk before any of it is visible. New engines do the same."""
-    repeat_intervals(tmp_path, parallelism, count=12)
+    repeat_intervals(tmp_path, parallelism, count=6)
 
 
 @pytest.mark.chaos
@@ -209,7 +209,7 @@ def test_records_are_processed_between_intervals(tmp_path: Path, parallelism: in
             assert emitted(live.run(), "alerts") == [(1, 5, 5 * number)]
 
 
-@pytest.mark.parametrize("parallelism", [2, 3])
+@pytest.mark.parametrize("parallelism", [pytest.param(2, marks=pytest.mark.chaos), 3])
 def test_readers_wait_while_slots_have_too_much_to_do(tmp_path: Path, parallelism: int) -> None:
     """Also at the ends of intervals, where none may wait for another that waits for it."""
     made = random.Random(parallelism)

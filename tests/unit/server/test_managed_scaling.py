@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import small_driver
 import waiting_driver
+from empty_stores import open_store
 from left_drivers import kill_left_drivers
 
 from penstock.metrics.batch_metrics import BatchMetrics, newest_batch_metrics
@@ -23,8 +24,6 @@ from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
-from penstock.server.store.engine import sqlite_url
-from penstock.server.store.store import Store
 from penstock.server.store.user_requests import Asked
 
 PATIENCE_S = 60.0
@@ -49,7 +48,7 @@ class Managed:
             f"job: wait.py\nparallelism: 1\nrestart: none\nscaling: {scaling}\n"
         )
         self.home = ServerDirectory(root / "home")
-        self.store = Store.open(sqlite_url(self.home.store))
+        self.store = open_store(self.home.store)
         self._catalog = Catalog([definitions])
         self.service = JobService(self.store, self._catalog, self.home)
         result = self.service.submit(Submission(definition="wait"), "ann").result

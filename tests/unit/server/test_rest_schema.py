@@ -64,7 +64,7 @@ def test_the_description_holds(place: RestPlace, path: str, method: str) -> None
     schema.app = place.app
     schema.config.update(base_url=f"http://{HOST}")
 
-    @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(schema[path][method.upper()].as_strategy(generation_mode=GenerationMode.POSITIVE))
     def right(case: schemathesis.Case) -> None:
         # Ids that nobody could guess: what is behind them is asked for as well.
@@ -74,7 +74,7 @@ def test_the_description_holds(place: RestPlace, path: str, method: str) -> None
             case.body["definition"] = "small"
         case.call_and_validate(headers=HEADERS, checks=CHECKS)
 
-    @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(schema[path][method.upper()].as_strategy(generation_mode=GenerationMode.NEGATIVE))
     def wrong(case: schemathesis.Case) -> None:
         case.call_and_validate(headers=HEADERS, checks=CHECKS)

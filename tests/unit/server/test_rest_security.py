@@ -42,15 +42,18 @@ def one_of(path: str) -> str:
 
 
 def test_each_operation_is_for_its_role_and_those_above(place: RestPlace) -> None:
-    """The whole matrix of routes, methods and roles: nobody known 401, a lower role 403, else let in."""
+    """The whole matrix of routes, methods and roles: nobody known 401, a lower role 403, else let in.
+
+    What there is not is tried by nobody known, and by the role that may do all.
+    """
     described = {(path, m): operation for m, path, operation in operations(place.app)}
     assert len(described) >= 24
-    checked = 0
     for path, method, role in itertools.product({path for path, _ in described}, METHODS, [None, *Role]):
         operation = described.get((path, method))
+        if operation is None and role not in (None, Role.ADMIN):
+            continue
         more = {"params": {"seconds": "1"}} if path.endswith("/stream") else {}
         answer = place.ask(method.upper(), one_of(path), role, **more)
-        checked += 1
         public = path in PUBLIC_PATHS
         if role is None and not public:
             expected = {401}
@@ -62,7 +65,6 @@ def test_each_operation_is_for_its_role_and_those_above(place: RestPlace) -> Non
         else:
             expected = {403}
         assert answer.status_code in expected, (method, path, role, answer.text)
-    assert checked == len({path for path, _ in described}) * len(METHODS) * 4
 
 
 def test_roles_are_as_they_should_be(place: RestPlace) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import small_driver
+from empty_stores import open_store
 from left_drivers import kill_left_drivers
 
 from penstock.server.lifecycle.statuses import JobStatus
@@ -26,8 +27,6 @@ from penstock.server.runs.directory import ServerDirectory
 from penstock.server.runs.processes import process_of, started_process
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
-from penstock.server.store.engine import sqlite_url
-from penstock.server.store.store import Store
 
 PATIENCE_S = 40.0
 RUN_LEASE_S = 1.5
@@ -57,7 +56,7 @@ class TwoHosts:
         definitions.mkdir()
         (definitions / "small.py").write_text("works")
         (definitions / "small.yaml").write_text("job: small.py\nrestart: 'fixed-delay:attempts=9,delay=0s'\n")
-        self.store = Store.open(sqlite_url(root / "store.db"))
+        self.store = open_store(root / "store.db")
         self.catalog = Catalog([definitions])
         self.north = Machine(self, "north", shared("north"))
         self.south = Machine(self, "south", shared("south"))
@@ -76,7 +75,7 @@ class TwoHosts:
             assert time.monotonic() < deadline, [(e.what, e.detail) for e in self.store.events()]
             for machine in machines:
                 machine.manager.look()
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def until(self, job_id: str, status: JobStatus, *machines: Machine) -> None:
         self.work(lambda: self.service.get(job_id).status is status, *machines)

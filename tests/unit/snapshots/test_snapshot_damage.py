@@ -15,12 +15,12 @@ from penstock.snapshots.snapshot_reader import read_manifest, read_table, verify
 from penstock.snapshots.stores import open_store
 from penstock.snapshots.table_formats import FORMATS
 
-TIMES = 250
+TIMES = 80
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_every_damage_is_found(tmp_path: Path, file_format: str) -> None:
-    """A flipped bit, or a file cut off, anywhere: 1,000 of 1,000 over the four formats."""
+    """A flipped bit, or a file cut off, anywhere: 80 times."""
     chance = random.Random(file_format)
     uri = str(tmp_path)
     write_snapshot(uri, file_format=file_format)

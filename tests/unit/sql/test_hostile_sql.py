@@ -59,7 +59,7 @@ def check_mutations(seed: int, count: int) -> None:
 
 
 def test_mutations_are_refused_with_their_position() -> None:
-    check_mutations(1, 1000)
+    check_mutations(1, 300)
 
 
 @pytest.mark.chaos
@@ -80,7 +80,7 @@ def check_grammar(seed: int, count: int) -> None:
 
 def test_wrong_statements_are_refused_with_their_position() -> None:
     """Of joins, windows, parameters, views, functions and files; some are ten thousand levels deep."""
-    check_grammar(1, 60)
+    check_grammar(1, 20)
 
 
 @pytest.mark.chaos

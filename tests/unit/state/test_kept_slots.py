@@ -53,12 +53,12 @@ def spilled_files() -> int:
 def test_many_slots_through_one_worker_stay_within_the_bound() -> None:
     """Indexes included, and the files of slots that went are gone from the disk."""
     before = spilled_files()
-    slots = Slots(SlotCache(150_000), 60)
-    for slot in range(60):
+    slots = Slots(SlotCache(150_000), 30)
+    for slot in range(30):
         slots.serve(slot, 0)
     assert slots.max_bytes <= 150_000
     assert spilled_files() - before <= 150_000 // (16 * KEYS)
-    for slot in range(60):
+    for slot in range(30):
         slots.serve(slot, 1)
     assert slots.max_bytes <= 150_000
 

@@ -143,7 +143,7 @@ def test_writing_costs_by_what_changes() -> None:
         tables.store()
         held = sum(map(len, entries.stored.values()))
         sizes = []
-        for number in range(300):
+        for number in range(100):
             before = dict(entries.stored)
             tables = SlotTables(SCHEMA, entries, tables.keep())
             for group in range(8):

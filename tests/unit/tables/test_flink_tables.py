@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from property_examples import some_in_test
 
 import penstock as ps
 from penstock.testing import JobHarness, table_of
@@ -60,7 +61,9 @@ def job_of(case: dict[str, Any]) -> ps.Job:
     return job
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{n}-{case['kind']}" for n, case in enumerate(CASES)])
+@pytest.mark.parametrize(
+    "case", some_in_test(CASES), ids=[f"{n}-{case['kind']}" for n, case in enumerate(CASES)]
+)
 def test_a_table_has_the_rows_that_flink_has(case: dict[str, Any]) -> None:
     """In any micro-batches, with a restart and a rescale between them."""
     chance = random.Random(len(case["given"]))

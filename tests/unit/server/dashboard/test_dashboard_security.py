@@ -51,7 +51,7 @@ def test_each_page_is_for_its_role_and_those_above(place: DashboardPlace) -> Non
     assert len(roles) >= 7
     for path, needed in roles.items():
         for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
-            for role in (None, *Role):
+            for role in (None, *Role) if method == "GET" else (None, Role.ADMIN):
                 answer = place.ask(method, one_of(path, job_id), role)
                 if role is None:
                     expected = 401

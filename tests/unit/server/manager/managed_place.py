@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from empty_stores import open_store
 from left_drivers import kill_left_drivers
 
 from penstock.server.lifecycle.statuses import JobStatus
@@ -18,8 +19,6 @@ from penstock.server.runs.directory import ServerDirectory
 from penstock.server.runs.processes import started_process
 from penstock.server.service.job_resources import Job, Submission
 from penstock.server.service.service import JobService
-from penstock.server.store.engine import sqlite_url
-from penstock.server.store.store import Store
 
 __all__ = ["PATIENCE_S", "ManagedPlace"]
 
@@ -33,7 +32,7 @@ class ManagedPlace:
         self.definitions = root / "definitions"
         self.definitions.mkdir()
         self.home = ServerDirectory(root / "home")
-        self.store = Store.open(sqlite_url(self.home.store))
+        self.store = open_store(self.home.store)
         self.catalog = Catalog([self.definitions])
         self.service = JobService(self.store, self.catalog, self.home)
         self.manager = self.new_manager()
@@ -70,7 +69,8 @@ class ManagedPlace:
         while not done():
             assert time.monotonic() < deadline, told()
             (manager or self.manager).look()
-            time.sleep(0.02)
+            # A look takes time that the drivers need to start.
+            time.sleep(0.05)
 
     def history(self, job_id: str) -> list[Any]:
         return [(event.what, event.detail) for event in self.service.events(job_id)]

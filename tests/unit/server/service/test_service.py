@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from empty_stores import open_store
 
 from penstock.errors import IdempotencyError, JobDefinitionError, JobStateError, UnknownIdError
 from penstock.server.lifecycle.statuses import Desired, JobStatus
@@ -14,8 +15,6 @@ from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
-from penstock.server.store.engine import sqlite_url
-from penstock.server.store.store import Store
 
 CANARY = "s3cr3t-canary"
 DEFINITION = f"""
@@ -33,7 +32,7 @@ def service(tmp_path: Path) -> Iterator[JobService]:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "tally.yaml").write_text(DEFINITION)
     home = ServerDirectory(tmp_path / "home")
-    store = Store.open(sqlite_url(home.store))
+    store = open_store(home.store)
     yield JobService(store, Catalog([tmp_path / "jobs"]), home)
     store.close()
 
