@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import signal
 import time
@@ -137,7 +138,7 @@ def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(ap
             apart.stop(job)
     feed.assert_exactly_once()
     (letter,) = feed.dead_letters()
-    assert (letter["stream"], letter["raw"]) == ("commands", "no command")
+    assert (letter["stream"], base64.b64decode(letter["raw"])) == ("commands", b"no command\n")
 
 
 @pytest.mark.chaos
