@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-single-readings bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry bench-lake-source bench-object-source bench-http-receiver
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ bench-control-latency: setup ## how soon a setting is in force in real time
 bench-loads: setup ## real time: idle, small, skewed, large and disturbed loads (ARGS="--small --loads idle start")
 	@$(BIN)/python -m benchmarks.loads $(ARGS)
 
+bench-single-readings: setup ## real time without Spark and a broker: processor time of readings that come one by one
+	@$(BIN)/python -m benchmarks.single_readings $(ARGS)
+
 bench-models: setup ## scores of a model in a step beside ONNX Runtime alone
 	@$(BIN)/python -m benchmarks.model_scores
 
@@ -120,11 +123,20 @@ table-cases: setup ## the cases of changing tables that tests compare with Flink
 bench-autoscaling: setup ## a load that rises fourfold and falls again, under penstock serve
 	@$(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
-bench-avro: setup ## Avro with a registry to columns, beside fastavro's reader of a file (ARGS="--rows 20000")
+bench-avro: setup ## Avro with a registry to columns, beside pyruhvro and fastavro (ARGS="--rows 20000")
 	@$(BIN)/python -m benchmarks.avro $(ARGS)
 
 bench-registry: setup ## JSON Schema and protobuf of a registry to columns, beside the fastest libraries (ARGS="--rows 20000")
 	@$(BIN)/python -m benchmarks.registered_messages $(ARGS)
+
+bench-lake-source: setup ## rows of Delta Lake and Iceberg to columns, beside delta-rs and pyiceberg
+	@$(BIN)/python -m benchmarks.lake_source $(ARGS)
+
+bench-object-source: setup ## objects of a store to columns, beside obstore and pyarrow (ARGS="--uri s3://BUCKET/PREFIX")
+	@$(BIN)/python -m benchmarks.object_source $(ARGS)
+
+bench-http-receiver: setup ## requests to a job beside a plain server
+	@$(BIN)/python -m benchmarks.http_receiver $(ARGS)
 
 bench-dump: setup ## a dump of 1M keys beside a running job
 	@$(BIN)/python -m benchmarks.state_dump $(ARGS)

@@ -1,26 +1,29 @@
-"""Avro messages of a registry to columns, beside fastavro, in turns in one process.
+"""Avro messages of a registry to columns, beside the fastest libraries, in turns in one process.
 
-fastavro reads the same records from a file of Avro, its fastest way, and message by message, both to dictionaries and
-no further. penstock makes the columns of a record type, and checks where each message ends. Times are those of the
-processor, which other work of the machine hardly changes.
+penstock is given single messages with the id of their schema, and makes the columns of a record type; it checks the id,
+the texts, and where each message ends. pyruhvro makes columns of the same messages, whose ids are checked and cut off
+for it, and of messages that have none; it checks neither texts nor where messages end. fastavro makes dictionaries of
+single messages, and of a file with one header. Times are those of the processor.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import struct
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
+import pyruhvro
 
 from benchmarks.decoding_turns import measure, print_found
 from benchmarks.report import print_json
 from penstock.bindings.types import RegistryBinding
 from penstock.records.schemas import record_type
 from penstock.registries.avro_format import AvroFormat
+from penstock.registries.framed_messages import HEADER, MAGIC
 from penstock.registries.registry_client import RegisteredSchema, RegistryClient
 
 READING: Final = record_type("sensor STRING NOT NULL, number BIGINT NOT NULL, celsius DOUBLE, room STRING")
@@ -34,6 +37,7 @@ _SCHEMA: Final = {
         {"name": "room", "type": ["null", "string"]},
     ],
 }
+_HEAD: Final = HEADER.pack(MAGIC, 1)
 
 
 class _Known(RegistryClient):
@@ -62,8 +66,9 @@ class Contestants:
             out = io.BytesIO()
             fastavro.schemaless_writer(out, self._schema, record)
             bodies.append(out.getvalue())
+        self._text: Final = json.dumps(_SCHEMA)
         self._bodies: Final = bodies
-        self._raw: Final = pa.array([struct.pack(">bI", 0, 1) + body for body in bodies], pa.binary())
+        self._raw: Final = pa.array([_HEAD + body for body in bodies], pa.binary())
         file = io.BytesIO()
         fastavro.writer(file, self._schema, records)
         self._file: Final = file.getvalue()
@@ -75,6 +80,15 @@ class Contestants:
         if decoded.bad:
             raise SystemExit(f"{len(decoded.bad)} messages were not decoded: {decoded.bad[0]}")
         return len(decoded.batch)
+
+    def columns(self) -> int:
+        """Pyruhvro of messages that have ids, to columns."""
+        bodies = [message[HEADER.size :] for message in self._raw.to_pylist() if message.startswith(_HEAD)]
+        return int(pyruhvro.deserialize_array(bodies, self._text).num_rows)
+
+    def bare_columns(self) -> int:
+        """Pyruhvro of messages that have none, to columns."""
+        return int(pyruhvro.deserialize_array(self._bodies, self._text).num_rows)
 
     def reader(self) -> int:
         """Fastavro's reader of a file, to dictionaries."""
@@ -92,8 +106,10 @@ def measure_avro(rows: int, rounds: int) -> dict[str, Any]:
     contestants = Contestants(rows)
     turns: dict[str, Callable[[], int]] = {
         "penstock": contestants.penstock,
-        "fastavro, a file": contestants.reader,
-        "fastavro, messages": contestants.messages,
+        "pyruhvro, to columns": contestants.columns,
+        "pyruhvro, to columns, of messages without ids": contestants.bare_columns,
+        "fastavro, a file, to dictionaries": contestants.reader,
+        "fastavro, messages without ids, to dictionaries": contestants.messages,
     }
     return measure(turns, rows, rounds)
 

@@ -1,4 +1,4 @@
-"""Turns of decoders: what decodes the same records, in turns in one process, by the time of the processor.
+"""Turns of decoders: what decodes or reads the same records, in turns in one process, by the time of the processor.
 
 Other work of the machine hardly changes these times.
 """
@@ -40,14 +40,14 @@ def measure(turns: Mapping[str, Callable[[], int]], rows: int, rounds: int) -> d
     }
 
 
-def print_found(title: str, found: dict[str, Any]) -> None:
+def print_found(title: str, found: dict[str, Any], who: str = "decoded by", rate: str = "records/s") -> None:
     """Print a table of what `measure` has found."""
     print_table(
         title,
-        ["decoded by", "records/s", "penstock beside it"],
+        [who, rate, "penstock beside it"],
         [
-            [name, f"{rate:,.0f}", f"{found['ratio'][name]:.2f}" if name in found["ratio"] else ""]
-            for name, rate in found["rows_per_s"].items()
+            [name, f"{per_s:,.0f}", f"{found['ratio'][name]:.2f}" if name in found["ratio"] else ""]
+            for name, per_s in found["rows_per_s"].items()
         ],
-        left=("decoded by",),
+        left=(who,),
     )

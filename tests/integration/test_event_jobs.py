@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer
 from integration_support import RunJob, read_lines
 
@@ -27,16 +28,26 @@ def event_job() -> ps.Job:
     return job
 
 
-def test_a_job_reads_and_writes_cloud_events(kafka: KafkaBroker, run_job: RunJob, tmp_path: Path) -> None:
-    """The id of an event is that of its record; a consumer sees by a header that the body is an event."""
+@pytest.mark.parametrize("mode", ["structured", "binary"])
+def test_a_job_reads_and_writes_cloud_events(
+    kafka: KafkaBroker, run_job: RunJob, tmp_path: Path, mode: str
+) -> None:
+    """The id of an event is that of its record; a consumer sees by a header what the body is.
+
+    The events that are read are in the other mode than those that are written, but for the first.
+    """
     topics = {name: f"{name}-events-{time.time_ns()}" for name in ("readings", "alerts")}
     for topic in topics.values():
         kafka.create_topic(topic, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number, celsius in enumerate((19, 21.5, "warm", 22)):
         event = {"specversion": "1.0", "id": f"e{number}", "source": "/hall", "type": "reading"}
-        body = {**event, "data": {"sensor": number, "celsius": celsius}}
-        producer.produce(topics["readings"], json.dumps(body).encode())
+        data = {"sensor": number, "celsius": celsius}
+        if mode == "structured" and number:
+            headers = {f"ce_{name}": value.encode() for name, value in event.items()}
+            producer.produce(topics["readings"], json.dumps(data).encode(), headers=headers)
+        else:
+            producer.produce(topics["readings"], json.dumps({**event, "data": data}).encode())
     assert producer.flush(30) == 0
     place = f"kafka://{kafka.bootstrap}"
     alerts = (
@@ -46,7 +57,7 @@ def test_a_job_reads_and_writes_cloud_events(kafka: KafkaBroker, run_job: RunJob
         event_job(),
         {
             "readings": f"{place}/{topics['readings']}?format=cloudevents&attributes=event:id&start=earliest",
-            "alerts": f"{place}/{topics['alerts']}?format=cloudevents&{alerts}",
+            "alerts": f"{place}/{topics['alerts']}?format=cloudevents&event_mode={mode}&{alerts}",
         },
     )
     assert summary.records_out == {"alerts": 2}
@@ -61,8 +72,14 @@ def test_a_job_reads_and_writes_cloud_events(kafka: KafkaBroker, run_job: RunJob
         message = consumer.poll(20)
         assert message is not None, f"only {found}"
         assert message.error() is None
-        assert ("content-type", b"application/cloudevents+json; charset=UTF-8") in message.headers()
-        found.append(json.loads(message.value()))
+        headers = {name: value.decode() for name, value in message.headers()}
+        if mode == "structured":
+            assert headers == {"content-type": "application/cloudevents+json; charset=UTF-8"}
+            found.append(json.loads(message.value()))
+            continue
+        attributes = {name.removeprefix("ce_"): value for name, value in headers.items() if name[:3] == "ce_"}
+        data = json.loads(message.value())
+        found.append({**attributes, "datacontenttype": headers["content-type"], "data": data})
     consumer.close()
     assert [event["id"] for event in found] == ["alert-e1", "alert-e3"]
     assert found[0] == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,8 @@ import penstock as ps
 from penstock.errors import BindingError
 from penstock.machine.kafka_broker import KafkaBroker
 
-AT_MS = 1_795_000_000_123
+# Brokers delete messages that are older than a week.
+AT_MS = time.time_ns() // 1_000_000_000 * 1000 + 123
 
 
 @dataclass

@@ -18,6 +18,8 @@ SENSORS = 20
 class FileFeed:
     """Each file has one reading of each sensor."""
 
+    pause_s = 0.2
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "readings"
         self._folder.mkdir()
@@ -41,11 +43,11 @@ class FileFeed:
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
-        """Write a file every 0.2 s meanwhile."""
+        """Write a file now and then meanwhile."""
         stop = threading.Event()
 
         def feed() -> None:
-            while not stop.wait(0.2):
+            while not stop.wait(self.pause_s):
                 self.write()
 
         thread = threading.Thread(target=feed)

@@ -1,4 +1,7 @@
-"""Run penstock as on another machine: the folder in PENSTOCK_TEST_DISK is an empty disk that only this process has."""
+"""Run penstock as on another machine: the folder in PENSTOCK_TEST_DISK is an empty disk that only this process has.
+
+Its children share that disk. With `--exec PROGRAM ARGUMENTS` another program runs so.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,9 @@ def _mount_own_disk(folder: str) -> None:
 
 if __name__ == "__main__":
     _mount_own_disk(os.environ[DISK])
+    if sys.argv[1:2] == ["--exec"]:
+        os.chdir(os.environ[DISK])
+        os.execv(sys.argv[2], sys.argv[2:])
     from penstock.cli.__main__ import main
 
     sys.argv[0] = "penstock"

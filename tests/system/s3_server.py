@@ -85,7 +85,21 @@ class S3Server:
 
     def put(self, bucket: str, name: str, content: bytes) -> str:
         """Write an object, into a new bucket if there is none of this name, and tell its URI."""
-        store = S3Store(
+        obstore.put(self._store(bucket), name, content)
+        return f"s3://{bucket}/{name}"
+
+    def get(self, uri: str) -> bytes:
+        """Read an object."""
+        bucket, _, name = uri.removeprefix("s3://").partition("/")
+        return bytes(obstore.get(self._store(bucket), name).bytes())
+
+    def tags(self, bucket: str, prefix: str) -> dict[str, str | None]:
+        """The objects below a prefix, with the tags of their contents."""
+        found = obstore.list(self._store(bucket), prefix).collect()
+        return {one["path"]: one["e_tag"] for one in found}
+
+    def _store(self, bucket: str) -> S3Store:
+        return S3Store(
             bucket,
             access_key_id=KEY,
             secret_access_key=SECRET,
@@ -93,8 +107,6 @@ class S3Server:
             endpoint=f"http://127.0.0.1:{self.port}",
             client_options={"allow_http": True},
         )
-        obstore.put(store, name, content)
-        return f"s3://{bucket}/{name}"
 
     def __enter__(self) -> Self:
         try:

@@ -11,20 +11,24 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final, Self
 
 import pyspark
 from job_process import await_true, kill, processes_of
+from own_disk import DISK
 
 from penstock.machine.class_archive import archive_options
 from penstock.machine.jars import bare_filesystem_jar
 from penstock.machine.java import find_java
 
-__all__ = ["bare_python", "quick_jvm", "spark_cluster"]
+__all__ = ["WORKERS", "SparkCluster", "bare_python", "of_a_machine", "quick_jvm", "spark_cluster"]
 
+WORKERS: Final = ("worker-1", "worker-2")
 _TAG = "PENSTOCK_TEST_RUN"
 _ON_WORKER = "PENSTOCK_TEST_ON_WORKER"
+_DEPLOY: Final = "org.apache.spark.deploy"
 
 
 def quick_jvm() -> tuple[str, str]:
@@ -32,62 +36,131 @@ def quick_jvm() -> tuple[str, str]:
     return " ".join(["-XX:TieredStopAtLevel=1", *archive_options(find_java())]), str(bare_filesystem_jar())
 
 
-@contextlib.contextmanager
-def spark_cluster(folder: Path) -> Iterator[str]:
-    """The URL of a master with two workers of one core each. Nothing of it stays behind."""
-    tag = uuid.uuid4().hex
-    home = Path(pyspark.__file__).parent
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    options, class_path = quick_jvm()
-    environment = {
-        **inherited,
-        "SPARK_DAEMON_JAVA_OPTS": options,
-        "SPARK_DAEMON_CLASSPATH": class_path,
-        _TAG: tag,
-        "JAVA_HOME": str(find_java().home),
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+def of_a_machine(disk: Path) -> dict[str, str]:
+    """What makes a process use nothing but a disk for its own files."""
+    return {DISK: str(disk), "TMPDIR": str(disk), "SPARK_LOCAL_DIRS": str(disk)}
 
-    def start(name: str, *arguments: str) -> Path:
-        log = folder / f"{name}.log"
-        on_worker = {_ON_WORKER: "1"} if name != "master" else {}
+
+class SparkCluster:
+    """A master with two workers; a context manager. Nothing of it stays behind.
+
+    With `disk` each worker is as on a machine of its own: the folder of that path is an empty disk, which the others do
+    not see, and holds all that it writes.
+    """
+
+    def __init__(self, folder: Path, *, cores: int = 1, disk: Path | None = None) -> None:
+        self._folder = folder
+        self._cores = cores
+        self._disk = disk
+        self._tag = uuid.uuid4().hex
+        self._home = Path(pyspark.__file__).parent
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        options, class_path = quick_jvm()
+        self._environment = {
+            **inherited,
+            "SPARK_DAEMON_JAVA_OPTS": options,
+            "SPARK_DAEMON_CLASSPATH": class_path,
+            _TAG: self._tag,
+            "JAVA_HOME": str(find_java().home),
+            "SPARK_HOME": str(self._home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self._of_workers = {
+            _ON_WORKER: "1",
+            **({} if disk is None else of_a_machine(disk)),
+        }
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        try:
+            log = self._start("master", {}, f"{_DEPLOY}.master.Master", "--host", "127.0.0.1", "--port", "0")
+            found: list[str] = []
+            await_true(
+                lambda: found.extend(re.findall(r"Starting Spark master at (\S+)", log.read_text())) or found,
+                log.read_text,
+            )
+            self.url = found[0]
+            for log in [self._start_worker(name) for name in WORKERS]:
+                _await_registered(log)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in processes_of(self._tag):
+            kill(pid, signal.SIGKILL)
+
+    def _start(self, name: str, own: Mapping[str, str], *arguments: str) -> Path:
+        log = self._folder / f"{name}.log"
+        command = [
+            str(self._home / "bin" / "spark-class"),
+            *arguments,
+            "--host",
+            "127.0.0.1",
+            "--webui-port",
+            "0",
+        ]
+        if DISK in own:
+            command = [sys.executable, str(Path(__file__).with_name("own_disk.py")), "--exec", *command]
         with log.open("wb") as out:
             subprocess.Popen(
-                [str(home / "bin" / "spark-class"), *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**environment, **on_worker},
+                env={**self._environment, **own},
                 start_new_session=True,
             )
         return log
 
-    deploy = "org.apache.spark.deploy"
-    try:
-        master_log = start(
-            "master", f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
+    def _start_worker(self, name: str) -> Path:
+        sizes = ["--cores", str(self._cores), "--memory", f"{self._cores}g"]
+        own = ["--host", "127.0.0.1", *sizes, "--work-dir", str(self._folder / name), self.url]
+        return self._start(
+            name, {**self._of_workers, "PENSTOCK_TEST_WORKER": name}, f"{_DEPLOY}.worker.Worker", *own
         )
-        found: list[str] = []
-        await_true(
-            lambda: (
-                found.extend(re.findall(r"Starting Spark master at (\S+)", master_log.read_text())) or found
-            ),
-            master_log.read_text,
+
+    def restart_worker(self, name: str) -> None:
+        """Start a worker that was killed."""
+        _await_registered(self._start_worker(name))
+
+    def worker(self, name: str) -> int:
+        """The process of a worker."""
+        (found,) = self._processes(name, f"{_DEPLOY}.worker.Worker")
+        return found
+
+    def executors(self) -> list[int]:
+        """The executors of all workers."""
+        return sorted(
+            pid for name in WORKERS for pid in self._processes(name, "CoarseGrainedExecutorBackend")
         )
-        own = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir"]
-        logs = [
-            start(name, f"{deploy}.worker.Worker", *own, str(folder / name), found[0])
-            for name in ("worker-1", "worker-2")
+
+    def _processes(self, name: str, command: str) -> list[int]:
+        mark = f"PENSTOCK_TEST_WORKER={name}".encode()
+        return [
+            pid
+            for pid, shown in processes_of(self._tag).items()
+            if command in shown and mark in _environment_of(pid)
         ]
-        for log in logs:
-            await_true(
-                lambda log=log: "Successfully registered with master" in log.read_text(), log.read_text
-            )
-        yield found[0]
-    finally:
-        for pid in processes_of(tag):
-            kill(pid, signal.SIGKILL)
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _await_registered(log: Path) -> None:
+    await_true(lambda: "Successfully registered with master" in log.read_text(), log.read_text)
+
+
+@contextlib.contextmanager
+def spark_cluster(folder: Path) -> Iterator[str]:
+    """The URL of a master with two workers of one core each."""
+    with SparkCluster(folder) as cluster:
+        yield cluster.url
 
 
 def bare_python(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -10,17 +11,24 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from conformance_page import WHEN_RECORDING, is_recording, note_conformance
 from conforming_sources import journaling
+from deltalake import write_deltalake
+from lake_tables import iceberg_binding, lake_sink, lake_uri
 from mosquitto_broker import MosquittoBroker
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import FilesBinding, KafkaBinding, SocketBinding
+from penstock.bindings.types import DeltaBinding, FilesBinding, IcebergBinding, KafkaBinding, SocketBinding
 from penstock.brokers import kafka_topics
+from penstock.lakes import lake_log
+from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.lake_log import LakeLog
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.mqtt import mqtt_connection
+from penstock.records.schemas import record_type
 from penstock.sources.base import ReplayableLog
 from penstock.sources.file_source import FileLog
 from penstock.sources.journal import JournalLog, JournalWriter
@@ -65,6 +73,46 @@ def test_files(tmp_path: Path) -> None:
                 opened,
                 put,
                 without={"credentials": no_server, "slow server": no_server},
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize("lake", ["delta", pytest.param("iceberg", marks=WHEN_RECORDING)])
+def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that another writer adds to a table, one commit for all records of a check."""
+    monkeypatch.setitem(lake_log._LOOK_S, lake, 0)
+    kind = record_type("id BIGINT")
+    lake_sink(lake, tmp_path, kind).prepare("feed", "")
+    binding = parse_binding("readings", lake_uri(lake, tmp_path), "data")
+    assert isinstance(binding, DeltaBinding | IcebergBinding)
+
+    @contextmanager
+    def opened() -> Iterator[ReplayableLog[Any]]:
+        log = LakeLog(binding, tmp_path / "readings.files")
+        log.check()
+        yield log
+
+    def put(records: Sequence[bytes]) -> None:
+        rows = pa.Table.from_pylist([json.loads(record) for record in records], kind.schema)
+        if lake == "delta":
+            write_deltalake(tmp_path / "table", rows, mode="append")
+        else:
+            existing_table(iceberg_binding(tmp_path)).append(rows)
+
+    no_server = "it reads files, without a server"
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "Delta Lake" if lake == "delta" else "Iceberg",
+                "each record once",
+                opened,
+                put,
+                without={
+                    "bad record": "the columns of a table have types",
+                    "credentials": no_server,
+                    "slow server": no_server,
+                },
             )
         )
     )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.object_source import measure_objects
+from conformance_page import is_recording, note_conformance
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
 from obstore.store import S3Store
@@ -19,11 +23,12 @@ from pyspark.sql import SparkSession
 from s3_server import KEY, SECRET, S3Server
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import ObjectsBinding
+from penstock.bindings.types import FileFormat, ObjectsBinding
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
 from penstock.jobs.settings import RunSettings
 from penstock.objects.object_folder import ObjectFolder
+from penstock.objects.object_stores import Patience
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
 from penstock.sinks.base import TaskContext
@@ -31,6 +36,7 @@ from penstock.sinks.object_sink import ObjectSink, open_folder
 from penstock.sources import object_log
 from penstock.sources.file_source import Keeping
 from penstock.sources.object_log import ObjectLog
+from penstock.testing.connectors import SourceUnderTest, check_source
 
 READING = record_type("sensor BIGINT NOT NULL, room STRING")
 
@@ -243,3 +249,52 @@ def test_a_job_reads_objects_once_in_both_modes(s3: S3Server, tmp_path: Path, sp
         table = pq.read_table(tmp_path / "seen")
         seen = zip(table.column("sensor").to_pylist(), table.column("count").to_pylist(), strict=True)
         assert sorted(seen) == sorted(expected)
+
+
+def test_the_source_is_held_to_the_conformance_kit(
+    place: Prefix, tmp_path: Path, s3_environment: pytest.MonkeyPatch
+) -> None:
+    """Objects of lines. A login or an address of its own is in the URI of the source."""
+    if is_recording() is None:
+        hasty = Patience(connect_ms=1000, read_ms=1000, request_ms=2000, retries=0, retry_ms=1000)
+        s3_environment.setattr(object_log, "IN_HASTE", hasty)
+    numbers = itertools.count()
+
+    def opening(name: str = "readings", more: str = "") -> Callable[[], AbstractContextManager[ObjectLog]]:
+        binding = parse_binding("readings", f"{place.uri}?format=jsonl{more}", "data")
+        assert isinstance(binding, ObjectsBinding)
+
+        @contextmanager
+        def opened() -> Iterator[ObjectLog]:
+            log = ObjectLog(binding, open_folder, tmp_path / f"{name}.files")
+            log.check()
+            yield log
+
+        return opened
+
+    def put(records: Sequence[bytes]) -> None:
+        place.put(f"{next(numbers):05}.jsonl", b"".join(record + b"\n" for record in records))
+
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not-the-secret")
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "object stores",
+                "each record once",
+                opening(),
+                put,
+                with_wrong_login=opening("wrong", f"&access_key_id={KEY}&secret_access_key=file:{wrong}"),
+                secret="not-the-secret",
+                at_port=lambda port: opening("slow", f"&endpoint=http://127.0.0.1:{port}")(),
+            )
+        )
+    )
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "csv", "jsonl"])
+def test_the_benchmark_in_small(place: Prefix, file_format: FileFormat) -> None:
+    """Both readers read all rows; `measure_objects` ends the benchmark otherwise."""
+    found = measure_objects(place.uri, file_format, 800, 1)
+    assert found["rows"] == 800
+    assert len(found["rows_per_s"]) == 2

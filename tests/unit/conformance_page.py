@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,7 +83,15 @@ def _reasons(results: Sequence[Conformance]) -> list[str]:
             if outcome.verdict == "not applicable":
                 names = found.setdefault((outcome.check, outcome.detail), [])
                 names += [one.system] if one.system not in names else []
-    return [f"- {check}: {reason} ({'; '.join(names)})." for (check, reason), names in sorted(found.items())]
+    return [
+        textwrap.fill(
+            f"- {check}: {reason} ({'; '.join(names)}).",
+            100,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        for (check, reason), names in sorted(found.items())
+    ]
 
 
 if __name__ == "__main__":

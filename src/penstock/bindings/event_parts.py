@@ -19,7 +19,8 @@ def events_of(known: Mapping[str, Any], role: Role) -> EventBinding | None:
     """Return what is in the attributes of events; None for other formats. Raises ValueError."""
     templates = {name: known.get(f"event_{name}") for name in _OF_SINKS}
     if known.get("format") != "cloudevents":
-        given = [name for name in ("attributes", *(f"event_{one}" for one in _OF_SINKS)) if name in known]
+        parameters = ("attributes", "event_mode", *(f"event_{one}" for one in _OF_SINKS))
+        given = [name for name in parameters if name in known]
         if given:
             raise ValueError(f"{given[0]} is for format=cloudevents alone")
         return None
@@ -35,4 +36,8 @@ def events_of(known: Mapping[str, Any], role: Role) -> EventBinding | None:
     missing = [f"event_{name}=TEXT" for name, template in templates.items() if not template]
     if missing:
         raise ValueError(f"a sink with format=cloudevents needs {', '.join(missing)}, with {{field}} in it")
-    return EventBinding(attributes, **{name: str(template) for name, template in templates.items()})
+    return EventBinding(
+        attributes,
+        **{name: str(template) for name, template in templates.items()},
+        is_binary=known.get("event_mode") == "binary",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from typing import Final
 
+from penstock.bindings.event_parts import events_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import HttpListenBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
@@ -45,5 +46,7 @@ def parse_http_listen(uri: UriParts) -> HttpListenBinding:
         port=port,
         path=slash + urllib.parse.unquote(path) or "/",
         login={"token": known["token"]} if "token" in known else {},
+        format=known.get("format", "json"),
+        events=events_of(known, uri.role),
         **{name: known[name] for name in (*_FILES, *numbers) if name in known},
     )

@@ -24,13 +24,15 @@ class RegistryBinding:
 class EventBinding:
     """What of a record is in the attributes of a CloudEvent: fields, each with the name of its attribute.
 
-    Of a sink, `id`, `source` and `type` are these attributes, with `{field}` in them.
+    Of a sink, `id`, `source` and `type` are these attributes, with `{field}` in them, and `is_binary` says whether
+    attributes are headers of the message. A source sees that by the message.
     """
 
     attributes: tuple[tuple[str, str], ...] = ()
     id: str = ""
     source: str = ""
     type: str = ""
+    is_binary: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,6 +120,14 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Avro needs a registry; JSON and protobuf may have one. CloudEvents are JSON with attributes beside the data.",
     ),
     Parameter(
+        "format",
+        ("http-listen",),
+        SOURCE_ROLES,
+        ("json", "cloudevents"),
+        "json",
+        "Whether requests have JSON records or CloudEvents, in the structured, batched or binary mode.",
+    ),
+    Parameter(
         "registry",
         _MESSAGE_SCHEMES,
         ALL_ROLES,
@@ -146,7 +154,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "attributes",
-        _MESSAGE_SCHEMES,
+        (*_MESSAGE_SCHEMES, "http-listen"),
         ALL_ROLES,
         "fields with names",
         "none",
@@ -162,6 +170,14 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
             f"The {name} of each CloudEvent, with {{field}} in it.",
         )
         for name in ("id", "source", "type")
+    ),
+    Parameter(
+        "event_mode",
+        ("kafka",),
+        ("sink",),
+        ("structured", "binary"),
+        "structured",
+        "Whether the attributes of a CloudEvent are in the JSON of its message, or headers of the message.",
     ),
     Parameter(
         "start",

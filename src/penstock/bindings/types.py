@@ -390,7 +390,7 @@ class ExchangeBinding(MessageSettings):
 
 
 @dataclass(frozen=True)
-class HttpListenBinding:
+class HttpListenBinding(MessageSettings):
     """An address where the job takes records by POST. `uri` has secrets masked; `login` has the token, or a reference.
 
     With a certificate and its key, files in PEM, it takes them by HTTPS.

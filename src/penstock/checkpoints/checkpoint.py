@@ -115,6 +115,11 @@ class Checkpoint:
         )
 
     @property
+    def shown(self) -> str:
+        """Its place for messages: the folder, or the URI of its home."""
+        return str(self.folder) if self.stored is None else self.stored.shown
+
+    @property
     def lineage_file(self) -> Path:
         """The file that says which job the checkpoint belongs to."""
         return self.folder / "lineage.json"

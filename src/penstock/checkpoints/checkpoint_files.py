@@ -14,6 +14,7 @@ from penstock.base.durable import write_atomically
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.spark_checkpoint import Expected, inspect
 from penstock.checkpoints.spark_state_files import damage
+from penstock.checkpoints.state_place import state_place
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import batch_numbers, newest_batch, read_offsets, runs_in_real_time
 from penstock.sources.base import PARTITIONS
@@ -94,7 +95,8 @@ def _check(
     begun = newest_begun(checkpoint) - lineage.first_batch
     in_real_time = runs_in_real_time(checkpoint.spark_folder)
     # In real time Spark has a single source, and penstock keeps the positions.
-    expected = Expected(1 if in_real_time else len(lineage.streams), begun, retained, before_commit)
+    is_here = state_place(checkpoint.folder) is None
+    expected = Expected(1 if in_real_time else len(lineage.streams), begun, retained, before_commit, is_here)
     found = inspect(checkpoint.spark_folder, expected, thorough=thorough)
     offsets: Sequence[Any] = found.offsets
     if in_real_time and found.planned >= 0:

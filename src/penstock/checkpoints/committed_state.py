@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
+from penstock.checkpoints.state_place import refuse_elsewhere
 from penstock.checkpoints.stored_slots import stored_slots
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import batch_numbers
@@ -43,6 +44,7 @@ def committed_slots(
     The micro-batch has the job's own number. A slot that has not run yet has the entries of its seed. Raises
     CheckpointError when files are damaged, or missing because the job has gone on and removed them.
     """
+    refuse_elsewhere(checkpoint.folder, "A query")
     ran: set[int] = set()
     if batch >= lineage.first_batch:
         for number, entries in stored_slots(checkpoint.spark_folder, batch - lineage.first_batch, node):

@@ -23,6 +23,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.checkpoints.ownership import Ownership
+from penstock.checkpoints.spark_checkpoint import state_versions
+from penstock.checkpoints.state_place import StatePlace
 from penstock.checkpoints.stored_entries import Piece, StoredFile, digest_of
 from penstock.checkpoints.stored_log import ObjectsOfLog, StoredLog
 from penstock.checkpoints.working_folder import Change, Changes, WorkingFolder
@@ -36,6 +38,7 @@ from penstock.errors import (
 from penstock.objects.object_folder import AT_WORK, ObjectFolder
 from penstock.objects.object_stores import BUCKET, Place
 from penstock.objects.objects import OBJECT_SCHEMES
+from penstock.runtime.cuts import newest_batch
 
 __all__ = ["StoredCheckpoint", "StoredOwnership", "is_stored", "working_folder"]
 
@@ -185,6 +188,34 @@ class StoredCheckpoint:
                 )
             self._log.take()
             self._is_taken = True
+
+    def place_of(self, name: str) -> Place:
+        """Return the place of an object, or a prefix, of the checkpoint."""
+        place = _place_of(self.shown)
+        return Place(place.scheme, place.host, f"{place.name}/{name}")
+
+    def check_state(self, place: StatePlace) -> None:
+        """Raise CheckpointError unless the store has the state of the newest commit, which tasks have written there."""
+        newest = newest_batch(self.folder / "commits")
+        if newest < 0:
+            return
+        there = set(self._objects.names(place.prefix))
+        for operator, partitions in state_versions(
+            self.folder / "commits" / str(newest), is_newest=True
+        ).items():
+            for number, ids in enumerate(partitions):
+                name = f"{operator}/{number}/{newest + 1}_{ids[0]}"
+                if there.isdisjoint((f"{name}.changelog", f"{name}.zip")):
+                    raise CheckpointError(
+                        f"The checkpoint is damaged: {self.shown}/{place.prefix}/{name}.changelog is missing. Restore "
+                        "the objects from a copy, or use another prefix."
+                    )
+
+    def remove_state(self, place: StatePlace) -> None:
+        """Remove what an earlier run has written to a place of the state that no longer counts."""
+        # They cost space only.
+        with suppress(ExternalSystemError):
+            self._objects.remove([f"{place.prefix}/{name}" for name in self._objects.names(place.prefix)])
 
     def save(self) -> None:
         """Bring what has changed to the store; when this returns, it is there.

@@ -35,6 +35,7 @@ from penstock.operators.event_times import (
 from penstock.operators.functions import BatchContext, ConnectedProcessFunction, Context
 from penstock.operators.record_blocks import KEY, OFFSET, RAW, Block, DeadLetter, join_blocks, raw_bytes
 from penstock.operators.watermarks import INGESTION_TIME
+from penstock.records.small_columns import are_all_rows
 from penstock.state.group_state import GroupState
 from penstock.state.key_index import key_values
 from penstock.state.open_values import OpenValues
@@ -405,10 +406,13 @@ class GroupRun:
         if stamps is not None:
             batch = stamps.stamp(batch, rows, self._binding)
         if records:
-            picked = pa.array(rows, pa.int64())
-            times = row_times(block, self._core).take(picked) if output in self._core.timed else None
-            causes = causes_in(block).take(picked) if output in self._core.caused else None
-            self._result.emissions.append(Emission(output, batch, keys.take(picked), times, causes))
+            times = row_times(block, self._core) if output in self._core.timed else None
+            causes = causes_in(block) if output in self._core.caused else None
+            if not are_all_rows(rows, len(keys)):
+                picked = pa.array(rows, pa.int64())
+                columns = (keys, times, causes)
+                keys, times, causes = (None if one is None else one.take(picked) for one in columns)
+            self._result.emissions.append(Emission(output, batch, keys, times, causes))
 
     def _dead_letter(self, block: Block | FiredTimers, row: int, reason: str) -> None:
         if isinstance(block, FiredTimers):

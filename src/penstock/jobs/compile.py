@@ -30,12 +30,14 @@ from penstock.bindings.types import (
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.described_graph import DescribedGraph, described_graph
+from penstock.checkpoints.state_place import state_place
 from penstock.checkpoints.topic_partitions import keep_partitions
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.connectors.custom_class import checked_binding, imported_class, told
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
+from penstock.jobs.cluster_state import check_reach
 from penstock.jobs.job_code import loaded_modules
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
 from penstock.jobs.job_sources import SourcePlace, has_raw, open_sources
@@ -128,7 +130,8 @@ def compile_job(
     for the first one that cannot be bound.
     """
     check_travels(job)
-    bindings = parse_bindings(job, settings.bindings, checkpoint)
+    apart = state_place(checkpoint.folder) is not None
+    bindings = parse_bindings(job, settings.bindings, checkpoint, apart=apart)
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
     commands = bindings.get(COMMANDS)
     read = [*job.graph.sources(), *([COMMAND_NODE] if commands is not None else [])]
@@ -144,9 +147,11 @@ def compile_job(
         if name != COMMANDS
     }
     plan = _plan(job, settings, checkpoint, bindings, partitions, gets_seed=gets_seed)
+    if apart and not settings.master.startswith("local"):
+        check_reach(bindings, plan, checkpoint.shown, settings.master)
     sinks = open_sinks(job, plan, bindings, in_real_time=bool(settings.checkpoint_interval_ms))
     sources, receivers = open_sources(
-        job, bindings, SourcePlace(plan, checkpoint, lineage, settings, topics, fence)
+        job, bindings, SourcePlace(plan, checkpoint, lineage, settings, topics, fence, apart)
     )
     for name in (RECEIPTS, DEAD_LETTERS):
         if name in bindings:
@@ -254,11 +259,12 @@ def _check_travels(what: str, function: object) -> None:
 
 
 def parse_bindings(
-    job: JobDescription, given: Mapping[str, str], checkpoint: Checkpoint
+    job: JobDescription, given: Mapping[str, str], checkpoint: Checkpoint, *, apart: bool = False
 ) -> dict[str, Binding]:
     """Return the binding of every stream and sink of the job, and of the dead letters.
 
-    Raises BindingError when one is missing, unknown or ambiguous.
+    By default these are in the checkpoint: in its folder, or `apart` from it on its store. Raises BindingError when one
+    is missing, unknown or ambiguous.
     """
     found: dict[str, Binding] = {}
     for source in job.graph.sources():
@@ -280,7 +286,8 @@ def parse_bindings(
             f"The job {job.name!r} has no stream {unknown[0]!r}; it has {', '.join(found)}, {COMMANDS}, {RECEIPTS} and "
             f"{DEAD_LETTERS}."
         )
-    dead_letters = given.get(DEAD_LETTERS, f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
+    own = f"{checkpoint.shown}/{DEAD_LETTERS}?format=jsonl"
+    dead_letters = given.get(DEAD_LETTERS, own if apart else f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
     found[DEAD_LETTERS] = parse_binding(DEAD_LETTERS, dead_letters, "sink")
     if RECEIPTS in given:
         found[RECEIPTS] = parse_binding(RECEIPTS, given[RECEIPTS], "sink")

@@ -9,7 +9,14 @@ from typing import Final
 
 from penstock.checkpoints.spark_checkpoint import Expected, inspect
 from penstock.checkpoints.spark_state_files import RESTORE, RESTORE_FOLDER, damage
-from penstock.errors import CheckpointError, JobFailedError, PenstockError, custom_error_in, system_error_in
+from penstock.errors import (
+    CheckpointError,
+    ExternalSystemError,
+    JobFailedError,
+    PenstockError,
+    custom_error_in,
+    system_error_in,
+)
 from penstock.jobs.hindrances import describe_system_error
 from penstock.spark.types import PySparkException
 
@@ -33,6 +40,7 @@ _DAMAGED_STATE: Final = re.compile(
     r"\[(CANNOT_LOAD_STATE_STORE[.\w]*|STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
     r"|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY)\]"
 )
+_OF_STORE: Final = "fs.s3a."
 _ROOT_CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
 
 
@@ -57,12 +65,12 @@ class SparkLog:
 
 
 def explain_failure(
-    error: PySparkException, log: SparkLog, spark_folder: Path, streams: int
+    error: PySparkException, log: SparkLog, spark_folder: Path, streams: int, store: str | None = None
 ) -> PenstockError:
     """Return the failure of a query as an error for the user.
 
     This is penstock's own error if one is the cause, and a CheckpointError if Spark cannot read its part of the
-    checkpoint, which has the offsets of `streams` streams.
+    checkpoint, which has the offsets of `streams` streams. With `store` the tasks keep the state there.
     """
     text = str(error)
     own = custom_error_in(text, JobFailedError)
@@ -72,6 +80,14 @@ def explain_failure(
     if system is not None:
         # Checked first: files that Spark could not write or copy to a full disk look damaged.
         return describe_system_error(system, spark_folder)
+    if store is not None and (_OF_STORE in text or _DAMAGED_STATE.search(text)):
+        # A store that does not answer looks as if it had no state. Each start checks what is there.
+        causes = _ROOT_CAUSE.findall(text) or text.splitlines()
+        return ExternalSystemError(
+            f"The state of the job on {store} could not be read or written: {causes[-1][:300]}. Nothing is lost. See "
+            "that the store answers, also to the workers, and start the job again; it resumes where it was. "
+            f"(Spark's log: {log.path})"
+        )
     damaged = _damaged(text, log, spark_folder, streams)
     if damaged is not None:
         system = system_error_in(log.text())

@@ -40,6 +40,7 @@ from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.errors import BindingError
 from penstock.jobs.settings import RunSettings
 from penstock.lakes.lake_log import LakeLog
+from penstock.records.event_headers import EventHeaders, event_headers_of
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import Format, format_of
 from penstock.registries.message_formats import message_format
@@ -52,6 +53,7 @@ from penstock.runtime.record_reader import StreamReader
 from penstock.runtime.start_signal import START_NODE, StartReader
 from penstock.sinks.object_sink import open_folder
 from penstock.sources.base import ReplayableLog
+from penstock.sources.carried_files import CarriedFiles
 from penstock.sources.fetched import FetchedFiles
 from penstock.sources.file_source import FileLog, Keeping
 from penstock.sources.gathered_messages import WantedParts
@@ -88,7 +90,10 @@ _Received: TypeAlias = SocketBinding | _MessageBinding
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """What the sources of a job share: plan, checkpoint and lineage, settings, topics, and fence."""
+    """What the sources of a job share: plan, checkpoint and lineage, settings, topics, and fence.
+
+    `apart` says that tasks may not reach the folder of the checkpoint.
+    """
 
     plan: JobPlan
     checkpoint: Checkpoint
@@ -96,6 +101,7 @@ class SourcePlace:
     settings: RunSettings
     topics: TopicIdentity
     fence: Callable[[], None]
+    apart: bool = False
 
     def keeping(self, stream: str, directory: str) -> Keeping:
         """Return what a file stream keeps of the files that it has read."""
@@ -153,13 +159,14 @@ def _source(
             binding.client,
             place.topics.known[node.name],
             binding.max_records_per_batch or RECORDS_PER_BATCH,
-            WantedParts.of(node.metadata, keys=place.plan.wants_keys(Port(node.id))),
+            _wanted_parts(node, binding, place.plan),
             starts_small=not (node.is_control or place.settings.bounded or binding.is_paced),
         )
         name = binding.format
     elif isinstance(binding, FilesBinding):
         keeping = place.keeping(node.name, binding.directory)
-        files = FileLog(binding, where / f"{node.name}.files", keeping, place.fence)
+        log_type = CarriedFiles if place.apart and keeping.owned else FileLog
+        files = log_type(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)
     elif isinstance(binding, DeltaBinding | IcebergBinding):
@@ -208,6 +215,19 @@ def _source(
     return BoundSource(node, log, reader), receiver
 
 
+def _wanted_parts(node: SourceNode, binding: KafkaBinding, plan: JobPlan) -> WantedParts:
+    events = _event_headers(binding, node.body_type)
+    return WantedParts.of(node.metadata, keys=plan.wants_keys(Port(node.id)), events=events)
+
+
+def _event_headers(binding: KafkaBinding | HttpListenBinding, kind: RecordType) -> EventHeaders | None:
+    """Return what headers say of CloudEvents in the binary mode; None for other formats."""
+    if binding.events is None:
+        return None
+    prefix = "ce_" if isinstance(binding, KafkaBinding) else "ce-"
+    return event_headers_of(binding.events.attributes, kind, prefix)
+
+
 def _is_filled(node: SourceNode, binding: Binding) -> bool:
     """Return whether messages fill fields of a stream. Raises BindingError when its source cannot have them."""
     if not node.metadata or isinstance(binding, KafkaBinding):
@@ -235,7 +255,8 @@ def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourceP
     if isinstance(binding, HttpListenBinding):
         from penstock.webhooks.http_receiver import HttpReceiver
 
-        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
+        events = _event_headers(binding, node.record_type)
+        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded, events=events)
     if isinstance(binding, QueueBinding):
         from penstock.rabbitmq.rabbitmq_queue import QueueReceiver, check_queue
 
@@ -282,7 +303,8 @@ def _command_source(
             f"{redacted(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
-    fetched = FetchedFiles(str(place.checkpoint.folder / "fetched"), max_bytes, settings.allowed)
+    folder = None if place.apart else str(place.checkpoint.folder / "fetched")
+    fetched = FetchedFiles(folder, max_bytes, settings.allowed)
     reader = CommandReader(
         place.plan,
         known[form],
@@ -321,6 +343,8 @@ def _is_one_text(record_type: RecordType) -> bool:
 def _format(name: Any, binding: Binding, node: SourceNode, kind: RecordType) -> Format | None:
     if name is None or node is COMMAND_NODE:
         return None
-    if isinstance(binding, KafkaBinding | MqttBinding | QueueBinding | RabbitStreamBinding):
+    if isinstance(
+        binding, KafkaBinding | MqttBinding | QueueBinding | RabbitStreamBinding | HttpListenBinding
+    ):
         return message_format(binding, kind, node.protobuf, allow_nan=node.allow_nan)
     return format_of(name, kind, protobuf=node.protobuf, allow_nan=node.allow_nan)

@@ -64,7 +64,8 @@ class RunHooks:
 class QueryRun:
     """A compiled job that runs in a Spark session, with its requests, its stop signal and its hooks.
 
-    `on_start` is called when the first query runs.
+    `on_start` is called when the first query runs. `location` is where Spark finds its part of the checkpoint, if it is
+    not in the folder.
     """
 
     settings: RunSettings
@@ -75,6 +76,7 @@ class QueryRun:
     stop: threading.Event
     hooks: RunHooks
     on_start: Callable[[], None]
+    location: str | None = None
 
     def run(self) -> tuple[str, Request | None]:
         """Run until the end, or until the job is stopped; return the status and the request that stopped it, if any.
@@ -95,7 +97,9 @@ class QueryRun:
         except PySparkException as e:
             # If two runs share the checkpoint, that is the cause, whatever the query reports.
             streams = len(bound.lineage.streams)
-            failure = committer.failure() or explain_failure(e, log, self.checkpoint.spark_folder, streams)
+            store = None if self.location is None else self.checkpoint.shown
+            folder = self.checkpoint.spark_folder
+            failure = committer.failure() or explain_failure(e, log, folder, streams, store)
             raise failure from failure.__cause__
         committer.plans.forget_refused()
         return status, request
@@ -108,7 +112,7 @@ class QueryRun:
             plan=bound.plan,
             sources=bound.sources,
             writer=bound.writer,
-            checkpoint=str(self.checkpoint.spark_folder),
+            checkpoint=self.location or str(self.checkpoint.spark_folder),
             parallelism=bound.lineage.parallelism,
             bounded=self.settings.bounded,
             batch_interval_ms=self.settings.batch_interval_ms,

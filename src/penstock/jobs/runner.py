@@ -20,10 +20,12 @@ from penstock.checkpoints.described_graph import GRAPH_FILE
 from penstock.checkpoints.described_state import STATE_FILE, JobState
 from penstock.checkpoints.ownership import Ownership, locked, locked_by_jvm
 from penstock.checkpoints.recovery import recover
+from penstock.checkpoints.state_place import refuse_elsewhere
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint, StoredOwnership, is_stored
 from penstock.checkpoints.temporary_checkpoints import temporary_checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE
 from penstock.errors import PenstockError
+from penstock.jobs.cluster_state import mount_state
 from penstock.jobs.commit import BatchCommitter, Progress, RunServices, RunSummary
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
@@ -55,6 +57,7 @@ from penstock.spark.format_files import write_format_files
 from penstock.spark.run_memory import MemoryGauge
 from penstock.spark.session import OUTPUT_FILE, SessionSettings, open_session, ship_code
 from penstock.spark.startup.warm_up import warm_up
+from penstock.spark.state_mount import StateMount
 from penstock.spark.types import SparkSession
 from penstock.streams.graph import COMMANDS
 from penstock.streams.job_description import JobDescription
@@ -66,11 +69,12 @@ __all__ = ["JobRunner", "Progress", "RunHooks", "RunSummary"]
 class _Prepared:
     """A job that is ready for Spark.
 
-    `state_note` says what state it starts with. `declared` is the state that the job declares; `evolves` has the
-    reasons to rewrite that of the checkpoint.
+    `mount` says where the state is, if not in the folder of the checkpoint, and `state_note` what state the job starts
+    with. `declared` is the state that the job declares; `evolves` has the reasons to rewrite that of the checkpoint.
     """
 
     checkpoint: Checkpoint
+    mount: StateMount | None
     bound: CompiledJob
     ownership: Ownership
     events: RunEvents
@@ -166,6 +170,7 @@ class JobRunner:
         finish_rescaling(checkpoint)
         check_room(checkpoint.folder)
         recovered = recover(checkpoint, settings.retained_batches)
+        mount, former = mount_state(checkpoint, settings.master)
         state_note = recovered + begin(self._job, settings, checkpoint)
         hooks.on_open()
         declared = declared_state(self._job)
@@ -174,6 +179,10 @@ class JobRunner:
             check_mode_change(checkpoint)
             reasons.append(_NEW_MODE)
         evolves = bool(reasons)
+        if evolves:
+            refuse_elsewhere(
+                checkpoint.folder, f"The job cannot start, since {' and '.join(reasons)}: a rewriting"
+            )
         ownership = Ownership.of_next_run(checkpoint.folder)
         if checkpoint.stored is not None:
             ownership = StoredOwnership(checkpoint.stored, ownership)
@@ -183,6 +192,8 @@ class JobRunner:
             check_replayable(bound.receivers, checkpoint.stored.shown)
         # Another run that the locks have not kept out has time to notice this while Spark starts.
         ownership.begin()
+        if former is not None and checkpoint.stored is not None:
+            checkpoint.stored.remove_state(former)
         by = user_name() if settings.started_by is None else settings.started_by
         events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
         stack.enter_context(events.record_failure())
@@ -201,7 +212,9 @@ class JobRunner:
             writer, bound, self.job_id, settings.batch_interval_ms, settings.checkpoint_interval_ms
         )
         stack.enter_context(serve_metrics(settings, recorder, hooks.on_note))
-        return _Prepared(checkpoint, bound, ownership, events, recorder, state_note, declared, tuple(reasons))
+        return _Prepared(
+            checkpoint, mount, bound, ownership, events, recorder, state_note, declared, tuple(reasons)
+        )
 
     def _put_aside(self, stop: threading.Event, hooks: RunHooks) -> Path | None:
         """With the setting `fresh` rename the checkpoint; return its new path, else None."""
@@ -218,7 +231,7 @@ class JobRunner:
     ) -> SparkSession:
         """Start Spark with the job's code, and let its JVM lock the checkpoint, too."""
         folder = prepared.checkpoint.folder
-        settings = self._session_settings(prepared.bound, prepared.checkpoint)
+        settings = self._session_settings(prepared)
         session = stack.enter_context(open_session(settings))
         # Again, since Spark sets a handler of its own, which cancels the running batch and raises.
         stack.enter_context(handle_signals(stop))
@@ -256,6 +269,7 @@ class JobRunner:
         )
         check_cores(self._settings, bound.lineage.parallelism, session.sparkContext.defaultParallelism)
         on_start: Callable[[], None] = functools.partial(hooks.on_running, session)
+        location = None if prepared.mount is None else prepared.mount.location
         lags = StreamLags()
         progress = Progress()
         while True:
@@ -272,7 +286,9 @@ class JobRunner:
             )
             in_real_time = bool(self._settings.checkpoint_interval_ms)
             committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)
-            run = QueryRun(self._settings, session, committer, checkpoint, requests, stop, hooks, on_start)
+            run = QueryRun(
+                self._settings, session, committer, checkpoint, requests, stop, hooks, on_start, location
+            )
             try:
                 summary, request = self._run_bound(run, prepared.events)
                 if summary.status == "finished":
@@ -419,7 +435,8 @@ class JobRunner:
         is_asked = settings.memory_mb is not None or bool(settings.checkpoint_interval_ms)
         return is_asked or cores().usable <= _FEW_CORES
 
-    def _session_settings(self, bound: CompiledJob, checkpoint: Checkpoint) -> SessionSettings:
+    def _session_settings(self, prepared: _Prepared) -> SessionSettings:
+        bound, checkpoint = prepared.bound, prepared.checkpoint
         shares = self._settings.memory_shares(bound.lineage.parallelism)
         return SessionSettings(
             app_name=self._job.name,
@@ -433,5 +450,6 @@ class JobRunner:
             # In real time the workers have a record in hand, and the JVM only commits behind them.
             yields=bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
+            state=prepared.mount,
             more=self._settings.spark_settings,
         )

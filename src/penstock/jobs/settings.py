@@ -186,10 +186,10 @@ class RunSettings:
         reason = None
         if self.checkpoint_interval_ms:
             reason = "runs in micro-batches: leave out checkpoint_interval_ms, or use a folder"
-        elif not self.master.startswith("local"):
+        elif not self.master.startswith("local") and (self.from_savepoint or self.from_dump):
             reason = (
-                f"needs its workers on this machine, and the master is {self.master!r}: use local[*], or a folder that "
-                "all machines share"
+                f"starts without state where its master is {self.master!r}, whose workers do not reach what is read "
+                "from the snapshot: use local[*], or a folder that all machines share"
             )
         elif self.fresh:
             reason = "cannot be put aside: choose another prefix instead of fresh"

@@ -30,6 +30,7 @@ __all__ = [
     "job_jars",
     "kafka_broker_jars",
     "pinned_jars",
+    "s3_jars",
 ]
 
 _TABLE: Final = Path(__file__).with_name("pinned_jars.txt")
@@ -60,7 +61,7 @@ class Jar:
 
 @functools.cache
 def pinned_jars() -> dict[str, tuple[Jar, ...]]:
-    """Return the pinned jars by set: `filesystem` and `broker`."""
+    """Return the pinned jars by set: `filesystem`, `broker` and `s3`."""
     found: dict[str, tuple[Jar, ...]] = {}
     for line in _TABLE.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -101,6 +102,18 @@ def kafka_broker_jars() -> Path:
     folder = cache_folder() / f"kafka-broker-{version}"
     resolve(jars, folder)
     return folder
+
+
+def s3_jars() -> list[Path]:
+    """Return the paths of the jars with which Spark reads and writes S3.
+
+    Raises:
+        JarResolutionError: they are not in the cache, and could not be fetched.
+
+    """
+    jars = pinned_jars()["s3"]
+    version = next(jar.version for jar in jars if jar.name == "hadoop-aws")
+    return resolve(jars, cache_folder() / f"hadoop-aws-{version}")
 
 
 def resolve(jars: Sequence[Jar], folder: Path) -> list[Path]:

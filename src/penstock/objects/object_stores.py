@@ -21,7 +21,18 @@ if TYPE_CHECKING:
         S3Config,
     )
 
-__all__ = ["BUCKET", "S3_ENDPOINTS", "Patience", "Place", "is_denied", "is_without_bucket", "store_of", "why"]
+__all__ = [
+    "BUCKET",
+    "S3_ENDPOINTS",
+    "Endpoint",
+    "Patience",
+    "Place",
+    "is_denied",
+    "is_without_bucket",
+    "s3_endpoint",
+    "store_of",
+    "why",
+]
 
 _S3: Final = ("s3", "s3a")
 
@@ -110,6 +121,28 @@ def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> Ob
             return GCSStore(place.host, **more)
         case _:
             return AzureStore(place.host, **more)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where S3 is, as the environment says: "" is the provider's own; `hosted` puts the bucket into the host name."""
+
+    uri: str
+    region: str
+    hosted: bool
+
+
+def s3_endpoint(environ: Mapping[str, str]) -> Endpoint:
+    """Return where S3 is, for other clients than that of `store_of`.
+
+    >>> s3_endpoint({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-west-1"})
+    Endpoint(uri='http://127.0.0.1:9000', region='eu-west-1', hosted=False)
+    """
+    uri = _endpoint(S3_ENDPOINTS, environ)
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", "")
+    # Other servers than the provider's have no names for buckets, unless somebody says so.
+    hosted = not uri or environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in _TRUE
+    return Endpoint(uri, region, hosted)
 
 
 def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:

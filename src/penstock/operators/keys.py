@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.records.schemas import arrow_type_of, without_none
+from penstock.records.small_columns import cast_column
 from penstock.records.types import Field, RecordType
 from penstock.state.key_groups import check_key_type
 from penstock.state.parts import PART_KEY_TYPE
@@ -49,13 +50,15 @@ class KeySelector:
         if self.function is not None:
             return self._computed(list(map(self.function, self.record_type.objects(batch))))
         if self.field is not None:
-            return _cast(batch.column(self.field), self.key_type)
-        children = [_cast(batch.column(f), t.type) for f, t in zip(self.fields, self.key_type, strict=True)]
+            return cast_column(batch.column(self.field), self.key_type)
+        children = [
+            cast_column(batch.column(f), t.type) for f, t in zip(self.fields, self.key_type, strict=True)
+        ]
         return pa.StructArray.from_arrays(children, fields=list(self.key_type))
 
     def _computed(self, keys: list[Any]) -> pa.Array:
         if not pa.types.is_struct(self.key_type):
-            return _cast(self.parts[0].to_arrow(keys, check=False), self.key_type)
+            return cast_column(self.parts[0].to_arrow(keys, check=False), self.key_type)
         nothing = (None,) * len(self.parts)
         values = zip(*(nothing if key is None else key for key in keys), strict=True)
         columns = list(values) if keys else [()] * len(self.parts)
@@ -64,7 +67,7 @@ class KeySelector:
                 f"the key function returned tuples of {len(columns)} parts, not of {len(self.parts)}"
             )
         children = [
-            _cast(part.to_arrow(column, check=False), target.type)
+            cast_column(part.to_arrow(column, check=False), target.type)
             for part, column, target in zip(self.parts, columns, self.key_type, strict=True)
         ]
         return pa.StructArray.from_arrays(children, fields=list(self.key_type))
@@ -73,10 +76,6 @@ class KeySelector:
 def place_selector(record_type: RecordType) -> KeySelector:
     """Return the selector for records without a key."""
     return KeySelector(record_type, (), None, PART_KEY_TYPE, by_place=True)
-
-
-def _cast(column: pa.Array, target: pa.DataType) -> pa.Array:
-    return column if column.type.equals(target) else column.cast(target)
 
 
 def key_selector(

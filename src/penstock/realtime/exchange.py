@@ -131,9 +131,12 @@ class Exchange:
         self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None
     ) -> None:
         """Send what a reader has read, with the times of the records."""
-        direct = self._send(Delivery(sender, interval, 1, None, times=times), rows, is_reader=True)
+        mine, direct = self._send(Delivery(sender, interval, 1, None, times=times), rows, is_reader=True)
         if direct:
-            self._inbox.put(Delivery(sender, interval, 0, direct, times=times), waits=True)
+            mine.append(Delivery(sender, interval, 0, direct, times=times))
+        if mine:
+            # Together, so that the slot wakes once.
+            self._inbox.put(*mine, waits=True)
 
     def end_read(self, sender: str, interval: int, through: int = 0) -> None:
         """Tell all slots that a reader has ended an interval, or with HISTORY, that it has read what there was."""
@@ -154,14 +157,23 @@ class Exchange:
         Return the rows for sinks and the driver.
         """
         like = Delivery(sender, interval, level, None, at_end=at_end, times=times)
-        return self._send(like, rows, is_reader=False)
+        mine, direct = self._send(like, rows, is_reader=False)
+        if mine:
+            self._inbox.put(*mine)
+        return direct
 
     def end_level(self, sender: str, interval: int, through: int) -> None:
         """Tell all slots that this slot emits nothing more in an interval from levels up to one."""
         self._end(Delivery(sender, interval, 0, None, through), self._running, self._running_lock)
 
-    def _send(self, like: Delivery, rows: Iterable[PackedRow], *, is_reader: bool) -> list[PackedRow]:
-        """Send rows to their slots and levels; `like` has what else is said of them, and the level for rows to all."""
+    def _send(
+        self, like: Delivery, rows: Iterable[PackedRow], *, is_reader: bool
+    ) -> tuple[list[Delivery], list[PackedRow]]:
+        """Send rows to other slots; `like` has what else is said of them, and the level for rows to all.
+
+        Return the deliveries for this slot, and the rows for sinks and the driver.
+        """
+        mine: list[Delivery] = []
         direct: list[PackedRow] = []
         found: dict[tuple[int, int], list[PackedRow]] = {}
         for row in rows:
@@ -178,13 +190,13 @@ class Exchange:
             found.setdefault((for_level, task), []).append(row._replace(body=bytes(row.body)))
         for (for_level, task), some in sorted(found.items()):
             delivery = like._replace(level=for_level, rows=some)
-            self._deliver(delivery, task, is_reader=is_reader)
-        return direct
+            if task == self._task:
+                mine.append(delivery)
+            else:
+                self._deliver(delivery, task, is_reader=is_reader)
+        return mine, direct
 
     def _deliver(self, delivery: Delivery, task: int, *, is_reader: bool) -> None:
-        if task == self._task:
-            self._inbox.put(delivery, waits=is_reader)
-            return
         to = (self._reading if is_reader else self._running)[task]
         with self._reading_lock if is_reader else self._running_lock:
             self._tell(to, delivery)

@@ -54,14 +54,14 @@ class Inbox:
         self._changed: Final = threading.Condition()
         self._error: BaseException | None = None
 
-    def put(self, delivery: Delivery, *, waits: bool = False) -> None:
-        """Add a delivery. With `waits`, wait for room first. Raises the error of `fail`."""
-        size, interval = delivery.nbytes, delivery.interval
+    def put(self, *deliveries: Delivery, waits: bool = False) -> None:
+        """Add deliveries of one interval. With `waits`, wait for room first. Raises the error of `fail`."""
+        size, interval = sum(one.nbytes for one in deliveries), deliveries[0].interval
         with self._changed:
             while waits and self._sizes.get(interval, 0) > self._intake.waiting_bytes and self._error is None:
                 self._changed.wait()
             self._raise()
-            self._deliveries.setdefault(interval, []).append(delivery)
+            self._deliveries.setdefault(interval, []).extend(deliveries)
             self._sizes[interval] = self._sizes.get(interval, 0) + size
             self._changed.notify_all()
 

@@ -31,7 +31,8 @@ __all__ = [
     "RowReader",
 ]
 
-_POLL_S: Final = 0.05
+# How long a feed waits for records before it looks whether it is to end.
+_POLL_S: Final = 0.25
 _ASSUMED_RECORD_BYTES: Final = 1000.0
 _LEAST_AT_ONCE: Final = 100
 _MOST_AT_ONCE: Final = 50_000
@@ -119,7 +120,7 @@ class FollowedTopics:
             return None
         reader = self._reader
         if reader is None:
-            reader = self._log.reader()
+            reader = self._log.follower()
             reader.follow(self._starts)
             self._reader = reader
         self._intake.linger.wait(0.0)

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.records.event_headers import attribute_texts
 from penstock.records.message_metadata import MessagePart, body_type, defaults_of
 from penstock.records.types import Field, RecordType, python_values
 from penstock.records.wire_formats import Decoded, decode_non_null, decode_pieces, join_lines, reject_invalid
 
-__all__ = ["EVENT_CONTENT_TYPE", "CloudEventsFormat"]
+__all__ = ["EVENT_CONTENT_TYPE", "CloudEventsFormat", "binary_attributes"]
 
 EVENT_CONTENT_TYPE: Final = "application/cloudevents+json; charset=UTF-8"
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
@@ -28,7 +29,8 @@ class CloudEventsFormat:
     """Events in the structured mode: one JSON object with the attributes, and the data as another within it.
 
     `attributes` are fields of the record, each with the name of its attribute; the other fields are in `data`. To
-    encode, `templates` are the id, the source and the type of each event, with `{field}` in them.
+    encode, `templates` are the id, the source and the type of each event, with `{field}` in them. With `is_binary` it
+    encodes the data alone, and `binary_attributes` returns what belongs into headers.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class CloudEventsFormat:
         templates: tuple[str, str, str] | None = None,
         *,
         allow_nan: bool = False,
+        is_binary: bool = False,
     ) -> None:
         """Raise SchemaError when the record has no such field, or one that cannot be an attribute."""
         self._type: Final = record_type
         self._attributes: Final = dict(attributes)
         self._templates: Final = templates
         self._allow_nan: Final = allow_nan
+        self._is_binary: Final = is_binary
         for name in self._attributes:
             _check_attribute(record_type.field(name))
         for template in templates or ():
@@ -51,9 +55,14 @@ class CloudEventsFormat:
         parts = tuple((name, MessagePart("header", attribute)) for name, attribute in attributes)
         self._has_data: Final = len(parts) < len(record_type.fields)
         self._data: Final = body_type(record_type, parts) if self._has_data else record_type
+        if is_binary and not self._has_data:
+            raise SchemaError(
+                f"All fields of {record_type.name} are attributes of CloudEvents, so none is left for the body of a "
+                "message. Add a field, or use event_mode=structured."
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = functools.partial(CloudEventsFormat, allow_nan=self._allow_nan)
+        make = functools.partial(CloudEventsFormat, allow_nan=self._allow_nan, is_binary=self._is_binary)
         return make, (self._type, tuple(self._attributes.items()), self._templates)
 
     @functools.cached_property
@@ -124,6 +133,9 @@ class CloudEventsFormat:
         """Encode records as events."""
         assert self._templates is not None, "a source does not encode"
         count = len(batch)
+        if self._is_binary:
+            rows = map(self._row, *(python_values(batch.column(name)) for name in self._data.field_names))
+            return pa.array(msgspec.json.Encoder().encode_lines(list(rows)).split(b"\n")[:-1], pa.binary())
         columns: list[Sequence[Any]] = [["1.0"] * count]
         columns += [_filled(template, batch) for template in self._templates]
         for name in self._attributes:
@@ -134,6 +146,16 @@ class CloudEventsFormat:
             columns += [["application/json"] * count, list(map(self._row, *data))]
         lines = msgspec.json.Encoder().encode_lines(list(map(self._event, *columns)))
         return pa.array(lines.split(b"\n")[:-1], pa.binary())
+
+
+def binary_attributes(
+    batch: pa.RecordBatch, attributes: Sequence[tuple[str, str]], templates: tuple[str, str, str]
+) -> dict[str, pa.Array]:
+    """Return the attributes of events in the binary mode by their names, as text in UTF-8; null where there is none."""
+    found = {"specversion": pa.array([b"1.0"] * len(batch), pa.binary())}
+    for name, template in zip(("id", "source", "type"), templates, strict=True):
+        found[name] = pa.array(_filled(template, batch), pa.string()).cast(pa.binary())
+    return found | {name: attribute_texts(batch.column(field)) for field, name in attributes}
 
 
 def _check_attribute(field: Field) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import SchemaError
+from penstock.records.small_columns import FEW, column_of
 
 __all__ = [
     "SCALARS",
@@ -101,7 +102,8 @@ class CustomColumnCodec:
 
 def python_values(column: pa.Array) -> list[Any]:
     """Return the values of a column as plain Python values, maps as dicts."""
-    if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if len(column) > FEW and column.null_count == 0 and is_number:
         # NumPy's tolist is several times faster than Arrow's, and exact for these types.
         return typing.cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())
     # By default Arrow returns maps as lists of pairs. Without maps that default is much faster.
@@ -170,7 +172,7 @@ class Field:
                 values = msgspec.to_builtins(list(values), builtin_types=_BUILTIN, order="deterministic")
                 # Arrow accepts any value of the right shape; reject one that cannot be converted back for user code.
                 msgspec.convert(values, self._checked_list)
-            column = pa.array(values, type=self.arrow_type)
+            column = column_of(values, self.arrow_type)
             if self.members is not None and not self.members.issuperset(values):
                 self._check_members(values)
             if _beyond_years(column) is not None:
@@ -311,7 +313,7 @@ class RecordType:
             if not f.nullable and column.null_count:
                 bad = column.is_null().to_numpy(zero_copy_only=False)
                 reasons = _note(reasons, bad, f"field {f.name!r} is missing or null")
-            if not allow_nan and pa.types.is_floating(f.arrow_type):
+            if not allow_nan and pa.types.is_floating(f.arrow_type) and _may_have_nan(column):
                 values = column.to_numpy(zero_copy_only=False)
                 # A NaN makes the sum NaN, which costs one pass without a temporary. So do infinities of both signs,
                 # so the slow check decides.
@@ -326,6 +328,11 @@ class RecordType:
                 bad = beyond.to_numpy(zero_copy_only=False)
                 reasons = _note(reasons, bad, f"field {f.name!r} lies {_BEYOND}")
         return reasons
+
+
+def _may_have_nan(column: pa.Array) -> bool:
+    """Return whether a column of floats may have a NaN, which is not equal to itself."""
+    return len(column) > FEW or any(value != value for value in column.to_pylist())
 
 
 def _note(reasons: npt.NDArray[Any] | None, bad: npt.NDArray[Any], reason: str) -> npt.NDArray[Any]:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from penstock.errors import SchemaError
 from penstock.records.json_lines import JsonLines
 from penstock.records.protobuf_types import ProtobufSource
+from penstock.records.small_columns import FEW, cast_column, column_of
 from penstock.records.types import RecordType, concat_batches, rows_where
 
 __all__ = [
@@ -298,11 +299,21 @@ class ProtobufFormat:
         for field, name in zip(self._type.fields, self._wire_names, strict=True):
             column = wire.column(name)
             if field.enum is not None:
-                column = _translate(column, self._members(field.name, name), f"enum {name!r}")
-            columns.append(column if column.type == field.arrow_type else column.cast(field.arrow_type))
+                column = self._read_table(field.name, name).translate(column, f"enum {name!r}")
+            columns.append(cast_column(column, field.arrow_type))
         return pa.RecordBatch.from_arrays(columns, schema=self._type.schema)
 
     @functools.cache  # noqa: B019  # a format lives as long as its worker
+    def _read_table(self, field_name: str, wire_name: str) -> _Table:
+        """Return the table from names on the wire to values."""
+        return _Table(*self._members(field_name, wire_name))
+
+    @functools.cache  # noqa: B019  # as above
+    def _write_table(self, field_name: str, wire_name: str) -> _Table:
+        """Return the table from values to names on the wire."""
+        names, values = self._members(field_name, wire_name)
+        return _Table(values, names)
+
     def _members(self, field_name: str, wire_name: str) -> tuple[pa.Array, pa.Array]:
         """Return the names on the wire and the values they stand for, aligned."""
         members = self._type.field(field_name).enum
@@ -325,23 +336,37 @@ class ProtobufFormat:
             field = self._type.fields[self._wire_names.index(name)]
             column = batch.column(field.name)
             if field.enum is not None:
-                known, values = self._members(field.name, name)
-                column = _translate(column, (values, known), f"field {field.name!r}")
-            columns.append(column if column.type == wire_field.type else column.cast(wire_field.type))
+                column = self._write_table(field.name, name).translate(column, f"field {field.name!r}")
+            columns.append(cast_column(column, wire_field.type))
         wire = pa.RecordBatch.from_arrays(columns, schema=self._wire_schema)
         encoded: pa.Array = self._handler.record_batch_to_array(wire)
         return encoded
 
 
-def _translate(column: pa.Array, table: tuple[pa.Array, pa.Array], what: str) -> pa.Array:
-    known, values = table
-    places = pc.index_in(column, value_set=known)
-    if places.null_count > column.null_count:
-        unknown = pc.filter(column, pc.and_(column.is_valid(), places.is_null()))[0].as_py()
-        raise ValueError(
-            f"{what} has the unknown member {unknown!r}; known members are {', '.join(map(str, known.to_pylist()))}"
-        )
-    return values.take(places)
+class _Table:
+    """A table from known values to others."""
+
+    def __init__(self, known: pa.Array, values: pa.Array) -> None:
+        self._known: Final = known
+        self._values: Final = values
+        pairs = list(zip(known.to_pylist(), values.to_pylist(), strict=True))
+        # The first of equal ones counts.
+        self._of: Final = {None: None, **dict(reversed(pairs))}
+
+    def translate(self, column: pa.Array, what: str) -> pa.Array:
+        """Return what the values of a column stand for. Raises ValueError for one that is not known."""
+        if len(column) <= FEW:
+            found = column.to_pylist()
+            if all(value in self._of for value in found):
+                return column_of([self._of[value] for value in found], self._values.type)
+        places = pc.index_in(column, value_set=self._known)
+        if places.null_count > column.null_count:
+            unknown = pc.filter(column, pc.and_(column.is_valid(), places.is_null()))[0].as_py()
+            raise ValueError(
+                f"{what} has the unknown member {unknown!r}; known members are "
+                f"{', '.join(map(str, self._known.to_pylist()))}"
+            )
+        return self._values.take(places)
 
 
 def _defaults(field: pa.Field, count: int) -> pa.Array:

@@ -8,20 +8,25 @@ import json
 import uuid
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import BindingError, SchemaError
-from penstock.records.types import RecordType, concat_batches, python_values
+from penstock.records.types import CustomColumnCodec, RecordType, concat_batches, python_values
 from penstock.records.wire_formats import Decoded, decode_pieces
+from penstock.registries.avro_columns import columns_of, fitting
 from penstock.registries.avro_schemas import check_items, schema_text, wire_names
 from penstock.registries.field_defaults import NO_DEFAULT, default_of
-from penstock.registries.framed_messages import HEADER, MAGIC, FramedMessages, schema_of
+from penstock.registries.framed_messages import HEADER, MAGIC, FramedMessages, merged, schema_of
 from penstock.registries.registry_client import RegistryClient
 
 __all__ = ["AvroFormat", "check_installed"]
 
-# Records become dictionaries, then columns; few at a time stay in the processor's cache.
+# Records of schemas that are not flat become dictionaries, then columns; few at a time stay in the processor's cache.
 _BLOCK_ROWS: Final = 2048
+_PIECE_ROWS: Final = 2 * _BLOCK_ROWS
+_COLUMN_ROWS: Final = 32_768
 
 
 def check_installed(stream: str) -> None:
@@ -46,9 +51,55 @@ class _Reader:
             name is not None and '"uuid"' in json.dumps(kinds[name]) for name in self._names
         ]
 
+        self._columns: Final = columns_of(schema, [name for name in self._names if name is not None])
+
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages of the schema."""
-        return Decoded(*decode_pieces(raw, self._decode_all, self._type.schema))
+        found = self._in_bulk(raw)
+        if found is None:
+            return self._one_by_one(raw)
+        batch, odd = found
+        if not len(odd):
+            return Decoded(batch, None, [])
+        rows = np.delete(np.arange(len(raw)), odd)
+        single = self._one_by_one(raw.take(pa.array(odd)))
+        return merged([(rows, Decoded(batch.take(pa.array(rows)), None, [])), (odd, single)], self._type, [])
+
+    def _in_bulk(self, raw: pa.Array) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]] | None:
+        """Return records, and the rows that have to be decoded one by one instead; None if all have to be."""
+        if self._columns is None:
+            return None
+        try:
+            found, odd = self._columns.decode(raw, HEADER.size)
+            values = iter(found)
+            columns = [
+                self._default(place, len(raw)) if name is None else self._fitting(next(values), place)
+                for place, name in enumerate(self._names)
+            ]
+        except (pa.ArrowException, SchemaError, ValueError):
+            # One of the messages does not fit; the other way finds out which, and why.
+            return None
+        if any(column is None for column in columns):
+            return None
+        return pa.RecordBatch.from_arrays(columns, schema=self._type.schema), odd
+
+    def _fitting(self, column: pa.Array, place: int) -> pa.Array | None:
+        """Return the column of a field; None if it takes Python objects to make it. Raises ValueError."""
+        field = self._type.fields[place]
+        if isinstance(field.python_type, CustomColumnCodec):
+            return None
+        found = fitting(column, field.arrow_type)
+        if found is not None:
+            field.check(found.drop_null())
+        return found
+
+    def _one_by_one(self, raw: pa.Array) -> Decoded:
+        found = []
+        for first in range(0, len(raw), _PIECE_ROWS):
+            piece = raw.slice(first, _PIECE_ROWS)
+            rows = np.arange(first, first + len(piece), dtype=np.int64)
+            found.append((rows, Decoded(*decode_pieces(piece, self._decode_all, self._type.schema))))
+        return merged(found, self._type, [])
 
     def _decode_all(self, raw: pa.Array) -> pa.RecordBatch:
         """Decode messages. Raises ValueError or what fastavro raises when one of them does not fit."""
@@ -80,14 +131,19 @@ class _Reader:
     def _column(self, records: list[Any], place: int) -> pa.Array:
         field, name = self._type.fields[place], self._names[place]
         if name is None:
-            default = default_of(self._type, field.name)
-            if default is NO_DEFAULT:
-                raise ValueError(f"the schema has no field {field.name!r}, which must have a value")
-            return field.to_arrow([default] * len(records), check=False)
+            return self._default(place, len(records))
         values = [record[name] for record in records]
         if self._has_uuid[place]:
             values = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
         return field.to_arrow(values, check=False)
+
+    def _default(self, place: int, count: int) -> pa.Array:
+        """Return the column of a field that the schema does not have. Raises ValueError if it must have a value."""
+        field = self._type.fields[place]
+        default = default_of(self._type, field.name)
+        if default is NO_DEFAULT:
+            raise ValueError(f"the schema has no field {field.name!r}, which must have a value")
+        return field.to_arrow([default] * count, check=False)
 
 
 class AvroFormat:
@@ -110,7 +166,9 @@ class AvroFormat:
         self._registry = registry
         self._allow_nan = allow_nan
         self._schema_id = schema_id
-        self._messages: Final = FramedMessages(record_type, self._reader, allow_nan=allow_nan)
+        self._messages: Final = FramedMessages(
+            record_type, self._reader, allow_nan=allow_nan, block_rows=_COLUMN_ROWS
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(AvroFormat, allow_nan=self._allow_nan, schema_id=self._schema_id), (

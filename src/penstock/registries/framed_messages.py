@@ -23,6 +23,7 @@ __all__ = [
     "MessageReader",
     "framed",
     "merged",
+    "offsets_of",
     "schema_of",
     "without_header",
 ]
@@ -80,7 +81,7 @@ class FramedMessages:
         ids, reasons = _ids(raw)
         pieces: list[tuple[npt.NDArray[np.int64], Decoded]] = []
         bad = [(int(row), reasons[row]) for row in np.flatnonzero(ids < 0).tolist()]
-        for schema_id in np.unique(ids[ids >= 0]).tolist():
+        for schema_id in _different(ids):
             places = np.flatnonzero(ids == schema_id)
             reader = self._reader(schema_id)
             if isinstance(reader, str):
@@ -102,6 +103,14 @@ class FramedMessages:
             except (SchemaError, RecursionError) as e:
                 self._readers[schema_id] = f"the schema {schema_id} of the registry cannot be used: {e}"
         return self._readers[schema_id]
+
+
+def _different(ids: npt.NDArray[np.int64]) -> list[int]:
+    """Return the ids of schemas, each once."""
+    # Nearly always there is one, which is seen sooner than ids are sorted.
+    if len(ids) and (ids == ids[0]).all():
+        return [int(ids[0])] if ids[0] >= 0 else []
+    return [int(schema_id) for schema_id in np.unique(ids[ids >= 0])]
 
 
 def merged(
@@ -131,17 +140,19 @@ def schema_of(registry: RegistryClient, schema_id: int, kind: str, form: str = "
 
 def without_header(raw: pa.Array, size: int) -> pa.Array:
     """Return messages, none of them null or shorter, without their first bytes."""
-    offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
-    starts = offsets[:-1] - offsets[0]
-    data = np.frombuffer(raw.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-    # Arrow's binary_slice reserves so much for an open end that it fails.
-    kept = np.ones(len(data), np.bool_)
-    for byte in range(size):
-        kept[starts + byte] = False
-    ends = offsets - offsets[0] - size * np.arange(len(raw) + 1, dtype=np.int32)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), len(raw), [None, pa.py_buffer(ends), pa.py_buffer(data[kept])]
+    offsets = offsets_of(raw)
+    # Headers and bodies are two values of one array in turns, of which only the bodies are copied.
+    turns = np.empty(2 * len(raw) + 1, np.int32)
+    turns[0::2], turns[1::2] = offsets, offsets[:-1] + size
+    both = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * len(raw), [None, pa.py_buffer(turns), raw.buffers()[2]]
     )
+    return both.take(pa.array(np.arange(1, 2 * len(raw), 2)))
+
+
+def offsets_of(raw: pa.Array) -> npt.NDArray[np.int32]:
+    """Return where each value of a binary array begins in its data, and where the last one ends."""
+    return np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
 
 
 def framed(bodies: pa.Array, header: bytes) -> pa.Array:
@@ -152,21 +163,24 @@ def framed(bodies: pa.Array, header: bytes) -> pa.Array:
 
 def _ids(raw: pa.Array) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
     """Return the schema id of each message, -1 for what is no message, and why."""
-    sizes = pc.binary_length(raw).fill_null(-1).to_numpy(zero_copy_only=False)
-    offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw)]
+    offsets = offsets_of(raw)
+    fits = offsets[1:] - offsets[:-1] >= HEADER.size
+    if raw.null_count:
+        fits &= raw.is_valid().to_numpy(zero_copy_only=False)
     ids = np.full(len(raw), -1, np.int64)
-    fits = np.flatnonzero(sizes >= HEADER.size)
-    if len(fits):
+    if fits.any():
         data = np.frombuffer(raw.buffers()[2], np.uint8)
-        starts = offsets[fits].astype(np.int64)
-        found = np.zeros(len(fits), np.int64)
-        for byte in range(1, HEADER.size):
-            found = found << 8 | data[starts + byte]
-        ids[fits] = np.where(data[starts] == MAGIC, found, -1)
-    reasons = {
-        int(row): "the value is null"
-        if sizes[row] < 0
-        else "the message does not begin with a zero and the id of a schema, as Confluent's serializers write it"
-        for row in np.flatnonzero(ids < 0)
+        starts = offsets[:-1][fits]
+        # The four bytes behind each place, without a copy.
+        numbers = np.ndarray((len(data) - HEADER.size + 1,), ">u4", data, 1, (1,))
+        ids[fits] = np.where(data[starts] == MAGIC, numbers[starts].astype(np.int64), -1)
+    unnamed = np.flatnonzero(ids < 0)
+    if not len(unnamed):
+        return ids, {}
+    is_valid = raw.is_valid()
+    return ids, {
+        row: "the message does not begin with a zero and the id of a schema, as Confluent's serializers write it"
+        if is_valid[row].as_py()
+        else "the value is null"
+        for row in unnamed.tolist()
     }
-    return ids, reasons

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,16 +19,21 @@ from penstock.registries.framed_messages import (
     MAGIC,
     FramedMessages,
     framed,
+    merged,
     schema_of,
     without_header,
 )
 from penstock.registries.json_schemas import Validator, schema_text, validator_of
+from penstock.registries.json_structs import structs_of
 from penstock.registries.registry_client import RegistryClient
 
 __all__ = ["JsonSchemaFormat", "check_installed"]
 
 _KIND: Final = "JSON"
 _SHOWN: Final = 300
+# Where a message is not decoded with all others, they are in so many parts, unless there are only a few.
+_PARTS: Final = 8
+_FEW: Final = 64
 _PLAIN: Final = (bool, int, float, str)
 
 
@@ -47,6 +53,7 @@ class _Reader:
 
     def __init__(self, validator: Validator, json: JsonFormat, record_type: RecordType) -> None:
         self._validator: Final = validator
+        self._structs: Final = structs_of(record_type, validator.schema)
         self._json: Final = json
         self._type: Final = record_type
         self._plain: Final = msgspec.json.Decoder()
@@ -55,7 +62,25 @@ class _Reader:
         self._objects: Final = list[record_type.python_class]  # type: ignore[name-defined]
 
     def decode(self, raw: pa.Array) -> Decoded:
-        """Decode messages of the schema."""
+        """Decode messages of the schema: all at once, or else in ever smaller parts down to those that need a look."""
+        pieces: list[tuple[npt.NDArray[np.int64], Decoded]] = []
+
+        def visit(low: int, high: int) -> None:
+            part = raw.slice(low, high - low)
+            batch = self._structs.decode(part) if self._structs else None
+            if batch is None and self._structs and high - low > _FEW:
+                size = -(-(high - low) // _PARTS)
+                for first in range(low, high, size):
+                    visit(first, min(first + size, high))
+                return
+            found = Decoded(batch, None, []) if batch is not None else self._validated(part)
+            pieces.append((np.arange(low, high, dtype=np.int64), found))
+
+        visit(0, len(raw))
+        return merged(pieces, self._type, [])
+
+    def _validated(self, raw: pa.Array) -> Decoded:
+        """Decode and validate messages one by one."""
         bodies = without_header(raw, HEADER.size)
         values, bad = self._values(bodies)
         rows = np.arange(len(values), dtype=np.int64)

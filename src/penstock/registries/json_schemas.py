@@ -67,10 +67,11 @@ def _type_of(kind: pa.DataType, path: str) -> dict[str, Any]:
 
 
 class Validator(NamedTuple):
-    """A validator of values, and what says at once whether each value of a list is valid, if there is such."""
+    """A validator of values, what says at once whether each of a list is valid, if there is such, and the schema."""
 
     one: Any
     all_valid: Callable[[list[Any]], bool] | None
+    schema: Any
 
 
 def _all_valid(draft: Any, schema: Any, text: str) -> Callable[[list[Any]], bool] | None:
@@ -106,6 +107,6 @@ def validator_of(found: RegisteredSchema) -> Validator:
         is_named = isinstance(schema, dict) and "$schema" in schema
         draft = jsonschema_rs.validator_cls_for(schema) if is_named else jsonschema_rs.Draft7Validator
         one = draft(schema, retriever=retrieve, base_uri=_BASE)
-        return Validator(one, _all_valid(draft, schema, found.text))
+        return Validator(one, _all_valid(draft, schema, found.text), schema)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
         raise SchemaError(f"{type(e).__name__}: {getattr(e, 'message', e)}") from e

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from penstock.bindings.types import (
     ExchangeBinding,
+    HttpListenBinding,
     KafkaBinding,
     MqttBinding,
     QueueBinding,
@@ -24,7 +25,9 @@ from penstock.registries.registry_client import kept_client
 
 __all__ = ["MessageBinding", "check_registry", "message_format"]
 
-MessageBinding: TypeAlias = KafkaBinding | MqttBinding | ExchangeBinding | QueueBinding | RabbitStreamBinding
+MessageBinding: TypeAlias = (
+    KafkaBinding | MqttBinding | ExchangeBinding | QueueBinding | RabbitStreamBinding | HttpListenBinding
+)
 
 
 def message_format(
@@ -43,7 +46,9 @@ def message_format(
         events = binding.events
         assert events is not None, "the parameters of events say what their attributes are"
         templates = (events.id, events.source, events.type) if events.id else None
-        return CloudEventsFormat(record_type, events.attributes, templates, allow_nan=allow_nan)
+        return CloudEventsFormat(
+            record_type, events.attributes, templates, allow_nan=allow_nan, is_binary=events.is_binary
+        )
     if binding.registry is None:
         assert binding.format != "avro", "the parameters of avro include a registry"
         return format_of(binding.format, record_type, protobuf=protobuf, allow_nan=allow_nan)

@@ -21,6 +21,7 @@ from penstock.registries.framed_messages import (
     FramedMessages,
     framed,
     merged,
+    offsets_of,
     schema_of,
     without_header,
 )
@@ -111,7 +112,7 @@ def _by_place(
     raw: pa.Array,
 ) -> tuple[dict[tuple[tuple[int, ...], int], npt.NDArray[np.int64]], list[tuple[int, str]]]:
     """Return the rows of messages by their place in the schema and what stands before them, and the bad rows."""
-    offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
+    offsets = offsets_of(raw)
     data = np.frombuffer(raw.buffers()[2], np.uint8)
     found: dict[tuple[tuple[int, ...], int], npt.NDArray[np.int64]] = {}
     bad: list[tuple[int, str]] = []

@@ -58,6 +58,7 @@ __all__ = ["Level", "StoredStates"]
 _BLOCK_BYTES: Final = 8 << 20
 # Data held for a paused step is stored in parts of about this size, each of whole key groups.
 _HELD_BYTES: Final = 64 << 20
+_SMALL_BYTES: Final = 4 << 10
 # A micro-batch of up to this many records for a step in a slot is processed like a round of real time.
 MAX_MERGED_RECORDS: Final = 1000
 
@@ -464,4 +465,6 @@ class _Emitted:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch."""
         self.batches.append(batch)
-        self.size += batch.nbytes
+        size = batch.get_total_buffer_size()
+        # The exact size takes long, and matters only where there is much.
+        self.size += size if size <= _SMALL_BYTES else batch.nbytes

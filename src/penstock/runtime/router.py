@@ -275,6 +275,7 @@ class _ToSink:
         self._plan = plan
         self._node = node
         self._branch = branch
+        self._names: Final = list(node.record_type.field_names)
         self._schema = plan.sink_schema(node)
         key = node.upsert_key
         self._upserts: Final = None if key is None else LastChanges(node.record_type, key)
@@ -282,7 +283,10 @@ class _ToSink:
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         if self._upserts is not None:
             records = self._upserts.of(records)
-        columns = list(records.batch.select(list(self._node.record_type.field_names)).columns)
+        batch = records.batch
+        if batch.schema.names != self._names:
+            batch = batch.select(self._names)
+        columns = list(batch.columns)
         if MESSAGE_KEY in self._schema.names:
             keys = records.message_keys
             columns.append(keys if keys is not None else pa.nulls(len(records), pa.binary()))

@@ -16,6 +16,7 @@ from penstock.base.garbage import no_cyclic_collection
 from penstock.control.encoded_receipts import Batch, receipt_columns
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, ORIGIN, Records
+from penstock.records.small_columns import decimal_texts
 from penstock.records.types import RecordType
 from penstock.runtime.packed_rows import (
     COUNTS,
@@ -119,6 +120,8 @@ def _message_keys(keys: pa.Array) -> pa.Array:
     """Convert keys to message keys: text and bytes unchanged, numbers in decimal, several fields as a JSON list."""
     if pa.types.is_struct(keys.type):
         return pa.array([msgspec.json.encode(key) for key in key_values(keys)], pa.binary())
+    if pa.types.is_integer(keys.type):
+        return decimal_texts(keys)
     if not pa.types.is_binary(keys.type):
         keys = keys.cast(pa.string())
     return keys.cast(pa.binary())

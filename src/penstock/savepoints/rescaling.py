@@ -18,6 +18,7 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE
 from penstock.checkpoints.described_state import STATE_FILE, JobState, read_described
 from penstock.checkpoints.evolution import plan_changes
 from penstock.checkpoints.plans import Plans
+from penstock.checkpoints.state_place import refuse_elsewhere
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import INTERVALS, batch_numbers
 from penstock.savepoints.snapshot_capture import Capture, capture, positions_of
@@ -39,6 +40,7 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
     The checkpoint must be locked, and its job stopped between two micro-batches. Raises CheckpointError when the last
     micro-batch is not finished, and for a parallelism that the key groups do not allow.
     """
+    refuse_elsewhere(checkpoint.folder, "Rescaling")
     lineage = checkpoint.known_lineage()
     if not 1 <= parallelism <= lineage.key_groups:
         raise CheckpointError(

@@ -12,6 +12,7 @@ import msgspec
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.committed_state import committed_batch
 from penstock.checkpoints.described_state import read_described
+from penstock.checkpoints.state_place import refuse_elsewhere
 from penstock.errors import AlreadyThereError, CheckpointError
 from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.seed import SlotReader, read_seed
@@ -55,6 +56,7 @@ class Capture:
 
 def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> Manifest:
     """Write a snapshot. It exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
+    refuse_elsewhere(checkpoint.folder, f"A {wanted.kind}")
     lineage = checkpoint.known_lineage()
     store = open_store(wanted.uri)
     if store.exists(MANIFEST):

@@ -253,7 +253,7 @@ def _send(
     """Queue messages in order, waiting for room."""
     produce = producer.produce
     for begin in range(0, len(messages), _SLICE_RECORDS):
-        some = messages.slice(begin, _SLICE_RECORDS)
+        some = messages if len(messages) <= _SLICE_RECORDS else messages.slice(begin, _SLICE_RECORDS)
         if some.headers or some.hashes is not None:
             _produce_with_parts(producer, topic, some, partitions, check)
         else:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.bindings.types import RECORD_KEY, KafkaBinding
 from penstock.errors import BindingError, SchemaError
-from penstock.records.cloud_events import EVENT_CONTENT_TYPE
+from penstock.records.cloud_events import EVENT_CONTENT_TYPE, binary_attributes
 from penstock.records.types import RecordType
 from penstock.sinks.base import RecordOrigin, TaskContext
 from penstock.sinks.message_partitions import murmur2
@@ -106,8 +106,13 @@ def headers_of(
 ) -> Headers:
     """Return the headers of messages: the fields that the URI names, and their origin if it says so."""
     found = {header: _as_bytes(batch.column(name)) for name, header in binding.header_fields}
-    if binding.format == "cloudevents":
-        found["content-type"] = pa.array([EVENT_CONTENT_TYPE.encode()] * len(batch), pa.binary())
+    events = binding.events
+    if events is not None:
+        kind = b"application/json" if events.is_binary else EVENT_CONTENT_TYPE.encode()
+        found["content-type"] = pa.array([kind] * len(batch), pa.binary())
+        if events.is_binary:
+            named = binary_attributes(batch, events.attributes, (events.id, events.source, events.type))
+            found |= {f"ce_{name}": column for name, column in named.items()}
     if binding.origin and origin is not None:
         found[ORIGIN_HEADER] = origins_of(context, origin)
     return found

@@ -30,11 +30,12 @@ _CLOCKS_DIFFER_S: Final = 3600
 class FetchedFiles:
     """Files and objects that commands refer to, kept in a folder of the checkpoint.
 
+    Without a folder that all tasks reach, commands may refer to none.
     `max_bytes` is the largest size that is read. `allowed` lists the places that commands may have the job read and
     write.
     """
 
-    folder: str
+    folder: str | None
     max_bytes: int
     allowed: AllowedPlaces
 
@@ -65,13 +66,19 @@ class FetchedFiles:
         `found` may raise CommandError, PlaceRefusedError or ExternalSystemError, which counts as found, too. Raises
         CommandError with its message.
         """
+        if self.folder is None:
+            raise CommandError(
+                "a command may not name files or places, since the workers of the job share no folder in which to keep "
+                "what they find there",
+                command_id,
+            )
         name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
         kept = Path(self.folder) / f"{name}.json"
         try:
             if not kept.exists():
                 # The first task decides what a replay sees.
                 write_once(kept, _outcome(found))
-                self._forget()
+                _forget(kept.parent)
             stored = kept.read_bytes()
         except (OSError, MemoryError) as e:
             what = e.strerror if isinstance(e, OSError) else "memory is out"
@@ -84,21 +91,21 @@ class FetchedFiles:
             raise CommandError(msgspec.json.decode(content["error"], type=str), command_id)
         return bytes(content["content"])
 
-    def _forget(self) -> None:
-        """Delete what was read before the oldest micro-batch that the checkpoint keeps, once there are many."""
-        folder = Path(self.folder)
-        names = os.listdir(folder)  # noqa: PTH208  # only names are needed
-        if len(names) <= _MAX_KEPT:
-            return
-        offsets = [path for path in (folder.parent / "offsets").glob("[0-9]*") if path.name.isdecimal()]
-        if not offsets:
-            return
-        oldest_s = min(offsets, key=lambda path: int(path.name)).stat().st_mtime - _CLOCKS_DIFFER_S
-        for path in map(folder.joinpath, names):
-            # Another task may have deleted it.
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < oldest_s:
-                    path.unlink()
+
+def _forget(folder: Path) -> None:
+    """Delete what was read before the oldest micro-batch that the checkpoint keeps, once there are many."""
+    names = os.listdir(folder)  # noqa: PTH208  # only names are needed
+    if len(names) <= _MAX_KEPT:
+        return
+    offsets = [path for path in (folder.parent / "offsets").glob("[0-9]*") if path.name.isdecimal()]
+    if not offsets:
+        return
+    oldest_s = min(offsets, key=lambda path: int(path.name)).stat().st_mtime - _CLOCKS_DIFFER_S
+    for path in map(folder.joinpath, names):
+        # Another task may have deleted it.
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest_s:
+                path.unlink()
 
 
 def _outcome(found: Callable[[], bytes]) -> bytes:

@@ -13,7 +13,9 @@ from confluent_kafka import Message
 
 from penstock.base.garbage import no_cyclic_collection
 from penstock.metrics.source_times import SourceTimes
+from penstock.records.event_headers import EventHeaders
 from penstock.records.message_metadata import Metadata
+from penstock.records.small_columns import column_of
 from penstock.sources.base import BadRecord, SourceChunk
 
 __all__ = ["OFFSET", "GatheredMessages", "WantedParts", "gone_chunk", "missing_chunk"]
@@ -43,15 +45,21 @@ class WantedParts:
     keys: bool = False
     timestamps: bool = False
     headers: tuple[str, ...] = ()
+    events: EventHeaders | None = None
 
     @classmethod
-    def of(cls, metadata: Metadata, *, keys: bool) -> WantedParts:
-        """Return what the metadata of a stream needs, and the keys of messages if they are wanted anyway."""
+    def of(cls, metadata: Metadata, *, keys: bool, events: EventHeaders | None = None) -> WantedParts:
+        """Return what the metadata of a stream needs, and the keys of messages if they are wanted anyway.
+
+        With `events`, messages that are CloudEvents in the binary mode become such in JSON.
+        """
         parts = [part for _, part in metadata]
+        named = {part.header for part in parts if part.header} | set(events.headers if events else ())
         return cls(
             keys or any(part.kind == "key" for part in parts),
             any(part.kind == "timestamp" for part in parts),
-            tuple(sorted({part.header for part in parts if part.header})),
+            tuple(sorted(named)),
+            events,
         )
 
 
@@ -78,7 +86,7 @@ class GatheredMessages:
         wanted = self._wanted
         while messages:
             part = messages[: _CHUNK_RECORDS - self._count]
-            values = pa.array(list(map(_VALUE, part)), pa.binary())
+            values = column_of(list(map(_VALUE, part)), pa.binary())
             # Where each value ends.
             ends = np.frombuffer(values.buffers()[1], np.int32, len(part), offset=4)
             if self._size + ends[-1] >= _CHUNK_BYTES:
@@ -114,13 +122,15 @@ class GatheredMessages:
         """Yield what is left as a chunk, if anything is."""
         if self._values:
             wanted = self._wanted
+            values = self._values[0] if len(self._values) == 1 else pa.concat_arrays(self._values)
+            headers = {name: pa.array(column, pa.binary()) for name, column in self._headers}
             yield SourceChunk(
                 self._partition,
                 pa.array(np.concatenate(self._offsets), pa.int64()),
-                raw=pa.concat_arrays(self._values),
+                raw=values if wanted.events is None else wanted.events.structured(values, headers),
                 keys=pa.array(self._keys, pa.binary()) if wanted.keys else None,
                 timestamps=_timestamps_of(self._timestamps) if wanted.timestamps else None,
-                headers={name: pa.array(column, pa.binary()) for name, column in self._headers},
+                headers=headers,
                 times=SourceTimes.merged(self._times),
             )
         self._begin()

@@ -22,7 +22,14 @@ from penstock.base.durable import make_folder, sync_folder
 from penstock.errors import CheckpointError
 from penstock.records.types import RecordType
 from penstock.sources.base import CountedLog, SourceChunk, Split
-from penstock.sources.journal_blocks import block_places, pack_block, read_blocks, read_note, whole_end
+from penstock.sources.journal_blocks import (
+    PackedRecords,
+    block_places,
+    pack_block,
+    read_blocks,
+    read_note,
+    whole_end,
+)
 
 __all__ = ["JournalLog", "JournalWriter", "journal_begin", "journal_end"]
 
@@ -64,7 +71,7 @@ class JournalWriter:
             os.close(self._mark)
             raise
 
-    def append(self, records: Sequence[bytes], note: bytes = b"") -> int:
+    def append(self, records: Sequence[bytes] | PackedRecords, note: bytes = b"") -> int:
         """Append records, any bytes, and make them durable; return the position after them.
 
         When this returns, all of them are on disk, and only then do readers see them; a crash before that leaves
@@ -73,7 +80,8 @@ class JournalWriter:
         """
         if not records and not note:
             return self.position
-        data = pack_block(records, note)
+        packed = records if isinstance(records, PackedRecords) else PackedRecords.of(records)
+        data = pack_block(packed, note)
         try:
             if self.position - self._segment_start >= self._segment_bytes:
                 os.close(self._segment)

@@ -24,7 +24,15 @@ from penstock.errors import CheckpointError
 from penstock.sources.base import SourceChunk
 from penstock.sources.lines import int64_array
 
-__all__ = ["BlockPlace", "block_places", "pack_block", "read_blocks", "read_note", "whole_end"]
+__all__ = [
+    "BlockPlace",
+    "PackedRecords",
+    "block_places",
+    "pack_block",
+    "read_blocks",
+    "read_note",
+    "whole_end",
+]
 
 _MARK: Final = b"PSJ1"
 _HEADER: Final = struct.Struct("<4sIIIQ")
@@ -47,12 +55,36 @@ class BlockPlace:
     note_bytes: int
 
 
-def pack_block(records: Sequence[bytes], note: bytes = b"") -> bytes:
+@dataclass(frozen=True)
+class PackedRecords:
+    """Records, one after the other, and the length of each."""
+
+    lengths: npt.NDArray[np.uint32]
+    content: bytes
+
+    @classmethod
+    def of(cls, records: Sequence[bytes]) -> PackedRecords:
+        """Pack some records."""
+        return cls(np.fromiter(map(len, records), "<u4", len(records)), b"".join(records))
+
+    @classmethod
+    def merged(cls, parts: Sequence[PackedRecords]) -> PackedRecords:
+        """Return the records of several parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        lengths = np.concatenate([part.lengths for part in parts]) if parts else np.zeros(0, "<u4")
+        return cls(lengths, b"".join([part.content for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def pack_block(records: PackedRecords, note: bytes = b"") -> bytes:
     """Return a block; its records may have less than 2 GB in all."""
-    lengths = np.fromiter(map(len, records), "<u4", len(records))
-    size = int(lengths.sum(dtype=np.int64))
+    size = len(records.content)
     assert size <= _LARGEST_BYTES, "a block's records fit one Arrow array"
-    content = b"".join([_COUNTS.pack(len(records), len(note), size), note, lengths.tobytes(), *records])
+    counts = _COUNTS.pack(len(records), len(note), size)
+    content = b"".join([counts, note, records.lengths.tobytes(), records.content])
     return b"".join([_MARK, zlib.crc32(content).to_bytes(4, "little"), content])
 
 

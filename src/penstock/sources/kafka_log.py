@@ -26,7 +26,7 @@ from penstock.records.types import RecordType
 from penstock.sources.base import FIRST_THERE, GONE, MISSING, SourceChunk, Split, offsets_by_topic
 from penstock.sources.gathered_messages import WantedParts, gone_chunk, missing_chunk
 from penstock.sources.topic_identity import KnownTopics, keep_found, keep_gone, topic_deleted
-from penstock.sources.topic_reader import STALLED_AFTER_S, TopicReader, topic_reader
+from penstock.sources.topic_reader import FOLLOWING, STALLED_AFTER_S, TopicReader, topic_reader
 
 __all__ = ["KafkaLog", "Offsets"]
 
@@ -275,6 +275,10 @@ class KafkaLog:
     def reader(self) -> TopicReader:
         """Return the reader of the topics in this worker."""
         return topic_reader(self.binding, self.settings, self.wanted, self.known.names)
+
+    def follower(self) -> TopicReader:
+        """Return the reader in this worker that takes records as they come."""
+        return topic_reader(self.binding, {**FOLLOWING, **self.settings}, self.wanted, self.known.names)
 
     def forget(self, end: Offsets) -> None:
         """The brokers keep records as long as the topic says."""

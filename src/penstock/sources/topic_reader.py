@@ -24,7 +24,7 @@ from penstock.sources.gathered_messages import OFFSET, GatheredMessages, WantedP
 from penstock.sources.partition_names import PartitionNames
 from penstock.sources.topic_lag import PartitionLook, TopicLag, lag_of
 
-__all__ = ["TopicReader", "topic_reader"]
+__all__ = ["FOLLOWING", "TopicReader", "topic_reader"]
 
 _TAKEN_AT_ONCE: Final = 50_000
 _POLL_S: Final = 0.1
@@ -58,6 +58,8 @@ _SETTINGS: Final[dict[str, Any]] = {
     "fetch.max.bytes": 8 << 20,
     "max.partition.fetch.bytes": 2 << 20,
 }
+FOLLOWING: Final[dict[str, Any]] = {"fetch.wait.max.ms": 250}
+"""Settings of a reader that follows partitions: it does not seek, and less often asks again for what has not come."""
 # Called for each message, by `map`, which calls a function of C five times as fast as a `methodcaller`.
 _PARTITION: Final[Any] = Message.partition
 _TOPIC: Final[Any] = Message.topic

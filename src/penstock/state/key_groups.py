@@ -53,6 +53,8 @@ def check_key_type(key_type: pa.DataType) -> pa.DataType:
 
 def key_groups(keys: pa.Array, count: int) -> npt.NDArray[np.uint16]:
     """Return the key group of each key; keys must not be null."""
+    if len(keys) <= _FEW and keys.type.equals(pa.int64()):
+        return np.array([_hash_integer(key) % count for key in keys.to_pylist()], np.uint16)
     hashes = key_hashes(keys)
     if count & (count - 1) == 0:
         # For a power of two the remainder is the low bits, and a mask is several times faster than a division.
@@ -109,10 +111,14 @@ def _rotate(values: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]
     return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
 
 
+def _hash_integer(value: int) -> int:
+    return xxhash.xxh64_intdigest(value.to_bytes(8, "little", signed=True))
+
+
 def _hash_integers(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return XXH64 of each value's 8 bytes for a whole column; the xxhash library takes one value per call."""
     if len(values) <= _FEW:
-        return np.array([xxhash.xxh64_intdigest(v.to_bytes(8, "little")) for v in values.tolist()], np.uint64)
+        return np.array([_hash_integer(value) for value in values.view(np.int64).tolist()], np.uint64)
     hashes = np.empty(len(values), np.uint64)
     # Pieces that fit into the processor's cache with their temporaries are 5 times as fast as the whole column.
     for start in range(0, len(values), _CACHED):

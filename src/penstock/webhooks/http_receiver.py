@@ -18,10 +18,12 @@ import uvicorn
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import HttpListenBinding
 from penstock.errors import CheckpointError, ExternalSystemError
+from penstock.records.event_headers import EventHeaders
 from penstock.sources.journal import JournalWriter, journal_begin
+from penstock.sources.journal_blocks import PackedRecords
 from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
-from penstock.webhooks.request_records import split_records
+from penstock.webhooks.request_records import event_in_request, packed_records
 
 __all__ = ["HttpReceiver", "listen"]
 
@@ -44,12 +46,15 @@ def listen(binding: HttpListenBinding) -> socket.socket:
             f"used ({e.strerror or e}). Correct the paths in the URI."
         ) from e
     try:
-        return socket.create_server((binding.host, binding.port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((binding.host, binding.port), family=family, backlog=_BACKLOG)
     except OSError as e:
         raise ExternalSystemError(
             f"Stream {binding.stream!r}: the job cannot listen at {binding.host}:{binding.port} ({e.strerror or e}). "
             "Stop what listens there, or choose another port or address of this machine in the URI."
         ) from e
+    # Connections inherit it. Without it the end of an answer waits for the receipt of its head, which takes 40 ms.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 class HttpReceiver(Receiver[AbstractContextManager[Any]]):
@@ -57,15 +62,22 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
 
     What arrives at the same time becomes durable together. A request with an `Idempotency-Key` that comes again is
     skipped if it is among the last 100 000 such requests in the journal. A bounded run has the records that the journal
-    has at its start, and does not listen.
+    has at its start, and does not listen. With `events`, requests may be CloudEvents with their attributes in headers.
     """
 
     def __init__(
-        self, binding: HttpListenBinding, folder: Path, journal: JournalWriter, *, bounded: bool = False
+        self,
+        binding: HttpListenBinding,
+        folder: Path,
+        journal: JournalWriter,
+        *,
+        bounded: bool = False,
+        events: EventHeaders | None = None,
     ) -> None:
         super().__init__(binding.stream, journal, bounded=bounded)
         self._binding = binding
         self._folder = folder
+        self._events = events
         self._journaled = JournaledMessages(journal.notes())
         self._token: str | None = None
 
@@ -77,13 +89,18 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
 
     def _receive(self, connection: AbstractContextManager[Any]) -> None:
         if isinstance(connection, socket.socket):
-            asyncio.run(self._serve(connection))
+            commits = _Commits(self._journal, self._journaled)
+            config = self._config(
+                _Application(self._binding, self._token, self._folder, commits, self._events)
+            )
+            # The event loop of uvloop, where it is installed.
+            with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+                runner.run(self._serve(connection, config, commits))
 
-    async def _serve(self, listening: socket.socket) -> None:
+    def _config(self, application: _Application) -> uvicorn.Config:
         binding = self._binding
-        commits = _Commits(self._journal, self._journaled)
-        config = uvicorn.Config(
-            _Application(binding, self._token, self._folder, commits),
+        return uvicorn.Config(
+            application,
             ssl_certfile=binding.certfile,
             ssl_keyfile=binding.keyfile,
             lifespan="off",
@@ -93,6 +110,8 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
+
+    async def _serve(self, listening: socket.socket, config: uvicorn.Config, commits: _Commits) -> None:
         server = uvicorn.Server(config)
         committing = asyncio.create_task(commits.run())
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -111,7 +130,7 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
 class _Arrived(NamedTuple):
     """The records of a request, a digest that tells it apart, and who waits for what becomes of it."""
 
-    records: list[bytes]
+    records: PackedRecords
     size: int
     digest: bytes
     outcome: asyncio.Future[dict[str, Any]]
@@ -132,7 +151,7 @@ class _Commits:
         """The end of the journal."""
         return self._journal.position
 
-    async def commit(self, records: list[bytes], size: int, digest: bytes) -> dict[str, Any]:
+    async def commit(self, records: PackedRecords, size: int, digest: bytes) -> dict[str, Any]:
         """Return the place of records, once they are durable. Raises CheckpointError when they cannot be."""
         if self._ended:
             raise self._refused()
@@ -176,14 +195,15 @@ class _Commits:
     async def _commit(self, group: list[_Arrived]) -> None:
         new: dict[bytes, None] = {}
         repeated: list[bool] = []
-        records: list[bytes] = []
+        records: list[PackedRecords] = []
         for one in group:
             repeated.append(bool(one.digest) and (one.digest in self._journaled or one.digest in new))
             if not repeated[-1]:
-                records += one.records
+                records.append(one.records)
                 if one.digest:
                     new[one.digest] = None
-        position = await asyncio.to_thread(self._journal.append, records, b"".join(new))
+        packed = PackedRecords.merged(records)
+        position = await asyncio.to_thread(self._journal.append, packed, b"".join(new))
         self._journaled.add(new)
         for one, again in zip(group, repeated, strict=True):
             # Its client may have gone away meanwhile.
@@ -202,12 +222,18 @@ class _Application:
     """What answers requests, by the interface of ASGI."""
 
     def __init__(
-        self, binding: HttpListenBinding, token: str | None, folder: Path, commits: _Commits
+        self,
+        binding: HttpListenBinding,
+        token: str | None,
+        folder: Path,
+        commits: _Commits,
+        events: EventHeaders | None,
     ) -> None:
         self._binding: Final = binding
         self._expected: Final = None if token is None else f"Bearer {token}".encode()
         self._folder: Final = folder
         self._commits: Final = commits
+        self._events: Final = events
         self._under_way_bytes = 0
 
     async def __call__(
@@ -279,16 +305,20 @@ class _Application:
             self._under_way_bytes -= size
 
     async def _commit(self, headers: Mapping[bytes, bytes], body: bytes) -> _Answer:
+        content = body
         try:
-            records = split_records(body)
+            event = None if self._events is None else event_in_request(self._events, headers, body)
+            if event is not None:
+                content = event
+            records = packed_records(body) if event is None else PackedRecords.of([event])
         except ValueError as e:
             return _error(
                 400, f"The body must be a JSON record, an array of them, or lines of JSON, but {e}."
             )
         key = headers.get(b"idempotency-key")
-        digest = b"" if key is None else message_digest(key.decode("latin-1"), body)
+        digest = b"" if key is None else message_digest(key.decode("latin-1"), content)
         try:
-            return _Answer(202, await self._commits.commit(records, len(body), digest))
+            return _Answer(202, await self._commits.commit(records, len(content), digest))
         except CheckpointError:
             return _error(503, "The journal cannot be written.", ("retry-after", str(_LATER_S)))
 

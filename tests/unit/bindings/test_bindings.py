@@ -213,6 +213,8 @@ WRONG: list[tuple[str, Role, str]] = [
     ("kafka://h:1/t?format=cloudevents&attributes=room_id", "data", "attributes have lower-case letters"),
     ("kafka://h:1/t?format=cloudevents&attributes=a:data", "data", "a record has no say in data"),
     ("kafka://h:1/t?format=cloudevents&attributes=a:id", "sink", "a record has no say in id; use event_id="),
+    ("kafka://h:1/t?event_mode=binary", "sink", "event_mode is for format=cloudevents alone"),
+    ("http-listen://h:1/t?attributes=a:id", "data", "attributes is for format=cloudevents alone"),
     ("mqtt://h:1/t?format=cloudevents&event_id=x", "sink", "needs event_source=TEXT, event_type=TEXT"),
     ("csv:in?delimiter=none", "data", "delimiter=none separates no values"),
     ("csv:in?delimiter=;;", "data", "delimiter=';;' must be one ASCII character"),

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.errors import CheckpointError, FencedError, JobFailedError, PenstockError, StrictModeError
+from penstock.errors import (
+    CheckpointError,
+    ExternalSystemError,
+    FencedError,
+    JobFailedError,
+    PenstockError,
+    StrictModeError,
+)
 from penstock.jobs.failure_diagnosis import SparkLog, explain_failure
 
 NO_NAME = (
@@ -23,6 +30,23 @@ def told(text: str, folder: Path, logged: str = "") -> PenstockError:
     with log.open("a") as file:
         file.write(logged)
     return explain_failure(PySparkException(text), run, folder, streams=2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error\nCaused by: java.net.ConnectException: refused",
+        "Task failed\n\tat org.apache.hadoop.fs.s3a.S3AUtils\nCaused by: java.net.ConnectException: refused",
+    ],
+)
+def test_a_store_that_does_not_answer_is_no_damage(tmp_path: Path, text: str) -> None:
+    """Where tasks keep the state there, no folder is searched for it."""
+    log = SparkLog(tmp_path / "spark.log")
+    found = explain_failure(PySparkException(text), log, tmp_path, streams=2, store="s3://bucket/rooms")
+    assert isinstance(found, ExternalSystemError)
+    assert "on s3://bucket/rooms could not be read or written: java.net.ConnectException: refused" in str(
+        found
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,10 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"checkpoint": "s3://bucket/x", "checkpoint_interval_ms": 1000},
         ("on an object store (s3://bucket/x)", "runs in micro-batches"),
     ),
-    ({"checkpoint": "s3://bucket/x", "master": "spark://host:7077"}, ("needs its workers on this machine",)),
+    (
+        {"checkpoint": "s3://bucket/x", "master": "spark://host:7077", "from_dump": "d"},
+        ("starts without state where its master is 'spark://host:7077'",),
+    ),
     ({"checkpoint": "s3://bucket/x", "fresh": True}, ("cannot be put aside", "another prefix")),
     ({"lock_timeout_s": -0.5}, ("lock_timeout_s is -0.5", "0 or more")),
     ({"lock_timeout_s": float("inf")}, ("lock_timeout_s is inf", "0 or more")),

@@ -47,7 +47,7 @@ class SlowTopic:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def reader(self) -> SlowTopic:
+    def follower(self) -> SlowTopic:
         return self
 
     def follow(self, starts: Any) -> None:

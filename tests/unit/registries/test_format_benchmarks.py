@@ -15,5 +15,5 @@ def test_each_contestant_decodes_all_records(measure: Callable[[int, int], dict[
     """The bound is far below what is measured, since other tests run at the same time."""
     found = measure(4_000, 2)
     assert found["rows"] == 4_000
-    assert len(found["rows_per_s"]) == 3
+    assert len(found["rows_per_s"]) >= 3
     assert min(found["ratio"].values()) > 0.05, found

@@ -249,3 +249,9 @@ def test_what_was_read_long_ago_is_deleted(
         (tmp_path / "offsets" / number).touch()
     content(fetched, path, "0-1")
     assert len(list(Path(fetched.folder).iterdir())) == 2
+
+
+def test_without_a_folder_a_command_may_name_nothing(tmp_path: Path) -> None:
+    """Workers that share none could not give a replay what they have read."""
+    fetched = FetchedFiles(None, MAX_BYTES, ANYWHERE)
+    assert "the workers of the job share no folder" in reason(fetched, written(tmp_path, "a.json", "{}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,16 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import HttpListenBinding
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.machine.local_server import free_port
+from penstock.records.cloud_events import CloudEventsFormat
+from penstock.records.event_headers import event_headers_of
+from penstock.records.schemas import record_type
 from penstock.sources.journal import JournalLog, JournalWriter
-from penstock.webhooks.http_receiver import HttpReceiver
-from penstock.webhooks.request_records import split_records
+from penstock.webhooks.http_receiver import HttpReceiver, listen
+from penstock.webhooks.request_records import packed_records, split_records
 
 
 def bind(query: str = "") -> HttpListenBinding:
@@ -31,10 +39,14 @@ def bind(query: str = "") -> HttpListenBinding:
     return found
 
 
+READING = record_type("event STRING, level BIGINT, celsius DOUBLE")
+
+
 @contextmanager
 def receiving(folder: Path, binding: HttpListenBinding) -> Iterator[tuple[HttpReceiver, httpx.Client]]:
     """A receiver, and a client of it."""
-    receiver = HttpReceiver(binding, folder, JournalWriter(folder))
+    events = None if binding.events is None else event_headers_of(binding.events.attributes, READING, "ce-")
+    receiver = HttpReceiver(binding, folder, JournalWriter(folder), events=events)
     base = f"http://127.0.0.1:{binding.port}"
     with receiver, httpx.Client(base_url=base, trust_env=False, timeout=20) as client:
         yield receiver, client
@@ -223,3 +235,77 @@ def test_a_body_is_split_without_touching_its_records() -> None:
     """Spaces within a record stay."""
     assert split_records(b'[ {"a" : 1} , 2 ]') == [b'{"a" : 1}', b"2"]
     assert split_records(b"[1]\n[2]") == [b"[1]", b"[2]"]
+    assert split_records(b'{"a" : 1}\r\n\n {"b" : 2} \n') == [b'{"a" : 1}', b'{"b" : 2}']
+
+
+@pytest.mark.parametrize(
+    "body", [b"1 2\n3", b'1 2\n{\n"a": 1}', b'{\n"a": 1}\n2', b"1 2\n\n3", b"1,\n2", b"1\n[2"]
+)
+def test_each_line_is_one_value(body: bytes) -> None:
+    """Not two, nor a part of one, although the whole body would be values one after the other."""
+    with pytest.raises(ValueError, match="nor is line"):
+        packed_records(body)
+
+
+VALUES = [b'{"n": 1}', b"2", b'"a b"', b"[3]", b'{"n":\n4}', b'{"n": 1}\n', b"2\n", b'"\xff"\n']
+PIECES = [*VALUES, b"\n", b"\n", b" ", b"\r", b"{", b"}", b'"', b"[", b"]", b","]
+
+
+@given(st.lists(st.sampled_from(PIECES)).map(b"".join))
+@examples(200)
+def test_lines_are_the_same_together_and_one_by_one(body: bytes) -> None:
+    """Whatever is between them, within them, or wrong with them."""
+    try:
+        expected = split_records(body)
+    except ValueError as e:
+        with pytest.raises(ValueError, match=re.escape(str(e))):
+            packed_records(body)
+        return
+    found = packed_records(body)
+    assert found.lengths.tolist() == [len(record) for record in expected]
+    assert found.content == b"".join(expected)
+
+
+def test_an_answer_does_not_wait_for_the_receipt_of_its_head() -> None:
+    """Which takes a client's system 40 ms: the sockets of connections have the setting of the one that listens."""
+    with listen(bind()) as listening:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+EVENT = {
+    "ce-specversion": "1.0",
+    "ce-id": "caf%C3%A9",
+    "ce-source": "/x",
+    "ce-type": "reading",
+    "ce-level": "3",
+}
+
+
+def test_requests_may_be_cloud_events(tmp_path: Path) -> None:
+    """With the attributes in headers, in JSON, or many in an array; repetitions of an event are known by its key."""
+    binding = bind("?format=cloudevents&attributes=event:id,level")
+    whole = {"specversion": "1.0", "id": "8", "source": "/x", "type": "r", "level": 4, "data": {"celsius": 1}}
+    json_type, batch_type = (f"application/cloudevents{part}+json" for part in ("", "-batch"))
+    with receiving(tmp_path, binding) as (_, client):
+
+        def post(headers: dict[str, str], **content: Any) -> httpx.Response:
+            return client.post("/hall 1", headers=headers, **content)
+
+        keyed = {**EVENT, "idempotency-key": "k"}
+        for _ in range(2):
+            assert post(keyed, json={"celsius": 21.5}).json()["records"] == 1
+        other = post({**keyed, "ce-id": "9"}, json={"celsius": 21.5})
+        assert "repeated" not in other.json()
+        assert post({"content-type": json_type}, json=whole).status_code == 202
+        assert post({"content-type": batch_type}, json=[whole, whole]).json()["records"] == 2
+        for headers, body in (({"content-type": "text/xml"}, b"<x/>"), ({}, b"{"), ({}, b'{}, "id": "x"')):
+            answer = post({**EVENT, **headers}, content=body)
+            assert answer.status_code == 400
+            assert "the data of the event is not" in answer.json()["error"]
+    assert binding.events is not None
+    records = pa.array(journaled(tmp_path), pa.binary())
+    found = CloudEventsFormat(READING, binding.events.attributes).decode(records)
+    assert found.bad == []
+    plain = {"event": "8", "level": 4, "celsius": 1.0}
+    first = {"event": "caf\u00e9", "level": 3, "celsius": 21.5}
+    assert found.batch.to_pylist() == [first, {**first, "event": "9"}, plain, plain, plain]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ from typing import Final, Literal
 
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, Sink, SinkTask, TaskContext
+from penstock.sinks.base import RejectingTask, Rejection, Sink, SinkTask, TaskContext, VersionedSink
 from penstock.testing.connectors.conformance import Conformance, Refuted, rejects_within, run_checks
 from penstock.testing.connectors.silent_server import silent_server
 from penstock.testing.connectors.standing_worker import StandingWorker, write_block
@@ -35,6 +37,8 @@ SINK_CHECKS: Final = (
 _EXCUSABLE: Final = ("bad record", "credentials", "slow server")
 _RECORDS: Final = record_type("id BIGINT NOT NULL, value STRING NOT NULL")
 _IDS_OF_A_CHECK: Final = 10_000
+# Near the clock, and so far apart that a task can add 1 for each record.
+_versions: Final = itertools.count(time.time_ns() // 1000, 1000)
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,19 @@ class _Driver:
         self.newest: Final = known
         self._lineage: Final = lineage
         self._kind: Final = kind
+        self._versions: Final[dict[int, int]] = {}
+
+    def _context(self, batch_id: int, partition: int, attempt: int) -> TaskContext:
+        """Return what a task is told. All attempts of this run have the version of their micro-batch."""
+        version = 0
+        if isinstance(self.sink, VersionedSink):
+            version = self._versions.setdefault(batch_id, next(_versions))
+        return TaskContext(batch_id, partition, attempt, self._lineage, version)
 
     def task(self, batch_id: int, partition: int, attempt: int = 0) -> _Task:
         """Begin a task in a worker."""
         sink: Sink = pickle.loads(pickle.dumps(self.sink))  # what was pickled one word before
-        context = TaskContext(batch_id, partition, attempt, self._lineage)
+        context = self._context(batch_id, partition, attempt)
         return _Task(sink.task(context, self._kind), self._kind, partition)
 
     def write(self, batch_id: int, parts: Sequence[Sequence[int]], attempt: int = 0) -> list[bytes]:
@@ -208,7 +220,7 @@ class _Driver:
 
     def write_in(self, worker: StandingWorker, batch_id: int, partition: int, ids: Sequence[int]) -> None:
         """Write a part in another process, and do not finish it."""
-        context = TaskContext(batch_id, partition, 0, self._lineage)
+        context = self._context(batch_id, partition, 0)
         worker.write(self.sink, context, self._kind, list(ids), [_value(number) for number in ids])
 
     def run(self, batch_id: int, parts: Sequence[Sequence[int]], attempt: int = 0) -> list[bytes]:

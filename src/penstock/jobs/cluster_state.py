@@ -1,0 +1,64 @@
+"""Cluster state: what a job needs whose checkpoint is on an object store and whose tasks share no folder with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.bindings.secrets import redacted
+from penstock.bindings.types import Binding, DeltaBinding, FilesBinding, IcebergBinding, SparkBinding
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.state_place import StatePlace, place_state
+from penstock.errors import BindingError, CheckpointError, JobDefinitionError
+from penstock.runtime.plan import JobPlan
+from penstock.spark.state_mount import StateMount
+from penstock.streams.graph import COMMANDS, RECEIPTS
+
+__all__ = ["check_reach", "mount_state"]
+
+# The driver reads the former and writes the latter.
+_OF_THE_DRIVER = (COMMANDS, RECEIPTS)
+
+
+def mount_state(checkpoint: Checkpoint, master: str) -> tuple[StateMount | None, StatePlace | None]:
+    """Return where Spark has the state, None for the folder of the checkpoint, and the place that it replaces.
+
+    Raises CheckpointError when the state cannot be used there.
+    """
+    stored = checkpoint.stored
+    if stored is None:
+        return None, None
+    place, before = place_state(checkpoint.folder, stored.shown, is_local=master.startswith("local"))
+    if place is None:
+        return None, None
+    target = stored.place_of(place.prefix)
+    if target.family != "s3":
+        raise CheckpointError(
+            f"The tasks of a job on {master} write its state to the store of its checkpoint, which must be S3 or speak "
+            f"its protocol, and {stored.shown} is not. Use s3://, local[*], or a folder that all machines share."
+        )
+    stored.check_state(place)
+    return StateMount(f"penstock-{place.id}", target, checkpoint.folder), before
+
+
+def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, master: str) -> None:
+    """Check that tasks on a cluster, which share only a store, reach all that the job reads and writes.
+
+    Raises BindingError for a stream or sink in a folder, and JobDefinitionError for a step with models.
+    """
+    for name, binding in bindings.items():
+        in_folder = isinstance(binding, FilesBinding | SparkBinding) or (
+            isinstance(binding, DeltaBinding | IcebergBinding) and "://" not in binding.place
+        )
+        if in_folder and name not in _OF_THE_DRIVER:
+            raise BindingError(
+                f"{name!r} is bound to {redacted(binding.uri)!r}, a folder, which the workers of {master} need not "
+                f"share: the checkpoint {shown} is on an object store. Bind it to Kafka, to an object store or to "
+                "another server, or use a shared folder for the checkpoint."
+            )
+    steps = plan.accepting.steps if plan.graph.steps() else {}
+    for name, step in steps.items():
+        if step.models:
+            raise JobDefinitionError(
+                f"Step {name!r} uses models, which workers read from the folder of the checkpoint, and the checkpoint "
+                f"{shown} is on an object store. Use local[*], or a shared folder for the checkpoint."
+            )

@@ -1,0 +1,40 @@
+"""Carried files: small files in a folder of the driver's machine, whose contents tasks on other machines get."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.records.types import RecordType
+from penstock.sources.base import SourceChunk, Split
+from penstock.sources.file_source import FileLog
+from penstock.sources.found_files import LoggedFile
+
+__all__ = ["CarriedFiles"]
+
+
+@dataclass(frozen=True)
+class _CarriedSplit(Split):
+    """A file with its content, as far as it was there when the file was found."""
+
+    content: bytes
+
+
+class CarriedFiles(FileLog):
+    """The files of a folder that tasks cannot reach. Their plan has the contents, so they should be small."""
+
+    def _cut(self, files: Sequence[LoggedFile], parallelism: int) -> list[Split]:  # noqa: ARG002  # they are not cut
+        return [self._carried(file) for file in files]
+
+    def _carried(self, file: LoggedFile) -> Split:
+        with self._as_external(file.path), Path(file.path).open("rb") as opened:
+            return _CarriedSplit(file.partition, file.path, 0, file.size, opened.read(file.size))
+
+    def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
+        assert isinstance(split, _CarriedSplit)
+        with tempfile.NamedTemporaryFile(prefix="penstock-") as file:
+            file.write(split.content)
+            file.flush()
+            yield from self._read_file(split, file.name, record_type)

@@ -1,0 +1,73 @@
+"""A feed of readings in objects, for a job whose input and output are on an object store like its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import obstore
+from file_feed import SENSORS
+from object_feed import ObjectFeed
+from s3_server import S3Server
+
+import penstock as ps
+from penstock.jobs.settings import RunSettings
+
+__all__ = ["ClusterFeed"]
+
+
+class ClusterFeed(ObjectFeed):
+    """Each object has one reading of each sensor. Endpoint and credentials are in the environment of every process."""
+
+    pause_s = 1.0
+
+    def __init__(self, folder: Path, server: S3Server) -> None:
+        super().__init__(folder, server)
+        self._server = server
+        server.put("checkpoints", "there", b"")
+
+    @property
+    def checkpoint(self) -> str:
+        return f"s3://checkpoints/{self.prefix}"
+
+    def rows(self) -> list[tuple[int, int]]:
+        # Whoever waits for rows asks all the time, and the server has more to do.
+        time.sleep(0.3)
+        return super().rows()
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """The dead letters, which are in the store with the checkpoint."""
+        uris = ps.committed_objects(f"{self.checkpoint}/dead-letters")
+        return [json.loads(line) for uri in uris for line in self._server.get(uri).splitlines()]
+
+    def state(self) -> dict[str, str | None]:
+        """The objects of the state, with the tags of their contents."""
+        return self._server.tags("checkpoints", f"{self.prefix}/state")
+
+    def write(self) -> None:
+        lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
+        content = "".join(line + "\n" for line in lines).encode()
+        while not self._is_written(f"in/{self.prefix}/{self.files:05}.jsonl", content):
+            time.sleep(0.5)
+        self.files += 1
+
+    def _is_written(self, name: str, content: bytes) -> bool:
+        """Write an object; tell whether that is sure, since the server may be killed meanwhile."""
+        try:
+            self._server.put("outputs", name, content)
+        except obstore.exceptions.BaseError:
+            return False
+        return True
+
+    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
+        return RunSettings(
+            bindings={
+                "readings": f"s3://outputs/in/{self.prefix}?format=jsonl",
+                "seen": f"s3://outputs/{self.prefix}?format=jsonl",
+            },
+            checkpoint=self.checkpoint,
+            parallelism=2,
+            **settings,  # type: ignore[arg-type]
+        )

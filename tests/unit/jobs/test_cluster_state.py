@@ -1,0 +1,96 @@
+"""A job on a cluster whose checkpoint is on an object store: what its workers cannot reach is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from modelled_store import ModelledStore
+
+import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.state_place import place_state, state_place
+from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
+from penstock.errors import BindingError, CheckpointError, JobDefinitionError
+from penstock.jobs.cluster_state import mount_state
+from penstock.jobs.compile import CompiledJob, compile_job
+from penstock.jobs.settings import RunSettings
+from penstock.sources.carried_files import CarriedFiles
+
+MASTER = "spark://host:7077"
+REACHED = {"readings": "rate:10", "out": "s3://bucket/out?format=jsonl"}
+
+
+class Counts(ps.ProcessFunction):
+    """Counts readings."""
+
+    count = ps.ValueState(int)
+
+    def process_record(self, reading: Any, ctx: ps.Context) -> Iterator[Any]:
+        yield reading
+
+
+def job() -> ps.Job:
+    made = ps.Job("job", key_groups=3)
+    readings = made.data_stream("readings", schema="value BIGINT").key_by("value")
+    readings.process("counts", Counts(), output="value BIGINT").sink_to("out")
+    return made
+
+
+def checkpoint(folder: Path, shown: str = "s3://bucket/rooms") -> Checkpoint:
+    return Checkpoint(folder, StoredCheckpoint(ModelledStore(), shown, folder))
+
+
+def bound(folder: Path, master: str = MASTER, **bindings: str) -> CompiledJob:
+    made = checkpoint(folder)
+    place_state(folder, "s3://bucket/rooms", is_local=False)
+    return compile_job(job(), RunSettings(bindings={**REACHED, **bindings}, master=master), made)
+
+
+def test_commands_travel_with_their_plan_and_dead_letters_go_to_the_store(tmp_path: Path) -> None:
+    made = bound(tmp_path)
+    assert isinstance(made.sources[1].log, CarriedFiles)
+    assert made.dead_letters_at == "s3://bucket/rooms/dead-letters?format=jsonl"
+
+
+@pytest.mark.parametrize("name", ["readings", "out", "dead-letters"])
+def test_folders_are_refused(tmp_path: Path, name: str) -> None:
+    """Where all tasks are on the driver's machine they are not."""
+    (tmp_path / "folder").mkdir()
+    uri = f"jsonl:{tmp_path / 'folder'}"
+    with pytest.raises(
+        BindingError, match=rf"'{name}' is bound to 'jsonl:.*, which the workers of spark://host:7077"
+    ) as refused:
+        bound(tmp_path, **{name: uri})
+    assert "Bind it to Kafka, to an object store" in str(refused.value)
+    bound(tmp_path, "local[2]", **{name: uri})
+
+
+def test_only_stores_that_speak_s3_have_the_state_of_tasks(tmp_path: Path) -> None:
+    assert mount_state(Checkpoint(tmp_path), MASTER) == (None, None)
+    assert mount_state(checkpoint(tmp_path), "local[*]") == (None, None)
+    mount, former = mount_state(checkpoint(tmp_path), MASTER)
+    place = state_place(tmp_path)
+    assert mount is not None
+    assert place is not None
+    assert former is None
+    assert mount.location == f"viewfs://penstock-{place.id}/"
+    assert mount.target.name == f"rooms/state/{place.id}"
+    with pytest.raises(CheckpointError, match=r"and gs://bucket/rooms is not\. Use s3://"):
+        mount_state(checkpoint(tmp_path, "gs://bucket/rooms"), MASTER)
+
+
+def test_steps_with_models_are_refused(tmp_path: Path) -> None:
+    model = ps.Model("m", inputs="value BIGINT", output="score DOUBLE", default=0.0)
+    made = ps.Job("job", key_groups=3)
+    readings = made.data_stream("readings", schema="value BIGINT").key_by("value")
+    readings.process("scores", type("Scores", (Counts,), {"model": model})(), output="value BIGINT").sink_to(
+        "out"
+    )
+    place_state(tmp_path, "s3://bucket/rooms", is_local=False)
+    with pytest.raises(
+        JobDefinitionError, match=r"'scores' uses models.*s3://bucket/rooms is on an object store"
+    ):
+        compile_job(made, RunSettings(bindings=REACHED, master=MASTER), checkpoint(tmp_path))

@@ -1,0 +1,50 @@
+"""The settings of a session whose tasks keep the state on an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.objects.object_stores import Place
+from penstock.spark import session, state_mount
+from penstock.spark.session import SessionSettings
+from penstock.spark.state_mount import StateMount
+
+MOUNT = StateMount("penstock-x1", Place("s3", "bucket", "rooms/state/x1"), Path("/tmp/rooms"))
+
+
+@pytest.fixture(autouse=True)
+def jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_mount, "s3_jars", lambda: [Path("/jars/a.jar"), Path("/jars/b.jar")])
+
+
+def test_the_state_is_mounted_from_the_store_and_the_rest_from_the_folder() -> None:
+    found = MOUNT.settings({})
+    table = "spark.hadoop.fs.viewfs.mounttable.penstock-x1"
+    assert MOUNT.location == "viewfs://penstock-x1/"
+    assert found[f"{table}.link./state"] == "s3a://bucket/rooms/state/x1"
+    assert found[f"{table}.linkFallback"] == "file:///tmp/rooms"
+    assert found["spark.hadoop.fs.s3a.path.style.access"] == "false"
+    assert not any(name.startswith("spark.hadoop.fs.s3a.endpoint") for name in found)
+
+
+def test_the_endpoint_is_that_of_the_environment_and_no_secret_is_passed_on() -> None:
+    environ = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9000",
+        "AWS_REGION": "eu-west-1",
+        "AWS_ACCESS_KEY_ID": "who",
+        "AWS_SECRET_ACCESS_KEY": "s3cr3t",
+    }
+    found = MOUNT.settings(environ)
+    assert found["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
+    assert found["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
+    assert found["spark.hadoop.fs.s3a.path.style.access"] == "true"
+    assert not {"who", "s3cr3t"} & set(found.values())
+
+
+def test_jars_of_the_user_come_with_those_of_the_store() -> None:
+    settings = SessionSettings(
+        "job", "spark://host:7077", 1, Path("log"), state=MOUNT, more={"spark.jars": "/mine.jar"}
+    )
+    assert session._all_settings(settings)["spark.jars"] == "/jars/a.jar,/jars/b.jar,/mine.jar"
