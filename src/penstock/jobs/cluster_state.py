@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from penstock.bindings.secrets import redacted
@@ -17,6 +18,9 @@ __all__ = ["check_reach", "mount_state"]
 
 # The driver reads the former and writes the latter.
 _OF_THE_DRIVER = (COMMANDS, RECEIPTS)
+# What Java takes for the host of a URI: the last one of several labels begins with a letter.
+_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_HOST = re.compile(rf"{_LABEL}|({_LABEL}\.)+(?=[a-zA-Z]){_LABEL}")
 
 
 def mount_state(checkpoint: Checkpoint, master: str) -> tuple[StateMount | None, StatePlace | None]:
@@ -35,6 +39,12 @@ def mount_state(checkpoint: Checkpoint, master: str) -> tuple[StateMount | None,
         raise CheckpointError(
             f"The tasks of a job on {master} write its state to the store of its checkpoint, which must be S3 or speak "
             f"its protocol, and {stored.shown} is not. Use s3://, local[*], or a folder that all machines share."
+        )
+    if not _HOST.fullmatch(target.host):
+        raise CheckpointError(
+            f"The tasks of a job on {master} write its state with Hadoop's client, which takes no bucket with the name "
+            f"{target.host!r}. Use a bucket whose name has letters, digits and hyphens, local[*], or a folder that all "
+            "machines share."
         )
     stored.check_state(place)
     return StateMount(f"penstock-{place.id}", target, checkpoint.folder), before

@@ -82,6 +82,20 @@ def test_only_stores_that_speak_s3_have_the_state_of_tasks(tmp_path: Path) -> No
         mount_state(checkpoint(tmp_path, "gs://bucket/rooms"), MASTER)
 
 
+@pytest.mark.parametrize("bucket", ["my_rooms", "rooms.2026", "-rooms"])
+def test_a_bucket_that_is_no_host_is_refused(tmp_path: Path, bucket: str) -> None:
+    """Java reads no bucket from such an address."""
+    with pytest.raises(CheckpointError, match=f"takes no bucket with the name '{bucket}'"):
+        mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
+
+
+@pytest.mark.parametrize("bucket", ["rooms-2026", "2026", "rooms.example.x1"])
+def test_a_bucket_that_is_a_host_is_taken(tmp_path: Path, bucket: str) -> None:
+    mount, _ = mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
+    assert mount is not None
+    assert mount.target.host == bucket
+
+
 def test_steps_with_models_are_refused(tmp_path: Path) -> None:
     model = ps.Model("m", inputs="value BIGINT", output="score DOUBLE", default=0.0)
     made = ps.Job("job", key_groups=3)
