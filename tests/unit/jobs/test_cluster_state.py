@@ -10,13 +10,15 @@ import pytest
 from modelled_store import ModelledStore
 
 import penstock as ps
+from penstock.bindings.types import ObjectsBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.state_place import place_state, state_place
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.errors import BindingError, CheckpointError, JobDefinitionError
 from penstock.jobs.cluster_state import mount_state
-from penstock.jobs.compile import CompiledJob, compile_job
+from penstock.jobs.compile import CompiledJob, compile_job, parse_bindings
 from penstock.jobs.settings import RunSettings
+from penstock.runtime.packed_rows import DEAD_LETTERS
 from penstock.sources.carried_files import CarriedFiles
 
 MASTER = "spark://host:7077"
@@ -53,6 +55,16 @@ def test_commands_travel_with_their_plan_and_dead_letters_go_to_the_store(tmp_pa
     made = bound(tmp_path)
     assert isinstance(made.sources[1].log, CarriedFiles)
     assert made.dead_letters_at == "s3://bucket/rooms/dead-letters?format=jsonl"
+
+
+def test_dead_letters_are_beside_the_state_whatever_the_prefix_has(tmp_path: Path) -> None:
+    shown = "s3://bucket/a b/50%25?#"
+    place_state(tmp_path, shown, is_local=False)
+    made = compile_job(job(), RunSettings(bindings=REACHED, master=MASTER), checkpoint(tmp_path, shown))
+    assert made.dead_letters_at == "s3://bucket/a%20b/50%2525%3F%23/dead-letters?format=jsonl"
+    found = parse_bindings(job(), REACHED, checkpoint(tmp_path, shown), apart=True)[DEAD_LETTERS]
+    assert isinstance(found, ObjectsBinding)
+    assert found.prefix == "a b/50%25?#/dead-letters"
 
 
 @pytest.mark.parametrize("name", ["readings", "out", "dead-letters"])
