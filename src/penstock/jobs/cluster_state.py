@@ -56,10 +56,7 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
     Raises BindingError for a stream or sink in a folder, and JobDefinitionError for a step with models.
     """
     for name, binding in bindings.items():
-        in_folder = isinstance(binding, FilesBinding | SparkBinding) or (
-            isinstance(binding, DeltaBinding | IcebergBinding) and "://" not in binding.place
-        )
-        if in_folder and name not in _OF_THE_DRIVER:
+        if _is_in_folder(binding) and name not in _OF_THE_DRIVER:
             raise BindingError(
                 f"{name!r} is bound to {redacted(binding.uri)!r}, a folder, which the workers of {master} need not "
                 f"share: the checkpoint {shown} is on an object store. Bind it to Kafka, to an object store or to "
@@ -72,3 +69,9 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
                 f"Step {name!r} uses models, which workers read from the folder of the checkpoint, and the checkpoint "
                 f"{shown} is on an object store. Use local[*], or a shared folder for the checkpoint."
             )
+
+
+def _is_in_folder(binding: Binding) -> bool:
+    if isinstance(binding, IcebergBinding):
+        return binding.catalog.startswith("sqlite:") or (binding.warehouse or "").startswith("file:")
+    return isinstance(binding, FilesBinding | SparkBinding | DeltaBinding)

@@ -10,12 +10,13 @@ import pytest
 from modelled_store import ModelledStore
 
 import penstock as ps
+from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import ObjectsBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.state_place import place_state, state_place
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.errors import BindingError, CheckpointError, JobDefinitionError
-from penstock.jobs.cluster_state import mount_state
+from penstock.jobs.cluster_state import check_reach, mount_state
 from penstock.jobs.compile import CompiledJob, compile_job, parse_bindings
 from penstock.jobs.settings import RunSettings
 from penstock.runtime.packed_rows import DEAD_LETTERS
@@ -78,6 +79,28 @@ def test_folders_are_refused(tmp_path: Path, name: str) -> None:
         bound(tmp_path, **{name: uri})
     assert "Bind it to Kafka, to an object store" in str(refused.value)
     bound(tmp_path, "local[2]", **{name: uri})
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_reached"),
+    [
+        ("iceberg:a.b?catalog=https://host/catalog", True),
+        ("iceberg:a.b?catalog=postgresql://me@host:5432/tables&warehouse=s3://bucket/tables", True),
+        ("iceberg:a.b?catalog=postgresql://me@host:5432/tables&warehouse=/data/tables", False),
+        ("iceberg:a.b?catalog=/data/tables.db&warehouse=s3://bucket/tables", False),
+        ("delta:/data/table", False),
+        ("spark:json?path=/data/json", False),
+    ],
+)
+def test_tables_in_folders_are_refused(tmp_path: Path, uri: str, is_reached: bool) -> None:
+    """Those of a catalog and a store that the workers reach are not."""
+    plan = bound(tmp_path).plan
+    bindings = {"out": parse_binding("out", uri, "sink")}
+    if is_reached:
+        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
+        return
+    with pytest.raises(BindingError, match="a folder, which the workers of spark://host:7077 need not share"):
+        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
 
 
 def test_only_stores_that_speak_s3_have_the_state_of_tasks(tmp_path: Path) -> None:
