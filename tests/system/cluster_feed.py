@@ -30,7 +30,12 @@ class ClusterFeed(ObjectFeed):
 
     @property
     def checkpoint(self) -> str:
-        return f"s3://checkpoints/{self.prefix}"
+        return f"s3://checkpoints/{self._home}"
+
+    @property
+    def _home(self) -> str:
+        # Prefixes may have what addresses have not.
+        return f"{self.prefix}/a b, 50%25"
 
     def rows(self) -> list[tuple[int, int]]:
         # Whoever waits for rows asks all the time, and the server has more to do.
@@ -44,7 +49,7 @@ class ClusterFeed(ObjectFeed):
 
     def state(self) -> dict[str, str | None]:
         """The objects of the state, with the tags of their contents."""
-        return self._server.tags("checkpoints", f"{self.prefix}/state")
+        return self._server.tags("checkpoints", f"{self._home}/state")
 
     def write(self) -> None:
         lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]

@@ -134,11 +134,14 @@ def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Apart]:
 )
 @pytest.mark.timeout(1800)
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
-    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder."""
+    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder.
+
+    The last run has all of its tasks on its own machine.
+    """
     feed = apart.feed
-    for number in range(2):
+    for number in range(3):
         feed.write()
-        with apart.job() as job:
+        with apart.job(*(["--master=local[2]"] if number == 2 else [])) as job:
             apart.await_all(job)
             if number == 0:
                 (apart.working_folder(job) / "commands" / "broken.jsonl").write_text("no command\n")

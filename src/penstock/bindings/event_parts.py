@@ -36,8 +36,12 @@ def events_of(known: Mapping[str, Any], role: Role) -> EventBinding | None:
     missing = [f"event_{name}=TEXT" for name, template in templates.items() if not template]
     if missing:
         raise ValueError(f"a sink with format=cloudevents needs {', '.join(missing)}, with {{field}} in it")
+    is_binary = known.get("event_mode") == "binary"
+    for field, header in known.get("headers", ()):
+        if header == "content-type" or (is_binary and header.startswith("ce_")):
+            raise ValueError(f"headers={field}:{header}, but an event has a header of that name itself")
     return EventBinding(
         attributes,
         **{name: str(template) for name, template in templates.items()},
-        is_binary=known.get("event_mode") == "binary",
+        is_binary=is_binary,
     )

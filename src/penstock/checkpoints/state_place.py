@@ -58,8 +58,10 @@ def place_state(folder: Path, shown: str, *, is_local: bool) -> tuple[StatePlace
     machine. Raises CheckpointError when the state is in the folder, which the tasks cannot reach.
     """
     found = state_place(folder)
-    has_begun = bool(batch_numbers(folder / "commits")) or (folder / "seed").exists()
-    if found is not None and has_begun:
+    # Tasks read a seed, and it is in the folder.
+    has_seed = (folder / "seed").exists()
+    has_begun = has_seed or bool(batch_numbers(folder / "commits"))
+    if found is not None and has_begun and (is_local or not has_seed):
         return found, None
     if found is None and is_local:
         return None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from penstock.bindings.secrets import redacted
@@ -17,6 +18,9 @@ __all__ = ["check_reach", "mount_state"]
 
 # The driver reads the former and writes the latter.
 _OF_THE_DRIVER = (COMMANDS, RECEIPTS)
+# What Java takes for the host of a URI: the last one of several labels begins with a letter.
+_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_HOST = re.compile(rf"{_LABEL}|({_LABEL}\.)+(?=[a-zA-Z]){_LABEL}")
 
 
 def mount_state(checkpoint: Checkpoint, master: str) -> tuple[StateMount | None, StatePlace | None]:
@@ -36,6 +40,12 @@ def mount_state(checkpoint: Checkpoint, master: str) -> tuple[StateMount | None,
             f"The tasks of a job on {master} write its state to the store of its checkpoint, which must be S3 or speak "
             f"its protocol, and {stored.shown} is not. Use s3://, local[*], or a folder that all machines share."
         )
+    if not _HOST.fullmatch(target.host):
+        raise CheckpointError(
+            f"The tasks of a job on {master} write its state with Hadoop's client, which takes no bucket with the name "
+            f"{target.host!r}. Use a bucket whose name has letters, digits and hyphens, local[*], or a folder that all "
+            "machines share."
+        )
     stored.check_state(place)
     return StateMount(f"penstock-{place.id}", target, checkpoint.folder), before
 
@@ -46,10 +56,7 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
     Raises BindingError for a stream or sink in a folder, and JobDefinitionError for a step with models.
     """
     for name, binding in bindings.items():
-        in_folder = isinstance(binding, FilesBinding | SparkBinding) or (
-            isinstance(binding, DeltaBinding | IcebergBinding) and "://" not in binding.place
-        )
-        if in_folder and name not in _OF_THE_DRIVER:
+        if _is_in_folder(binding) and name not in _OF_THE_DRIVER:
             raise BindingError(
                 f"{name!r} is bound to {redacted(binding.uri)!r}, a folder, which the workers of {master} need not "
                 f"share: the checkpoint {shown} is on an object store. Bind it to Kafka, to an object store or to "
@@ -62,3 +69,9 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
                 f"Step {name!r} uses models, which workers read from the folder of the checkpoint, and the checkpoint "
                 f"{shown} is on an object store. Use local[*], or a shared folder for the checkpoint."
             )
+
+
+def _is_in_folder(binding: Binding) -> bool:
+    if isinstance(binding, IcebergBinding):
+        return binding.catalog.startswith("sqlite:") or (binding.warehouse or "").startswith("file:")
+    return isinstance(binding, FilesBinding | SparkBinding | DeltaBinding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import urllib.parse
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -286,7 +287,7 @@ def parse_bindings(
             f"The job {job.name!r} has no stream {unknown[0]!r}; it has {', '.join(found)}, {COMMANDS}, {RECEIPTS} and "
             f"{DEAD_LETTERS}."
         )
-    own = f"{checkpoint.shown}/{DEAD_LETTERS}?format=jsonl"
+    own = f"{urllib.parse.quote(checkpoint.shown, safe=':/')}/{DEAD_LETTERS}?format=jsonl"
     dead_letters = given.get(DEAD_LETTERS, own if apart else f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
     found[DEAD_LETTERS] = parse_binding(DEAD_LETTERS, dead_letters, "sink")
     if RECEIPTS in given:

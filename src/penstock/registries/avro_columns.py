@@ -6,6 +6,7 @@ decoder of single messages.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -171,23 +172,38 @@ _PLAIN: Final[dict[str, _Reader]] = {
     "string": _text,
 }
 _UTC: Final = "UTC"
+# The days of Python, from the first one of 1970; the other decoder has no values for others, wanted or not.
+_FIRST_DAY, _LAST_DAY = (
+    day.toordinal() - dt.date(1970, 1, 1).toordinal() for day in (dt.date.min, dt.date.max)
+)
 
 
-def _timed(unit: str) -> _Reader:
+def _between(cursor: _Cursor, first: int, last: int) -> _Ints:
+    """Read integers; one that is outside of two others is odd."""
+    found = _long(cursor)
+    wrong = (found < first) | (found > last)
+    cursor.odd |= wrong
+    found[wrong] = first
+    return found
+
+
+def _timed(unit: str, per_second: int) -> _Reader:
+    first, last = _FIRST_DAY * 86400 * per_second, (_LAST_DAY + 1) * 86400 * per_second - 1
+
     def read(cursor: _Cursor) -> pa.Array:
-        # What is beyond the times of microseconds is an error here, and a bad record to the other decoder.
-        return _longs(cursor).cast(pa.timestamp(unit, _UTC)).cast(pa.timestamp("us", _UTC))
+        found = pa.array(_between(cursor, first, last))
+        return found.cast(pa.timestamp(unit, _UTC)).cast(pa.timestamp("us", _UTC))
 
     return read
 
 
 def _date(cursor: _Cursor) -> pa.Array:
-    return _longs(cursor).cast(pa.int32()).cast(pa.date32())
+    return pa.array(_between(cursor, _FIRST_DAY, _LAST_DAY).astype(np.int32)).cast(pa.date32())
 
 
 _LOGICAL: Final[dict[tuple[str, str], _Reader]] = {
-    ("long", "timestamp-micros"): _timed("us"),
-    ("long", "timestamp-millis"): _timed("ms"),
+    ("long", "timestamp-micros"): _timed("us", 1_000_000),
+    ("long", "timestamp-millis"): _timed("ms", 1000),
     ("int", "date"): _date,
 }
 

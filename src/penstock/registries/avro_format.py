@@ -120,7 +120,11 @@ class _Reader:
         for message in messages:
             begin, end = end + HEADER.size, end + len(message)
             seek(begin)
-            records.append(schemaless_reader(body, schema, None))
+            try:
+                records.append(schemaless_reader(body, schema, None))
+            except EOFError:
+                # The error itself has an address of memory in it.
+                raise ValueError("the message ends within what its schema describes") from None
             if tell() != end:
                 raise ValueError(
                     f"the message has {end - begin} bytes of Avro, and its schema describes {tell() - begin}"

@@ -88,9 +88,10 @@ class _Reader:
             rows = np.delete(rows, [row for row, _ in bad])
             values = [values[row] for row in rows]
         if not (self._validator.all_valid and self._validator.all_valid(values)):
-            valid = np.fromiter(map(self._validator.one.is_valid, values), np.bool_, len(values))
-            bad += [(int(rows[row]), self._why(values[row])) for row in np.flatnonzero(~valid)]
-            rows, values = rows[valid], [values[row] for row in np.flatnonzero(valid)]
+            reasons = list(map(self._why_not, values))
+            bad += [(int(row), reason) for row, reason in zip(rows, reasons, strict=True) if reason]
+            valid = [row for row, reason in enumerate(reasons) if not reason]
+            rows, values = rows[valid], [values[row] for row in valid]
         found = self._records(values, bodies if len(rows) == len(bodies) else pc.take(bodies, pa.array(rows)))
         if found.rows is not None:
             bad += [(int(rows[row]), reason) for row, reason in found.bad]
@@ -101,7 +102,7 @@ class _Reader:
         """Return the values of JSON texts, None for what is none, and why. Objects are read as lines if they are."""
         try:
             values: list[Any] = self._plain.decode_lines(join_lines(bodies))
-        except ValueError:
+        except (ValueError, RecursionError):
             values = []
         if len(values) == len(bodies):
             return values, []
@@ -109,7 +110,7 @@ class _Reader:
         for row, body in enumerate(bodies.to_pylist()):
             try:
                 values.append(self._plain.decode(body))
-            except ValueError as e:
+            except (ValueError, RecursionError) as e:
                 values.append(None)
                 bad.append((row, str(e)))
         return values, bad
@@ -127,9 +128,14 @@ class _Reader:
         except Exception:  # a record's class may check its values, and raise anything
             return None
 
-    def _why(self, value: Any) -> str:
-        """Return the first thing that is wrong with a value, with the path to it."""
-        error = next(self._validator.one.iter_errors(value))
+    def _why_not(self, value: Any) -> str:
+        """Return the first thing that is wrong with a value, with the path to it; "" if it is valid."""
+        if self._validator.one.is_valid(value):
+            return ""
+        try:
+            error = next(self._validator.one.iter_errors(value))
+        except ValueError as e:  # an error has a copy of the value, unless that is nested too deep
+            return f"the schema does not allow it, and it is nested too deep to say why ({e})"
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         return f"${path}: {error.message[:_SHOWN]}"
 

@@ -30,7 +30,7 @@ _NOTES: Final = frozenset(
 _DRAFTS: Final = ("draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
 _BOUNDS: Final = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
 _LENGTHS: Final = {"minLength": "min_length", "maxLength": "max_length"}
-# Below this each integer is a float, so values are compared alike whichever of the two they are.
+# Below this each integer is a float, so values are compared alike whichever of the two they are; a length fits, too.
 _EXACT: Final = 2**53
 _OPEN, _CLOSE, _LINE_END, _SPACE = b"{}\n "
 
@@ -53,7 +53,7 @@ class JsonStructs:
             if len(objects) != len(raw):
                 return None
             columns = [self._column(field, place, objects) for place, field in enumerate(self._type.fields)]
-        except (ValueError, SchemaError, pa.ArrowException):
+        except (ValueError, RecursionError, SchemaError, pa.ArrowException):
             return None
         return pa.RecordBatch.from_arrays(columns, schema=self._type.schema)
 
@@ -110,7 +110,11 @@ def structs_of(record_type: RecordType, schema: Any) -> JsonStructs | None:
         is_required = name in required or default is NO_DEFAULT
         specs.append((f"f{place}", kind) if is_required else (f"f{place}", kind, default))
     # Fields that neither has are decoded, not skipped, by the other decoder.
-    struct = msgspec.defstruct("Message", specs, rename=names, kw_only=True, forbid_unknown_fields=True)
+    try:
+        struct = msgspec.defstruct("Message", specs, rename=names, kw_only=True, forbid_unknown_fields=True)
+    except ValueError:
+        # msgspec has no fields with quotation marks, backslashes and control characters in their names.
+        return None
     return JsonStructs(record_type, struct, defaults)
 
 
@@ -168,7 +172,8 @@ def _kind(schema: Any, field: Field | None) -> Any:
     narrowed = _narrowed(base, schema)
     if narrowed is None:
         return None
-    return narrowed | None if may_be_null and "null" in types else narrowed
+    # Members of an enumeration are texts here, so null is none of them.
+    return narrowed | None if may_be_null and "null" in types and "enum" not in schema else narrowed
 
 
 def _narrowed(base: Any, schema: dict[str, Any]) -> Any:
@@ -181,7 +186,7 @@ def _narrowed(base: Any, schema: dict[str, Any]) -> Any:
             limits["enum"] = value
         elif base in (int, float) and name in _BOUNDS and _is_exact(value, base):
             limits[_BOUNDS[name]] = base(value)
-        elif base is str and name in _LENGTHS and type(value) is int and value >= 0:
+        elif base is str and name in _LENGTHS and type(value) is int and 0 <= value < _EXACT:
             limits[_LENGTHS[name]] = value
         else:
             return None

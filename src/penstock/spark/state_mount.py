@@ -6,6 +6,7 @@ read and write themselves, and the rest is the folder in which the driver works.
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,9 @@ class StateMount:
         endpoint = s3_endpoint(environ)
         found = {
             "spark.jars": ",".join(str(path) for path in s3_jars()),
-            f"{_TABLE}.{self.name}.link./state": f"s3a://{self.target.host}/{self.target.name}",
+            f"{_TABLE}.{self.name}.link./state": (
+                f"s3a://{self.target.host}/{urllib.parse.quote(self.target.name)}"
+            ),
             f"{_TABLE}.{self.name}.linkFallback": self.folder.as_uri(),
             # A file appears under its name when it is complete, in the folder as on the store.
             "spark.sql.streaming.checkpointFileManagerClass": (

@@ -214,6 +214,16 @@ WRONG: list[tuple[str, Role, str]] = [
     ("kafka://h:1/t?format=cloudevents&attributes=a:data", "data", "a record has no say in data"),
     ("kafka://h:1/t?format=cloudevents&attributes=a:id", "sink", "a record has no say in id; use event_id="),
     ("kafka://h:1/t?event_mode=binary", "sink", "event_mode is for format=cloudevents alone"),
+    (
+        "kafka://h:1/t?format=cloudevents&event_id={a}&event_source=b&event_type=c&headers=a:content-type",
+        "sink",
+        "headers=a:content-type, but an event has a header of that name itself",
+    ),
+    (
+        "kafka://h:1/t?format=cloudevents&event_id={a}&event_source=b&event_type=c&event_mode=binary&headers=ce_id",
+        "sink",
+        "headers=ce_id:ce_id, but an event has a header of that name itself",
+    ),
     ("http-listen://h:1/t?attributes=a:id", "data", "attributes is for format=cloudevents alone"),
     ("mqtt://h:1/t?format=cloudevents&event_id=x", "sink", "needs event_source=TEXT, event_type=TEXT"),
     ("csv:in?delimiter=none", "data", "delimiter=none separates no values"),

@@ -63,6 +63,16 @@ def test_a_job_that_has_run_on_one_machine_cannot_go_on_on_others(tmp_path: Path
     assert state_place(tmp_path) is None
 
 
+def test_a_seed_in_the_folder_keeps_the_tasks_on_this_machine(tmp_path: Path) -> None:
+    """As after a start from a savepoint with local[*], where a cluster had begun before and committed nothing."""
+    placed(tmp_path)
+    (tmp_path / "seed").mkdir()
+    place = state_place(tmp_path)
+    assert placed(tmp_path, is_local=True) == (place, None)
+    with pytest.raises(CheckpointError, match="on one machine"):
+        placed(tmp_path)
+
+
 def test_a_broken_file_is_damage(tmp_path: Path) -> None:
     (tmp_path / "state-place.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"state-place\.json cannot be read"):

@@ -10,13 +10,16 @@ import pytest
 from modelled_store import ModelledStore
 
 import penstock as ps
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import ObjectsBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.state_place import place_state, state_place
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.errors import BindingError, CheckpointError, JobDefinitionError
-from penstock.jobs.cluster_state import mount_state
-from penstock.jobs.compile import CompiledJob, compile_job
+from penstock.jobs.cluster_state import check_reach, mount_state
+from penstock.jobs.compile import CompiledJob, compile_job, parse_bindings
 from penstock.jobs.settings import RunSettings
+from penstock.runtime.packed_rows import DEAD_LETTERS
 from penstock.sources.carried_files import CarriedFiles
 
 MASTER = "spark://host:7077"
@@ -55,6 +58,16 @@ def test_commands_travel_with_their_plan_and_dead_letters_go_to_the_store(tmp_pa
     assert made.dead_letters_at == "s3://bucket/rooms/dead-letters?format=jsonl"
 
 
+def test_dead_letters_are_beside_the_state_whatever_the_prefix_has(tmp_path: Path) -> None:
+    shown = "s3://bucket/a b/50%25?#"
+    place_state(tmp_path, shown, is_local=False)
+    made = compile_job(job(), RunSettings(bindings=REACHED, master=MASTER), checkpoint(tmp_path, shown))
+    assert made.dead_letters_at == "s3://bucket/a%20b/50%2525%3F%23/dead-letters?format=jsonl"
+    found = parse_bindings(job(), REACHED, checkpoint(tmp_path, shown), apart=True)[DEAD_LETTERS]
+    assert isinstance(found, ObjectsBinding)
+    assert found.prefix == "a b/50%25?#/dead-letters"
+
+
 @pytest.mark.parametrize("name", ["readings", "out", "dead-letters"])
 def test_folders_are_refused(tmp_path: Path, name: str) -> None:
     """Where all tasks are on the driver's machine they are not."""
@@ -66,6 +79,28 @@ def test_folders_are_refused(tmp_path: Path, name: str) -> None:
         bound(tmp_path, **{name: uri})
     assert "Bind it to Kafka, to an object store" in str(refused.value)
     bound(tmp_path, "local[2]", **{name: uri})
+
+
+@pytest.mark.parametrize(
+    ("uri", "is_reached"),
+    [
+        ("iceberg:a.b?catalog=https://host/catalog", True),
+        ("iceberg:a.b?catalog=postgresql://me@host:5432/tables&warehouse=s3://bucket/tables", True),
+        ("iceberg:a.b?catalog=postgresql://me@host:5432/tables&warehouse=/data/tables", False),
+        ("iceberg:a.b?catalog=/data/tables.db&warehouse=s3://bucket/tables", False),
+        ("delta:/data/table", False),
+        ("spark:json?path=/data/json", False),
+    ],
+)
+def test_tables_in_folders_are_refused(tmp_path: Path, uri: str, is_reached: bool) -> None:
+    """Those of a catalog and a store that the workers reach are not."""
+    plan = bound(tmp_path).plan
+    bindings = {"out": parse_binding("out", uri, "sink")}
+    if is_reached:
+        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
+        return
+    with pytest.raises(BindingError, match="a folder, which the workers of spark://host:7077 need not share"):
+        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
 
 
 def test_only_stores_that_speak_s3_have_the_state_of_tasks(tmp_path: Path) -> None:
@@ -80,6 +115,20 @@ def test_only_stores_that_speak_s3_have_the_state_of_tasks(tmp_path: Path) -> No
     assert mount.target.name == f"rooms/state/{place.id}"
     with pytest.raises(CheckpointError, match=r"and gs://bucket/rooms is not\. Use s3://"):
         mount_state(checkpoint(tmp_path, "gs://bucket/rooms"), MASTER)
+
+
+@pytest.mark.parametrize("bucket", ["my_rooms", "rooms.2026", "-rooms"])
+def test_a_bucket_that_is_no_host_is_refused(tmp_path: Path, bucket: str) -> None:
+    """Java reads no bucket from such an address."""
+    with pytest.raises(CheckpointError, match=f"takes no bucket with the name '{bucket}'"):
+        mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
+
+
+@pytest.mark.parametrize("bucket", ["rooms-2026", "2026", "rooms.example.x1"])
+def test_a_bucket_that_is_a_host_is_taken(tmp_path: Path, bucket: str) -> None:
+    mount, _ = mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
+    assert mount is not None
+    assert mount.target.host == bucket
 
 
 def test_steps_with_models_are_refused(tmp_path: Path) -> None:

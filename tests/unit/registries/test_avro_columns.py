@@ -183,3 +183,37 @@ def test_one_message_that_is_no_text_leaves_the_others() -> None:
     found = AvroFormat(record_type("s STRING"), OneSchema(schema)).decode(raw)
     assert len(found.batch) == 4999
     assert [row for row, _ in found.bad] == [4321]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [
+        ({"type": "int", "logicalType": "date"}, -719_162, 2_932_896),
+        ({"type": "long", "logicalType": "timestamp-millis"}, -62_135_596_800_000, 253_402_300_799_999),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            -62_135_596_800_000_000,
+            253_402_300_799_999_999,
+        ),
+    ],
+)
+def test_a_day_that_python_does_not_have_is_a_bad_record(kind: Any, first: int, last: int) -> None:
+    """Also where the record does not take the field, so that a message never depends on others beside it."""
+    fields = [{"name": "t", "type": kind}, {"name": "n", "type": "long"}]
+    numbers = [first - 1, first, last, last + 1]
+    parsed = fastavro.parse_schema(
+        {"type": "record", "name": "R", "fields": [{"name": name, "type": "long"} for name in "tn"]}
+    )
+    raw = pa.array([HEAD + encoded(parsed, {"t": number, "n": 1}) for number in numbers], pa.binary())
+    schema = {"type": "record", "name": "R", "fields": fields}
+    assert columns_of(fastavro.parse_schema(json.loads(json.dumps(schema))), ["n"]) is not None
+    found = AvroFormat(record_type("n BIGINT"), OneSchema(schema)).decode(raw)
+    assert [row for row, _ in found.bad] == [0, 3]
+    assert found.batch.to_pylist() == [{"n": 1}] * 2
+
+
+def test_reasons_are_the_same_in_each_run() -> None:
+    """They go to dead letters, which a replay must not change."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "boolean"}]}
+    found = AvroFormat(record_type("b BOOLEAN"), OneSchema(schema)).decode(pa.array([HEAD], pa.binary()))
+    assert found.bad == [(0, "schema 1: the message ends within what its schema describes")]

@@ -60,7 +60,9 @@ PROPERTIES = st.one_of(
         {"type": st.sampled_from(["string", ["string", "null"]])},
         optional={"minLength": st.integers(0, 3), "maxLength": st.integers(0, 3), "title": st.just("t")},
     ),
-    st.fixed_dictionaries({"type": st.just("string"), "enum": st.just(["a", "bc"])}),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["string", ["null", "string"]]), "enum": st.just(["a", "bc"])}
+    ),
     st.fixed_dictionaries({"type": st.sampled_from(["boolean", ["null", "boolean"]])}),
     st.fixed_dictionaries(
         {"type": st.sampled_from(["integer", "number", ["number", "null"], ["integer", "null"]])},
@@ -204,3 +206,49 @@ def test_some_bad_messages_of_many_have_their_reasons() -> None:
     assert found.batch.column("n").to_pylist() == [row for row in range(3000) if row not in (7, 1500)]
     assert dict(found.bad)[7].startswith("schema 1: $.s: ")
     assert [row for row, _ in found.bad] == [7, 1500]
+
+
+@pytest.mark.parametrize("kind", ["s STRING", "n BIGINT"])
+def test_null_is_no_member_of_an_enumeration_of_texts(kind: str) -> None:
+    """Even where the type of the property allows null, as for each other keyword."""
+    schema = {"type": "object", "properties": {"s": {"type": ["string", "null"], "enum": ["a"]}}}
+    assert [row for row, _ in decoded(record_type(kind), schema, [b'{"s":null}']).bad] == [0]
+    assert decoded(record_type(kind), schema, [b'{"s":"a"}', b"{}"]).bad == []
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {'a"b': {"type": "string"}},
+        {"a\\b": {"type": "string"}},
+        {"a\nb": {"type": "string"}},
+        {"s": {"type": "string", "maxLength": 2**63}},
+        {"s": {"type": "string", "maxLength": 2**70}},
+    ],
+)
+def test_what_no_type_can_have_is_left_to_the_validator(properties: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": properties}
+    kind = record_type("n BIGINT")
+    assert structs_of(kind, schema) is None
+    assert decoded(kind, schema, [b'{"n":1}']).batch.to_pylist() == [{"n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("depth", "changed"),
+    [
+        (100_000, {}),
+        (100_000, {"required": ["d"]}),
+        (100_000, {"allOf": [True]}),
+        (100_000, {"$id": "http://h/n"}),
+        (300, {"properties": {"d": {"type": "integer"}}}),
+    ],
+)
+def test_a_message_that_is_nested_too_deep_is_bad(depth: int, changed: dict[str, Any]) -> None:
+    """Whether it cannot be decoded, or what is wrong with it cannot be told."""
+    deep = b'{"n":1,"d":' + b"[" * depth + b"]" * depth + b"}"
+    found = decoded(
+        record_type("n BIGINT"), {"type": "object", **changed}, [b'{"n":1,"d":1}', deep, b'{"n":2,"d":2}']
+    )
+    assert found.batch.to_pylist() == [{"n": 1}, {"n": 2}]
+    assert [row for row, _ in found.bad] == [1]
+    assert "ecursion" in found.bad[0][1]

@@ -29,6 +29,14 @@ def test_the_state_is_mounted_from_the_store_and_the_rest_from_the_folder() -> N
     assert not any(name.startswith("spark.hadoop.fs.s3a.endpoint") for name in found)
 
 
+def test_a_prefix_may_have_what_is_no_part_of_an_address() -> None:
+    """Hadoop takes the place for a URI, whose path it decodes."""
+    mount = StateMount("x1", Place("s3", "bucket", "a b/50%?#/state"), Path("/tmp/a b"))
+    found = mount.settings({})
+    assert found["spark.hadoop.fs.viewfs.mounttable.x1.link./state"] == "s3a://bucket/a%20b/50%25%3F%23/state"
+    assert found["spark.hadoop.fs.viewfs.mounttable.x1.linkFallback"] == "file:///tmp/a%20b"
+
+
 def test_the_endpoint_is_that_of_the_environment_and_no_secret_is_passed_on() -> None:
     environ = {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9000",
