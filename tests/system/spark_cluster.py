@@ -52,7 +52,7 @@ class SparkCluster:
         self, folder: Path, workers: Sequence[str] = WORKERS, *, cores: int = 1, disk: Path | None = None
     ) -> None:
         self._folder = folder
-        self._workers = workers
+        self.workers: Final = workers
         self._cores = cores
         self._disk = disk
         self._tag = uuid.uuid4().hex
@@ -83,7 +83,7 @@ class SparkCluster:
                 log.read_text,
             )
             self.url = found[0]
-            for log in [self._start_worker(name) for name in self._workers]:
+            for log in [self._start_worker(name) for name in self.workers]:
                 _await_registered(log)
         except BaseException:
             self.__exit__()
@@ -136,7 +136,7 @@ class SparkCluster:
     def executors(self) -> list[int]:
         """The executors of all workers."""
         return sorted(
-            pid for name in self._workers for pid in self._processes(name, "CoarseGrainedExecutorBackend")
+            pid for name in self.workers for pid in self._processes(name, "CoarseGrainedExecutorBackend")
         )
 
     def _processes(self, name: str, command: str) -> list[int]:

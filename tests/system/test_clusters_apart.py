@@ -22,6 +22,7 @@ from spark_cluster import WORKERS, SparkCluster, of_a_machine, quick_jvm
 
 SUITE = "clusters that share a store"
 ROUNDS = 6
+CORES = 2
 WORKING = ("executor", "worker of Spark")
 DRIVING = ("driver", "JVM")
 # Two JVMs start for each run, and the state is loaded from the store.
@@ -46,10 +47,10 @@ class Apart:
         arguments = [
             *run_arguments(COUNTING_JOB, self.feed.settings(self._folder)),
             f"--master={self.cluster.url}",
-            "--spark=spark.cores.max=2",
+            f"--spark=spark.cores.max={CORES}",
             # Both workers are on this host, on which executors would read each other's files.
             "--spark=spark.shuffle.readHostLocalDisk=false",
-            "--spark=spark.executor.cores=1",
+            f"--spark=spark.executor.cores={CORES // len(self.cluster.workers)}",
             "--spark=spark.executor.memory=600m",
             f"--spark=spark.executor.extraJavaOptions={options}",
             f"--spark=spark.executor.extraClassPath={class_path}",
@@ -110,8 +111,8 @@ class Supervisor:
                 self.started += 1
 
 
-@pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Apart]:
+@pytest.fixture(params=[pytest.param(WORKERS, id="two workers")])
+def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Apart]:
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
     disk = tmp_path / "machine"
@@ -119,11 +120,18 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
     with pytest.MonkeyPatch.context() as patch, S3Server(tmp_path) as server:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        with SparkCluster(tmp_path, cores=2, disk=disk) as cluster:
+        with SparkCluster(tmp_path, request.param, cores=CORES, disk=disk) as cluster:
             yield Apart(tmp_path, server, cluster, disk)
 
 
-@pytest.mark.chaos
+@pytest.mark.parametrize(
+    "apart",
+    [
+        pytest.param(WORKERS[:1], id="one worker"),
+        pytest.param(WORKERS, marks=pytest.mark.chaos, id="two workers"),
+    ],
+    indirect=True,
+)
 @pytest.mark.timeout(1800)
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
     """State, positions and dead letters are in the store; commands reach tasks from the driver's folder.

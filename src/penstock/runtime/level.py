@@ -296,11 +296,13 @@ class _StepRunner:
             write_answers(self._plan.model_folder, self.node.step, first, opened.answers)
         if opened.tallies:
             yield counts_row("scores", self.node.step, 0, first, msgspec.json.encode(opened.tallies))
-        if tables.changed or opened.was_woken:
-            yield counts_row("keys", self.node.step, tables.keys, first)
-        if tables.changed:
+        has_changed = tables.changed
+        if has_changed:
+            # First, since the changes of most rounds are in no table yet, and their keys would not be counted.
             tables.store()
             yield counts_row("state_bytes", self.node.step, tables.stored_bytes, first)
+        if has_changed or opened.was_woken:
+            yield counts_row("keys", self.node.step, tables.keys, first)
         self._cache.put(opened.name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:

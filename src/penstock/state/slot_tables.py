@@ -213,12 +213,12 @@ class SlotTables:
 
     @property
     def key_groups(self) -> int:
-        """The number of key groups with keys."""
+        """The number of key groups with keys, without the changes of a merged table that is not settled."""
         return sum(table.keys > 0 for table in self._tables.values())
 
     @property
     def keys(self) -> int:
-        """The number of keys in all tables."""
+        """The number of keys in all tables, without the changes of a merged one that is not settled."""
         return sum(table.keys for table in self._tables.values())
 
     @property

@@ -66,6 +66,26 @@ def sums_job() -> ps.Job:
     return job
 
 
+class Held(ps.ProcessFunction):
+    """Keeps the newest value of a room, none for 0."""
+
+    value = ps.ValueState(int)
+
+    def process_record(self, record: Reading, ctx: ps.Context) -> Iterator[Alert]:
+        if record.value:
+            self.value.set(record.value)
+        else:
+            self.value.clear()
+        yield Alert(record.room, record.value, 0)
+
+
+def keys_job() -> ps.Job:
+    job = ps.Job("keys", key_groups=16)
+    readings = job.data_stream("readings", schema=Reading).key_by("room")
+    readings.process("held", Held(), output=Alert).sink_to("alerts")
+    return job
+
+
 def fold(readings: list[tuple[int, int]], limits: dict[int, int]) -> list[tuple[int, int, int]]:
     totals: dict[int, int] = {}
     found = []
@@ -207,6 +227,24 @@ def test_records_are_processed_between_intervals(tmp_path: Path, parallelism: in
             # No task is there.
             live.await_written("alerts", 1)
             assert emitted(live.run(), "alerts") == [(1, 5, 5 * number)]
+
+
+def test_the_keys_of_all_rounds_of_an_interval_are_counted(tmp_path: Path) -> None:
+    """Also those that are new or gone after its first round, and in an interval that is repeated."""
+    counted: list[tuple[dict[str, int], dict[str, int]]] = []
+    with LiveRunner(keys_job(), tmp_path) as live:
+        # Round by round: a room is new with its first reading, and gone with a reading of 0.
+        for rounds in ([(1, 5), (2, 5), (3, 5)], [(4, 5), (1, 0), (2, 0)]):
+
+            def during(rounds: list[tuple[int, int]] = rounds) -> None:
+                for number, (room, value) in enumerate(rounds, 1):
+                    live.send("readings", {"room": room, "value": value})
+                    live.await_written("alerts", number)
+
+            first = live.run(during, commits=False)
+            live.forget()
+            counted.append((first.counts("keys"), live.run().counts("keys")))
+    assert counted == [({"held": 3}, {"held": 3}), ({"held": 2}, {"held": 2})]
 
 
 @pytest.mark.parametrize("parallelism", [pytest.param(2, marks=pytest.mark.chaos), 3])
