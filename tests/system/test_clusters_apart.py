@@ -134,14 +134,11 @@ def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Apart]:
 )
 @pytest.mark.timeout(1800)
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
-    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder.
-
-    The last run has all of its tasks on its own machine.
-    """
+    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder."""
     feed = apart.feed
-    for number in range(3):
+    for number in range(2):
         feed.write()
-        with apart.job(*(["--master=local[2]"] if number == 2 else [])) as job:
+        with apart.job() as job:
             apart.await_all(job)
             if number == 0:
                 (apart.working_folder(job) / "commands" / "broken.jsonl").write_text("no command\n")
@@ -150,6 +147,19 @@ def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(ap
     feed.assert_exactly_once()
     (letter,) = feed.dead_letters()
     assert (letter["stream"], base64.b64decode(letter["raw"])) == ("commands", b"no command\n")
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_a_job_of_a_cluster_goes_on_with_all_tasks_on_one_machine_and_back(apart: Apart) -> None:
+    """Its state stays in the store, where tasks of `local[2]` read and write it, too."""
+    feed = apart.feed
+    for more in ((), ("--master=local[2]",), ()):
+        feed.write()
+        with apart.job(*more) as job:
+            apart.await_all(job)
+            apart.stop(job)
+    feed.assert_exactly_once()
 
 
 @pytest.mark.chaos

@@ -16,8 +16,6 @@ from penstock.streams.graph import COMMANDS, RECEIPTS
 
 __all__ = ["check_reach", "mount_state"]
 
-# The driver reads the former and writes the latter.
-_OF_THE_DRIVER = (COMMANDS, RECEIPTS)
 # What Java takes for the host of a URI: the last one of several labels begins with a letter.
 _LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _HOST = re.compile(rf"{_LABEL}|({_LABEL}\.)+(?=[a-zA-Z]){_LABEL}")
@@ -53,10 +51,12 @@ def mount_state(checkpoint: Checkpoint, master: str) -> tuple[StateMount | None,
 def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, master: str) -> None:
     """Check that tasks on a cluster, which share only a store, reach all that the job reads and writes.
 
+    Files of commands travel with the plan of a micro-batch, and the driver writes receipts.
     Raises BindingError for a stream or sink in a folder, and JobDefinitionError for a step with models.
     """
     for name, binding in bindings.items():
-        if _is_in_folder(binding) and name not in _OF_THE_DRIVER:
+        is_carried = name == COMMANDS and isinstance(binding, FilesBinding)
+        if _is_in_folder(binding) and not is_carried and name != RECEIPTS:
             raise BindingError(
                 f"{name!r} is bound to {redacted(binding.uri)!r}, a folder, which the workers of {master} need not "
                 f"share: the checkpoint {shown} is on an object store. Bind it to Kafka, to an object store or to "

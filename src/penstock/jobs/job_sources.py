@@ -165,7 +165,7 @@ def _source(
         name = binding.format
     elif isinstance(binding, FilesBinding):
         keeping = place.keeping(node.name, binding.directory)
-        log_type = CarriedFiles if place.apart and keeping.owned else FileLog
+        log_type = CarriedFiles if place.apart and node is COMMAND_NODE else FileLog
         files = log_type(binding, where / f"{node.name}.files", keeping, place.fence)
         files.check()
         log, name = files, _file_format(node, binding)

@@ -34,7 +34,9 @@ class CarriedFiles(FileLog):
 
     def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
         assert isinstance(split, _CarriedSplit)
-        with tempfile.NamedTemporaryFile(prefix="penstock-") as file:
+        # The ending says how the content is compressed.
+        ending = Path(split.path).suffix
+        with tempfile.NamedTemporaryFile(prefix="penstock-", suffix=ending) as file:
             file.write(split.content)
             file.flush()
             yield from self._read_file(split, file.name, record_type)

@@ -55,6 +55,9 @@ def bound(folder: Path, master: str = MASTER, **bindings: str) -> CompiledJob:
 def test_commands_travel_with_their_plan_and_dead_letters_go_to_the_store(tmp_path: Path) -> None:
     made = bound(tmp_path)
     assert isinstance(made.sources[1].log, CarriedFiles)
+    (tmp_path / "mine").mkdir()
+    given = bound(tmp_path, commands=f"jsonl:{tmp_path / 'mine'}")
+    assert isinstance(given.sources[1].log, CarriedFiles)
     assert made.dead_letters_at == "s3://bucket/rooms/dead-letters?format=jsonl"
 
 
@@ -100,6 +103,13 @@ def test_tables_in_folders_are_refused(tmp_path: Path, uri: str, is_reached: boo
         check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
         return
     with pytest.raises(BindingError, match="a folder, which the workers of spark://host:7077 need not share"):
+        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
+
+
+def test_commands_of_a_table_do_not_travel(tmp_path: Path) -> None:
+    plan = bound(tmp_path).plan
+    bindings = {"commands": parse_binding("commands", "delta:/data/table", "control")}
+    with pytest.raises(BindingError, match="'commands' is bound to 'delta:/data/table', a folder"):
         check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def test_the_splits_of_a_plan_have_the_content(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.jsonl").write_text('{"n":1}\n{"n":2}\n')
     (folder / "b.jsonl").write_text('{"n":3}\n')
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(b'{"n":5}\n'))
     log = CarriedFiles(FilesBinding("commands", f"jsonl:{folder}", "jsonl", str(folder)), tmp_path / "files")
     end = log.latest(0, limited=True)
     with (folder / "b.jsonl").open("a") as late:
@@ -30,4 +32,7 @@ def test_the_splits_of_a_plan_have_the_content(tmp_path: Path) -> None:
         for chunk in pickle.loads(pickle.dumps(log)).read(splits, READING)
         for line in chunk.raw.to_pylist()
     ]
-    assert read == [("a.jsonl", b'{"n":1}\n'), ("a.jsonl", b'{"n":2}\n'), ("b.jsonl", b'{"n":3}\n')]
+    assert read == [
+        *(("a.jsonl", b'{"n":1}\n'), ("a.jsonl", b'{"n":2}\n'), ("b.jsonl", b'{"n":3}\n')),
+        ("c.jsonl.gz", b'{"n":5}\n'),
+    ]
