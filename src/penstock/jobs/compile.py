@@ -288,12 +288,12 @@ def parse_bindings(
             f"{DEAD_LETTERS}."
         )
     own = f"{urllib.parse.quote(checkpoint.shown, safe=':/')}/{DEAD_LETTERS}?format=jsonl"
-    dead_letters = given.get(DEAD_LETTERS, own if apart else f"jsonl:{checkpoint.folder / DEAD_LETTERS}")
+    dead_letters = given.get(DEAD_LETTERS, own if apart else _lines_in(checkpoint.folder / DEAD_LETTERS))
     found[DEAD_LETTERS] = parse_binding(DEAD_LETTERS, dead_letters, "sink")
     if RECEIPTS in given:
         found[RECEIPTS] = parse_binding(RECEIPTS, given[RECEIPTS], "sink")
     if job.graph.steps():
-        commands = given.get(COMMANDS, f"jsonl:{_command_folder(checkpoint)}")
+        commands = given.get(COMMANDS, _lines_in(_command_folder(checkpoint)))
         found[COMMANDS] = parse_binding(COMMANDS, commands, "control")
     elif COMMANDS in given:
         raise BindingError(
@@ -304,6 +304,11 @@ def parse_bindings(
         name: checked_binding(one, is_sink=name in sinks) if isinstance(one, PythonBinding) else one
         for name, one in found.items()
     }
+
+
+def _lines_in(folder: Path) -> str:
+    """Return the URI of JSON lines in a folder, whatever its name."""
+    return f"jsonl:{urllib.parse.quote(str(folder))}"
 
 
 def _command_folder(checkpoint: Checkpoint) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,15 @@ def test_each_stream_and_sink_gets_its_place(folder: Path) -> None:
     assert bound.plan.keyed_sinks == set()
     assert bound.dead_letters_at == str(folder / "checkpoint" / "dead-letters")
     assert bind(plain_job(), folder, readings=f"csv:{folder / 'in'}").plan.raw_streams == set()
+
+
+def test_dead_letters_stay_in_a_checkpoint_whatever_its_name(tmp_path: Path) -> None:
+    """A folder may have what a URI would take for something else; so it is with the commands of steps."""
+    folder = tmp_path / "50%25 of? #1"
+    (folder / "in").mkdir(parents=True)
+    quoted = urllib.parse.quote(str(folder))
+    bound = bind(plain_job(), folder, readings=f"jsonl:{quoted}/in", out=f"jsonl:{quoted}/out")
+    assert bound.dead_letters_at == str(folder / "checkpoint" / "dead-letters")
 
 
 def test_lines_of_text_need_a_record_of_one_text(folder: Path) -> None:
