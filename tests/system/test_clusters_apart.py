@@ -111,8 +111,8 @@ class Supervisor:
                 self.started += 1
 
 
-@pytest.fixture(params=[pytest.param(WORKERS, id="two workers")])
-def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Apart]:
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[Apart]:
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
     disk = tmp_path / "machine"
@@ -120,18 +120,11 @@ def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Apart]:
     with pytest.MonkeyPatch.context() as patch, S3Server(tmp_path) as server:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        with SparkCluster(tmp_path, request.param, cores=CORES, disk=disk) as cluster:
+        with SparkCluster(tmp_path, cores=CORES, disk=disk) as cluster:
             yield Apart(tmp_path, server, cluster, disk)
 
 
-@pytest.mark.parametrize(
-    "apart",
-    [
-        pytest.param(WORKERS[:1], id="one worker"),
-        pytest.param(WORKERS, marks=pytest.mark.chaos, id="two workers"),
-    ],
-    indirect=True,
-)
+@pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
     """State, positions and dead letters are in the store; commands reach tasks from the driver's folder."""
