@@ -41,12 +41,13 @@ def test_a_lost_interval_is_repeated_and_the_next_goes_on(tmp_path: Path) -> Non
     readings = job.data_stream("readings", schema=Reading).key_by("room")
     readings.process("pass", PassOn(), output=Reading).sink_to("seen")
     live = LiveRunner(job, tmp_path / "live", 2, drains=True)
-    log: Any = open_custom_log(checked_binding(binding, is_sink=False), tmp_path / "begins")
-    # The runner ends an interval once its own logs are read. It never sees that of this one, so the interval drains.
-    log.records, log.read_end = [], -1
-    live.logs["readings"] = log
 
     def rooms(commits: bool) -> list[tuple[int, int]]:
+        # A driver opens its own, which has not just looked where the partitions end.
+        log: Any = open_custom_log(checked_binding(binding, is_sink=False), tmp_path / "begins")
+        # The runner ends an interval once its own logs are read. It never sees that of this one, so it drains.
+        log.records, log.read_end = [], -1
+        live.logs["readings"] = log
         with live:
             return sorted((one.value, one.room) for one in live.run(commits=commits).output("seen"))
 
