@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from file_feed import SENSORS
 from object_feed import ObjectFeed
 from s3_server import S3Server
 
@@ -52,8 +51,7 @@ class ClusterFeed(ObjectFeed):
         return self._server.tags("checkpoints", f"{self._home}/state")
 
     def write(self) -> None:
-        lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
-        content = "".join(line + "\n" for line in lines).encode()
+        content = self.next_lines.encode()
         while not self._is_written(f"in/{self.prefix}/{self.files:05}.jsonl", content):
             time.sleep(0.5)
         self.files += 1

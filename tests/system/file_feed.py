@@ -34,10 +34,15 @@ class FileFeed:
         """What the job gives: each sensor with each of its counts, once."""
         return Counter((sensor, count) for sensor in range(SENSORS) for count in range(1, self.files + 1))
 
-    def write(self) -> None:
+    @property
+    def next_lines(self) -> str:
+        """What the next file has: a reading of each sensor."""
         lines = [json.dumps({"sensor": sensor, "number": self.files}) for sensor in range(SENSORS)]
+        return "".join(line + "\n" for line in lines)
+
+    def write(self) -> None:
         new = self._folder / f".{self.files:05}.tmp"
-        new.write_text("".join(line + "\n" for line in lines))
+        new.write_text(self.next_lines)
         new.rename(self._folder / f"{self.files:05}.jsonl")
         self.files += 1
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from amazon_servers import LOGIN, DynamoServer, KinesisServer
 from conformance_page import is_recording, note_conformance
+from conforming_sinks import opening
 from conforming_sources import journaling
 from journaled_records import journaled
 from receiving_process import receiver
@@ -191,11 +192,6 @@ def test_the_source_conforms(kinesis: KinesisServer, tmp_path: Path) -> None:
             )
         )
     )
-
-
-def opening(uri: str, kind: Any = SinkUnderTest.record_type) -> Callable[[], Sink]:
-    binding = parse_binding("alerts", uri, "sink")
-    return lambda: open_sink(binding, kind, None)
 
 
 def test_the_kinesis_sink_conforms(kinesis: KinesisServer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from conformance_page import WHEN_RECORDING, is_recording, note_conformance
+from conforming_sinks import opening
 from deltalake import DeltaTable
 from hook_server import Asked, HookServer, Reply
 from mosquitto_broker import PASSWORD as MQTT_PASSWORD
@@ -26,13 +27,10 @@ from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
 from sink_workers import PARTITIONS, written
 
-from penstock.bindings.parse import parse_binding
 from penstock.brokers import kafka_topics
 from penstock.databases import postgres_connections
-from penstock.jobs.job_sinks import open_sink
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.mqtt import mqtt_connection
-from penstock.sinks.base import Sink
 from penstock.sinks.message_parts import ORIGIN_HEADER
 from penstock.testing.connectors import SinkUnderTest, StoredRecord, check_sink
 
@@ -46,12 +44,6 @@ def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(postgres_connections, "_CONNECT_S", 2)
         monkeypatch.setattr(mqtt_connection, "_ANSWER_S", 1.0)
         monkeypatch.setattr(kafka_topics.check_topic, "__defaults__", (2.0,))
-
-
-def opening(uri: str) -> Callable[[], Sink]:
-    """What opens the sink of a URI, as a job does."""
-    binding = parse_binding("alerts", uri, "sink")
-    return lambda: open_sink(binding, SinkUnderTest.record_type, None)
 
 
 def test_files(tmp_path: Path) -> None:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cassandra_server import KEYSPACE, PASSWORD, USER, CassandraServer
 from conformance_page import WHEN_RECORDING, note_conformance
+from conforming_sinks import opening
 from lake_tables import iceberg_binding, lake_uri, records_of
 from opensearch_server import OpenSearchServer
 
-from penstock.bindings.parse import parse_binding
-from penstock.jobs.job_sinks import open_sink
 from penstock.lakes.iceberg_catalog import open_table
-from penstock.sinks.base import Sink
 from penstock.testing.connectors import SinkUnderTest, StoredRecord, check_sink
 
 pytestmark = WHEN_RECORDING
-
-
-def opening(uri: str) -> Callable[[], Sink]:
-    """What opens the sink of a URI, as a job does."""
-    binding = parse_binding("latest", uri, "sink")
-    return lambda: open_sink(binding, SinkUnderTest.record_type, None)
 
 
 def test_cassandra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

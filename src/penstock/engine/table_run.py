@@ -123,7 +123,7 @@ class TableRun(GroupRun):
         if len(rows):
             picked = pa.array(rows)
             kind = self._core.outputs[output]
-            found = batch.select(list(kind.field_names)).take(picked).cast(kind.schema)
+            found = kind.fields_of(batch).take(picked).cast(kind.schema)
             self._emit_table(output, found, keys.take(picked), None if times is None else times[rows])
 
     def _emit_table(self, output: str, batch: pa.RecordBatch, keys: pa.Array, times: Ints | None) -> None:

@@ -31,7 +31,7 @@ _BARE: Final = re.compile(r"true|false|-?(?:0|[1-9][0-9]*)")
 
 @dataclass(frozen=True)
 class EventHeaders:
-    """The attributes of events that a source reads from headers. Those in `bare` are no texts in JSON."""
+    """The attributes of events that a source reads from headers. Those in `bare` have no quotation marks in JSON."""
 
     names: tuple[str, ...]
     bare: frozenset[str]

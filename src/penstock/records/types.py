@@ -281,6 +281,12 @@ class RecordType:
                 f"{self.name} has no field {name!r}; its fields are {', '.join(self.field_names)}."
             ) from None
 
+    def fields_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the fields of the records of a batch, without the columns beyond them."""
+        names = list(self._by_name)
+        # A selection takes longer than it takes to find that there is nothing to leave out.
+        return batch if batch.schema.names == names else batch.select(names)
+
     def objects(self, batch: pa.RecordBatch) -> list[Any]:
         """Return the records of a batch as objects of `python_class`. Columns beyond the fields are ignored."""
         columns = [f.to_python(batch.column(f.name)) for f in self.fields]

@@ -213,7 +213,7 @@ class _ToStep:
             yield PackedRow(self._node.id, group, self._number, place, first, body)
 
     def _batch(self, records: Records, keys: pa.Array | None) -> pa.RecordBatch:
-        columns = list(records.batch.select(list(self._edge.record_type.field_names)).columns)
+        columns = list(self._edge.record_type.fields_of(records.batch).columns)
         columns.append(records.offsets)
         if keys is not None:
             columns.append(keys)
@@ -275,7 +275,6 @@ class _ToSink:
         self._plan = plan
         self._node = node
         self._branch = branch
-        self._names: Final = list(node.record_type.field_names)
         self._schema = plan.sink_schema(node)
         key = node.upsert_key
         self._upserts: Final = None if key is None else LastChanges(node.record_type, key)
@@ -283,10 +282,7 @@ class _ToSink:
     def __call__(self, records: Records) -> Iterator[PackedRow]:
         if self._upserts is not None:
             records = self._upserts.of(records)
-        batch = records.batch
-        if batch.schema.names != self._names:
-            batch = batch.select(self._names)
-        columns = list(batch.columns)
+        columns = list(self._node.record_type.fields_of(records.batch).columns)
         if MESSAGE_KEY in self._schema.names:
             keys = records.message_keys
             columns.append(keys if keys is not None else pa.nulls(len(records), pa.binary()))

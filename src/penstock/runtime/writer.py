@@ -111,7 +111,7 @@ def _emitted(
     keys = _message_keys(batch.column(KEY)) if KEY in names else None
     times = batch.column(EVENT_TIME) if EVENT_TIME in names else None
     origins = batch.column(ORIGIN) if ORIGIN in names else None
-    batch = batch.select(list(record_type.field_names))
+    batch = record_type.fields_of(batch)
     offsets = pa.array(np.arange(start, start + batch.num_rows))
     return Records(batch, stream, partition, offsets, message_keys=keys, times=times, origins=origins)
 
@@ -272,7 +272,7 @@ class WriterTask:
         if isinstance(task, RejectingTask) and OFFSET in schema.names:
             task.come_from(self._writer.origin_of(row, batch))
         begun_s = time.perf_counter()
-        task.write(batch.select(list(record_type.field_names)), keys)
+        task.write(record_type.fields_of(batch), keys)
         seconds = time.perf_counter() - begun_s
         self._counts[name] += batch.num_rows
         self._reject(name, row, batch)
