@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import importlib
 import inspect
 import re
 import subprocess
@@ -32,8 +34,37 @@ def example() -> Iterator[Path]:
 def test_all_is_sorted_and_complete() -> None:
     """`__all__` holds each public name once, and no public class of penstock is reachable that it lacks."""
     assert ps.__all__ == sorted(set(ps.__all__), key=lambda name: (not name.isupper(), name))
-    classes = {name for name, value in vars(ps).items() if inspect.isclass(value)}
+    classes = {name for name in dir(ps) if name[0] != "_" and inspect.isclass(getattr(ps, name))}
     assert classes == {name for name in ps.__all__ if name[0].isupper()} - {"INGESTION_TIME"}
+
+
+def test_names_come_from_where_type_checkers_find_them() -> None:
+    """Each public name is imported, when it is used, from the module that the imports for type checkers name."""
+    tree = ast.parse(Path(ps.__file__).read_text())
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    named = {
+        name.name: node.module
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    assert sorted(named) == sorted(ps.__all__)
+    for name, module in named.items():
+        assert module is not None
+        assert getattr(ps, name) is getattr(importlib.import_module(module), name)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """A name that is misspelt is told as of any other module."""
+    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'Jub'"):
+        getattr(ps, "Jub")  # noqa: B009  # mypy would find it
+
+
+def test_penstock_alone_loads_little() -> None:
+    """Who imports a module of penstock pays for that module, and not for all public names, Arrow and NumPy."""
+    script = "import sys, penstock; print([name for name in ('numpy', 'pyarrow') if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 def members(name: str) -> list[tuple[str, object]]:
