@@ -136,9 +136,12 @@ def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decod
     new = NewReceipts(checkpoint)
     told: list[str] = []
     writer = SegmentWriter(checkpoint, segment_bytes=1000)
+    ended = threading.Event()
 
     def write() -> None:
         for batch in range(10, 30):
+            if batch == 12:
+                ended.wait(30)  # else one read might have the end and what comes behind it
             lines = msgspec.json.Encoder().encode_lines(receipts(f"a{batch % 2}x", "APPLIED", batch))
             append_lines(writer, batch, lines)
             time.sleep(0.02)
@@ -146,6 +149,7 @@ def test_waiting_reads_each_new_line_once_and_no_old_one(checkpoint: Path, decod
     thread = threading.Thread(target=write)
     thread.start()
     final = await_end(new, "a1x", 30, lambda receipt: told.append(receipt.status))
+    ended.set()
     thread.join()
     assert final is not None
     assert (final.id, final.batch) == ("a1x", 11)
