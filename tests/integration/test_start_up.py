@@ -24,6 +24,14 @@ def test_the_jvm_maps_archived_classes(spark: SparkSession) -> None:
     assert "sharing" in jvm.java.lang.System.getProperty("java.vm.info")
 
 
+def test_threads_without_a_session_generate_no_code(spark: SparkSession) -> None:
+    """Such as those that serve the state of a task: what the session has chosen is the default of its JVM."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    settings = jvm.org.apache.spark.sql.internal.SQLConf
+    assert str(settings.getFallbackConf().getConf(settings.CODEGEN_FACTORY_MODE())) == "NO_CODEGEN"
+
+
 def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
     """Before they do anything, as forks of the fork server."""
 

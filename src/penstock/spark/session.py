@@ -239,8 +239,24 @@ def _start(settings: SessionSettings) -> SparkSession:
     if settings.yields and is_local:
         # The fork server, and so the workers, are no children of the JVM and keep their priority.
         yield_cores(_gateway(session).proc.pid)
+    if is_local:
+        _interpret_everywhere(session)
     _silence(session)
     return session
+
+
+def _interpret_everywhere(session: SparkSession) -> None:
+    """Make the session's choice whether to generate code the default of its JVM.
+
+    The thread that serves the state of a task knows no settings of the session. It would generate code for each map of
+    state in each task, which takes longer than all its other work in a small micro-batch.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001  # nothing public has the defaults
+    entry = jvm.org.apache.spark.sql.internal.SQLConf.CODEGEN_FACTORY_MODE()
+    chosen = session._jsparkSession.sessionState().conf().getConf(entry)  # noqa: SLF001
+    default = entry.getClass().getDeclaredField("_defaultValue")
+    default.setAccessible(True)
+    default.set(entry, chosen)
 
 
 def _worker_python(settings: SessionSettings) -> str:
