@@ -20,7 +20,7 @@ from benchmarks.loads.heavy import check_notes, note
 from benchmarks.loads.setting import LoadError
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import contestants
-from benchmarks.peers.contestants import MissingToolError, Penstock
+from benchmarks.peers.contestants import MissingToolError
 from benchmarks.probe import Probe, probe_rooms
 from benchmarks.processes import ContestantError, MemoryWatch, Program, proportional_bytes
 from benchmarks.topics import Topics, create_topic, load_values

@@ -1,8 +1,8 @@
 """Requests in flight: how many a producer may send to a broker before the first is answered.
 
-An idempotent producer of librdkafka that has five messages of a partition in flight sends no more of that partition. But
-if a request may go out, its thread asks over and over whether one can, until the answer has come, and takes a core for
-it. It sleeps while another partition's request waits for its turn. So there are fewer turns than partitions.
+An idempotent producer of librdkafka that has five messages of a partition in flight sends no more of that partition.
+But if a request may go out, its thread asks over and over whether one can, until the answer has come, and takes a core
+for it. It sleeps while another partition's request waits for its turn. So there are fewer turns than partitions.
 """
 
 from __future__ import annotations
