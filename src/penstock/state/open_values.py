@@ -1,8 +1,8 @@
 """Open values: the states of a step as Python objects, from round to round, for code that runs record by record.
 
 Many small rounds find the values of a key that comes again without its row, and make a row of it once, when the changes
-are taken. So a round costs little more than what it computes. Values stay open beyond the end of an interval, where they
-equal the rows.
+are taken. So a round costs little more than what it computes. Values stay open when an interval ends, since they equal
+the rows then.
 """
 
 from __future__ import annotations
