@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.command import option, run_command
-from benchmarks.peers.contestants import FLINK, LATENCY, THROUGHPUT, MissingToolError, build_flink, contestant
+from benchmarks.peers.contestants import (
+    BEFORE,
+    FLINK,
+    LATENCY,
+    THROUGHPUT,
+    MissingToolError,
+    build_flink,
+    contestant,
+)
 from benchmarks.peers.latency import Load, measure_latency
 from benchmarks.peers.throughput import Input, measure_throughput
 from benchmarks.report import note, print_markdown
@@ -31,7 +39,7 @@ from penstock.machine.kafka_broker import KafkaBroker
 
 __all__ = ["Sizes", "main", "measure"]
 
-_LABELS: Final = {
+_PRESENT: Final = {
     "flink": "Flink, state on the heap",
     "vectorised": "penstock, vectorised",
     "per_record": "penstock, record by record",
@@ -40,8 +48,8 @@ _LABELS: Final = {
     "flink_tuned": "Flink, tuned for latency",
     "real_time": "penstock in real time",
     "micro_batch": "penstock, micro-batches",
-    "before": "penstock before, micro-batches",
 }
+_LABELS: Final = _PRESENT | {name: f"{_PRESENT[present]}, before" for name, present in BEFORE.items()}
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,14 @@ class Sizes:
     cores: int = 2
     rounds: int = 3
     contestants: Sequence[str] = option(
-        THROUGHPUT, "whose throughput is measured; none: leave it out", choices=THROUGHPUT
+        THROUGHPUT,
+        "whose throughput is measured; none: leave it out",
+        choices=(*THROUGHPUT, *(name for name, present in BEFORE.items() if present in THROUGHPUT)),
     )
     latency_contestants: Sequence[str] = option(
-        LATENCY, "whose latency is measured; none: leave it out", choices=(*LATENCY, "before", "flink")
+        LATENCY,
+        "whose latency is measured; none: leave it out",
+        choices=(*LATENCY, "flink", *(name for name, present in BEFORE.items() if present in LATENCY)),
     )
     latency_rates: Sequence[int] = option((200, 20_000), "readings a second; default: %(default)s")
     seconds: float = option(60.0, "how long each latency is measured; default: %(default)s")
@@ -65,7 +77,7 @@ class Sizes:
     checkpoint_interval: str = option("5s", "the interval of real time; default: %(default)s")
     patience_s: float = option(300.0, "after how long a run without all commands fails; default: %(default)s")
     memory_mb: int | None = option(None, "what penstock may use in all; default: as it likes")
-    before: str = option("", "another checkout of penstock, for the latency contestant `before`")
+    before: str = option("", "another checkout of penstock, for contestants whose names say `before`")
 
     def small(self) -> Sizes:
         """Return the same in a few minutes."""
@@ -79,9 +91,10 @@ def measure(
 ) -> dict[str, Any]:
     """Run all contestants in turns, on the given broker or a new one. Topics are named after the folder."""
     sizes = sizes.small() if small else sizes
-    if "before" in sizes.latency_contestants and not Path(sizes.before, ".venv", "bin", "penstock").exists():
+    there = [name for name in (*sizes.contestants, *sizes.latency_contestants) if name in BEFORE]
+    if there and not Path(sizes.before, ".venv", "bin", "penstock").exists():
         raise MissingToolError(
-            f"The contestant `before` needs --before CHECKOUT, with a .venv, which {sizes.before!r} has not. "
+            f"The contestant `{there[0]}` needs --before CHECKOUT, with a .venv, which {sizes.before!r} has not. "
             "Run `make setup` there."
         )
     if set(FLINK) & {*sizes.contestants, *sizes.latency_contestants}:
@@ -104,12 +117,13 @@ def _throughput(sizes: Sizes, broker: KafkaBroker, work: Path) -> list[dict[str,
     load_settings(broker, given.settings_topic, rooms)
     load_readings(broker, given.readings_topic, sizes.partitions, readings)
     note(f"{sizes.readings:,} readings are on their topic")
+    before = Path(sizes.before) if sizes.before else None
     runs = []
     for number in range(sizes.rounds):
         for name in sizes.contestants:
             run = functools.partial(
                 measure_throughput,
-                contestant(name, sizes.checkpoint_interval, memory_mb=sizes.memory_mb),
+                contestant(name, sizes.checkpoint_interval, before, sizes.memory_mb),
                 broker,
                 given,
                 work / f"{name}-{number}",

@@ -17,6 +17,7 @@ from benchmarks.topics import Topics
 from penstock.machine.java import find_java
 
 __all__ = [
+    "BEFORE",
     "FLINK",
     "LATENCY",
     "THROUGHPUT",
@@ -133,6 +134,15 @@ FLINK: Final = ("flink", "flink_tuned")
 THROUGHPUT: Final = ("flink", "vectorised", "per_record", "vectorised_real_time", "per_record_real_time")
 LATENCY: Final = ("flink_tuned", "real_time", "micro_batch")
 """Contestants by name: those of the throughput, and those of the latency."""
+BEFORE: Final = {
+    "before": "micro_batch",
+    "before_real_time": "real_time",
+    "vectorised_before": "vectorised",
+    "per_record_before": "per_record",
+    "vectorised_real_time_before": "vectorised_real_time",
+    "per_record_real_time_before": "per_record_real_time",
+}
+"""Those of another checkout by name, and who is the same of this one."""
 
 
 def contestant(
@@ -141,24 +151,22 @@ def contestant(
     """Return a contestant by its name.
 
     Args:
-        name: one of the above, or `before`: micro-batches of another checkout.
+        name: one of the above.
         interval: the checkpoint interval of real time.
-        before: the other checkout.
+        before: the other checkout, for those that run there.
         memory_mb: the memory that penstock may use in all; None: as it likes.
 
     """
-    known: dict[str, Contestant] = {
-        "flink": Flink(),
-        "flink_tuned": Flink(tuned=True),
-        "vectorised": Penstock("vectorised.py", memory_mb=memory_mb),
-        "per_record": Penstock(memory_mb=memory_mb),
-        "vectorised_real_time": Penstock("vectorised.py", interval, memory_mb=memory_mb),
-        "per_record_real_time": Penstock(interval=interval, memory_mb=memory_mb),
-        "real_time": Penstock(interval=interval, memory_mb=memory_mb),
-        "micro_batch": Penstock(memory_mb=memory_mb),
-        "before": Penstock(checkout=before),
-    }
-    return known[name]
+    if name in FLINK:
+        return Flink(tuned=name == "flink_tuned")
+    checkout = before if name in BEFORE else None
+    name = BEFORE.get(name, name)
+    return Penstock(
+        "vectorised.py" if name.startswith("vectorised") else "job.py",
+        interval if name.endswith("real_time") else None,
+        checkout,
+        memory_mb,
+    )
 
 
 def build_flink(project: Path = _FLINK_PROJECT) -> None:

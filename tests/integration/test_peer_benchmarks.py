@@ -20,7 +20,7 @@ from benchmarks.loads.heavy import check_notes, note
 from benchmarks.loads.setting import LoadError
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import contestants
-from benchmarks.peers.contestants import MissingToolError, Penstock
+from benchmarks.peers.contestants import MissingToolError
 from benchmarks.probe import Probe, probe_rooms
 from benchmarks.processes import ContestantError, MemoryWatch, Program, proportional_bytes
 from benchmarks.topics import Topics, create_topic, load_values
@@ -145,9 +145,14 @@ def test_contestants_are_commands() -> None:
     assert "--checkpoint-interval" not in contestants.contestant("per_record", "7s").command(
         topics, Path("/w"), 2
     )
-    before = Penstock(checkout=Path("/before")).command(topics, Path("/work"), 2)
+    before = contestants.contestant("before", "7s", Path("/before")).command(topics, Path("/work"), 2)
     assert before[0] == "/before/.venv/bin/penstock"
     assert before[2] == "/before/examples/temperature_control/job.py"
+    assert "--checkpoint-interval" not in before
+    vectorised = contestants.contestant("vectorised_real_time_before", "7s", Path("/before"))
+    command = vectorised.command(topics, Path("/work"), 2)
+    assert command[2] == "/before/examples/temperature_control/vectorised.py"
+    assert command[-2:] == ["--checkpoint-interval", "7s"]
 
 
 def test_peers_are_shown_beside_flink(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "count_partitions",
     "find_topics",
     "kafka_log",
+    "partition_leaders",
 ]
 
 ANSWER_TIMEOUT_S: Final = 6.0
@@ -113,6 +114,17 @@ def check_topic(
             f"{_similar(binding.topic, _names(admin, timeout_s))}. Create it, or add create_topic=true to the URI."
         )
     return partitions
+
+
+def partition_leaders(binding: KafkaBinding, settings: Mapping[str, Any]) -> list[int]:
+    """Return the number of the broker that leads each partition of the binding's topic, which exists.
+
+    A partition may be without a leader, which is -1. Raises ExternalSystemError when no broker answers.
+    """
+    errors = LastError()
+    admin = build_client(AdminClient, binding, settings, errors)
+    topic = _list(admin, binding, binding.topic, errors, ANSWER_TIMEOUT_S)[binding.topic]
+    return [partition.leader for partition in topic.partitions.values()]
 
 
 def find_topics(

@@ -67,7 +67,7 @@ __all__ = ["BatchTime", "SlotRun"]
 
 _MAX_SETTING_BYTES: Final = 4096
 # In a round of more records, values are made from rows, one after the other, faster than found all over the memory.
-_MAX_OPEN_RECORDS: Final = 1000
+_MAX_OPEN_RECORDS: Final = 4000
 ApplyStanding: TypeAlias = Callable[[int], None]
 
 
@@ -474,8 +474,10 @@ class SlotRun:
     def close(self, *, sweeps: bool = True) -> None:
         """Put back the header of the slot. With `sweeps`, remove some of the expired values first."""
         if sweeps:
-            self._tables.settle()
-            self._tables.sweep(self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms))
+            clocks = self._core.expiry_clocks(self._clock.now_ms, self._tables.clock_ms)
+            if clocks:
+                self._tables.settle()
+            self._tables.sweep(clocks)
         self._tables.put_header(self.header.dump())
 
 

@@ -28,6 +28,7 @@ from penstock.sinks.kafka_producers import (
 from penstock.sinks.message_parts import Messages, hashes_of, headers_of, keys_of
 from penstock.sinks.message_sizes import MessageLimit, limit_of, oversized, with_limit
 from penstock.sinks.outgoing_messages import OutgoingMessages
+from penstock.sinks.requests_in_flight import with_requests
 
 __all__ = ["Encoder", "KafkaSink"]
 
@@ -66,7 +67,7 @@ class KafkaSink:
         connection = connection_settings(self._binding)
         check_topic(self._binding, connection)
         self._limit = limit_of(self._binding, connection)
-        self._binding = with_limit(self._binding, self._limit)
+        self._binding = with_requests(with_limit(self._binding, self._limit), connection)
         # Try settings and transactions here, where an error is a message and not a failed task.
         if self.exactly_once:
             forget(TransactionalProducer(self._binding, self._transactional_id(lineage, "start")))

@@ -201,6 +201,10 @@ class GroupTable:
         # A null place is taken from the first part.
         known = places.fill_null(0) if places.null_count else places
         wanted = known.to_numpy(zero_copy_only=False)
+        if len(wanted) and not places.null_count:
+            first, last = np.searchsorted(starts, [wanted.min(), wanted.max()], side="right") - 1
+            if first == last:
+                return parts[first].take(pa.array(wanted - starts[first]))
         holders = (np.searchsorted(starts, wanted, side="right") - 1).astype(np.uint16)
         order = np.argsort(holders, kind="stable")
         ends = np.searchsorted(holders[order], np.arange(len(parts) + 1))

@@ -28,15 +28,23 @@ _FEW_KEYS: Final = 4
 _MAX_REPEATED: Final = 1 << 18
 # So many rows that were changed one by one wait before the table of recent rows gets them together.
 _MAX_NEWEST: Final = 1024
-# Open values of so many keys are closed, and opened anew.
+# If values of more keys are open, those that have not changed are forgotten.
 _MAX_OPEN: Final = 1 << 16
 
 
 class MergedTable:
-    """The rows of all key groups, as `GroupTable` has those of one. `tables` may not change while it is used."""
+    """The rows of all key groups, as `GroupTable` has those of one. `tables` may not change while it is used.
+
+    `opened` are values that equal the rows of the tables.
+    """
 
     def __init__(
-        self, schema: pa.Schema, tables: Mapping[int, GroupTable], cache: RowCache, groups_of: GroupsOf
+        self,
+        schema: pa.Schema,
+        tables: Mapping[int, GroupTable],
+        cache: RowCache,
+        groups_of: GroupsOf,
+        opened: OpenValues | None = None,
     ) -> None:
         self.schema: Final = schema
         self._tables: Final = tables
@@ -50,12 +58,19 @@ class MergedTable:
         # The keys that have changed, some of them several times. The first array has each of its keys once.
         self._changed: list[pa.Array] = []
         self._repeated = 0
-        self._open: OpenValues | None = None
+        self._open = opened
+        self._goes_on = opened is None
 
     def open(self, specs: Sequence[StateSpec]) -> OpenValues:
         """Return values that stay open until anybody else uses the table."""
+        if self._open is not None and not self._goes_on:
+            self._goes_on = True
+            if not self._open.go_on(specs, self):
+                self._open = None
         if self._open is not None and len(self._open) > _MAX_OPEN:
-            self.close()
+            self._open.forget_unchanged()
+            if len(self._open) > _MAX_OPEN // 2:
+                self.close()
         if self._open is None:
             self._open = OpenValues(specs, self)
         return self._open
@@ -63,10 +78,15 @@ class MergedTable:
     def close(self) -> None:
         """Make rows of open values."""
         if self._open is not None:
-            changes = self._open.close()
-            self._open = None
+            opened, self._open = self._open, None
+            changes = opened.take_changes()
             if changes is not None:
                 self.put(changes)
+
+    def release(self) -> OpenValues | None:
+        """Return the values that are open after changes were taken, if any are. They are not the table's any more."""
+        opened, self._open = self._open, None
+        return opened
 
     @property
     def recent(self) -> GroupTable:
@@ -180,7 +200,7 @@ class MergedTable:
         return bool(self._changed) or (self._open is not None and self._open.has_changes)
 
     def take_changes(self) -> dict[int, pa.RecordBatch]:
-        """Return the newest changed rows by key group. The table must not be used afterwards."""
+        """Return the newest changed rows by key group. Afterwards the table must not be used, but for `release`."""
         changes = self._changed_rows()
         if changes is None:
             return {}
@@ -197,8 +217,7 @@ class MergedTable:
     def _changed_rows(self) -> pa.RecordBatch | None:
         """Return the newest rows of the keys that have changed; a row without any value belongs to a removed key."""
         if not self._changed and self._open is not None:
-            opened, self._open = self._open, None
-            return opened.close()
+            return self._open.take_changes()
         self.close()
         if not self._changed:
             return None

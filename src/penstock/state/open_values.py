@@ -1,7 +1,8 @@
 """Open values: the states of a step as Python objects, from round to round, for code that runs record by record.
 
-Many small rounds find the values of a key that comes again without its row, and make a row of it once, when the values
-are closed. So a round costs little more than what it computes.
+Many small rounds find the values of a key that comes again without its row, and make a row of it once, when the changes
+are taken. So a round costs little more than what it computes. Values stay open when an interval ends, since they equal
+the rows then.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from penstock.state.state_spec import StateSpec
 __all__ = ["OpenValues", "can_stay_open"]
 
 
+# About what a key takes, and a value, with their places in dictionaries.
+_KEY_BYTES: Final = 150
+_VALUE_BYTES: Final = 200
+
+
 class OpenValues:
     """The values of the keys that rounds have touched, like `GroupState` for one round.
 
@@ -29,12 +35,13 @@ class OpenValues:
     """
 
     def __init__(self, specs: Sequence[StateSpec], rows: Rows) -> None:
-        self._rows: Final = rows
+        self._rows = rows
         self._key_type: Final = rows.schema.field(KEY_COLUMN).type
         self.columns: Final[dict[str, StateColumn]] = {
             spec.name: _OpenColumn(spec, self, pa.nulls(0, spec.arrow_type)) for spec in specs
         }
         self._keys: Final[dict[Any, int]] = {}
+        self._next = 0
         # What each state has changed in rounds that are over.
         self._changed: Final[dict[str, dict[Any, None]]] = {spec.name: {} for spec in specs}
         # The keys of this round, and the values they had before it.
@@ -42,6 +49,23 @@ class OpenValues:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        """The approximate memory of the values, in bytes."""
+        return len(self._keys) * (_KEY_BYTES + _VALUE_BYTES * len(self.columns))
+
+    def go_on(self, specs: Sequence[StateSpec], rows: Rows) -> bool:
+        """Go on with a table that has the same rows, and return whether the values are of the states' types.
+
+        A type that was loaded anew is another one.
+        """
+        self._rows = rows
+        known = [(column.spec.name, column.spec.python_type) for column in self.columns.values()]
+        return len(known) == len(specs) and all(
+            name == spec.name and python_type is spec.python_type
+            for (name, python_type), spec in zip(known, specs, strict=True)
+        )
 
     @property
     def index(self) -> dict[Any, int]:
@@ -67,7 +91,8 @@ class OpenValues:
 
     def _touch(self, new: Sequence[Any]) -> None:
         _, rows = self._rows.lookup(pa.array(new, self._key_type))
-        self._keys.update(zip(new, range(len(self._keys), len(self._keys) + len(new)), strict=True))
+        self._keys.update(zip(new, range(self._next, self._next + len(new)), strict=True))
+        self._next += len(new)
         for column in self.columns.values():
             stored = rows.column(column.spec.name)
             if stored.null_count == len(stored):
@@ -100,8 +125,11 @@ class OpenValues:
         """Whether any value has changed."""
         return any(self._changed.values())
 
-    def close(self) -> pa.RecordBatch | None:
-        """Return the rows of the keys that have changed, or None if there are none."""
+    def take_changes(self) -> pa.RecordBatch | None:
+        """Return the rows of the keys that have changed since the last call, or None if there are none.
+
+        The caller puts them into the table. The values stay open if they would be read as they are.
+        """
         keys = list(dict.fromkeys(itertools.chain.from_iterable(self._changed.values())))
         if not keys:
             return None
@@ -109,11 +137,32 @@ class OpenValues:
         were_held, rows = self._rows.lookup(key_column)
         arrays = [key_column, *(self._merged(name, keys, rows.column(name)) for name in self.columns)]
         changes = pa.RecordBatch.from_arrays(arrays, schema=self._rows.schema)
+        self._settle()
         # A key without state before and after is not a change.
         is_change = held_rows(changes) | were_held
         if is_change.all():
             return changes
         return changes.filter(pa.array(is_change)) if is_change.any() else None
+
+    def _settle(self) -> None:
+        """Forget what has changed, and the keys whose values may be read as others."""
+        self._before = []
+        for name, changed in self._changed.items():
+            # A field may have a value of another type than it declares, such as 20 for 20.0.
+            if pa.types.is_struct(self.columns[name].spec.arrow_type):
+                self._forget(changed)
+            changed.clear()
+
+    def _forget(self, keys: Iterable[Any]) -> None:
+        for key in keys:
+            self._keys.pop(key, None)
+            for column in self.columns.values():
+                column.values.pop(key, None)
+
+    def forget_unchanged(self) -> None:
+        """Forget the values of keys that have not changed since changes were taken last."""
+        changed = set().union(*self._changed.values())
+        self._forget([key for key in self._keys if key not in changed])
 
     def _merged(self, name: str, keys: list[Any], stored: pa.Array) -> pa.Array:
         """Return the values that some keys have of a state, of which they had the stored ones."""

@@ -1,7 +1,8 @@
 """A row cache: rows that were read from the tables of the key groups of a slot, in one table.
 
 Rounds with records of many key groups find a row here with one lookup, instead of one for each key group. The cache
-lives as long as the tables, and each of its rows equals that of its key group's table.
+lives as long as the tables, and each of its rows equals that of its key group's table. Tables that are small are read
+as a whole, when the first of their keys is looked for.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ GroupsOf: TypeAlias = Callable[[pa.Array], npt.NDArray[np.uint16]]
 
 # A cache that has grown to this size is emptied, and gets the rows that are read from then on.
 _MAX_BYTES: Final = 32 << 20
+# Tables that take at most this share of it together are read as a whole.
+_SHARE_OF_TABLES: Final = 2
 
 
 class RowCache:
@@ -35,6 +38,8 @@ class RowCache:
         self._tables: Final = tables
         self._max_bytes: Final = max_bytes
         self._rows = GroupTable(schema)
+        # The key groups of which all rows are here.
+        self._whole: set[int] = set()
 
     @property
     def nbytes(self) -> int:
@@ -53,6 +58,7 @@ class RowCache:
             return places
         if self.nbytes > self._max_bytes:
             self._rows = GroupTable(self._schema)
+            self._whole.clear()
             return self.find(keys, groups_of)
         self._rows.upsert(pa.concat_batches(found))
         return self._rows.find(keys)
@@ -63,19 +69,25 @@ class RowCache:
 
     def put(self, changes: pa.RecordBatch) -> None:
         """Take over changed rows of the tables; a row without any value removes its key."""
-        if self._rows.keys:
+        if self._rows.keys or self._whole:
             self._rows.upsert(changes)
 
     def _stored(self, keys: pa.Array, groups: npt.NDArray[np.uint16]) -> list[pa.RecordBatch]:
-        """Return the rows that the tables have of keys."""
+        """Return the rows that the tables have of keys, perhaps with others of their key groups."""
+        is_new = [group not in self._whole and group in self._tables for group in groups.tolist()]
+        if not any(is_new):
+            return []
+        keys, groups = keys.filter(pa.array(is_new)), groups[is_new]
+        if sum(table.nbytes for table in self._tables.values()) <= self._max_bytes // _SHARE_OF_TABLES:
+            new = np.unique(groups).tolist()
+            self._whole.update(new)
+            return [self._tables[group].all_rows() for group in new]
         order = np.argsort(groups, kind="stable")
         keys, groups = keys.take(pa.array(order)), groups[order]
         starts = np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]])).tolist()
         found = []
         for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
-            table = self._tables.get(int(groups[start]))
-            if table is None:
-                continue
+            table = self._tables[int(groups[start])]
             places = table.find(keys.slice(start, end - start))
             places = places[places >= 0]
             if len(places):

@@ -22,6 +22,7 @@ import xxhash
 from penstock.state.expiry import expired_rows, expires_name, without_expired
 from penstock.state.group_table import GroupTable
 from penstock.state.merged_table import MergedTable, merge_changes
+from penstock.state.open_values import OpenValues
 from penstock.state.row_cache import GroupsOf, RowCache
 from penstock.state.slot_log import (
     HEAD,
@@ -75,12 +76,13 @@ class CachedSlot(msgspec.Struct):
     made: dict[str, Any] = {}
     made_bytes: int = 0
     row_cache: RowCache | None = None
+    opened: OpenValues | None = None
 
     @property
     def nbytes(self) -> int:
         """The approximate memory of the slot, in bytes."""
         tables = sum(table.nbytes for table in self.tables.values())
-        cached = 0 if self.row_cache is None else self.row_cache.nbytes
+        cached = sum(0 if one is None else one.nbytes for one in (self.row_cache, self.opened))
         return tables + cached + self.made_bytes + len(self.header or b"")
 
 
@@ -116,6 +118,8 @@ class SlotTables:
         self._head = Head(LOG_FORMAT, 0, [], 0, [], {}) if stored is None else head_of(stored)
         self._tables: dict[int, GroupTable] = {}
         self._row_cache: RowCache | None = None
+        # Values that equal the rows of the tables, while there is no merged table.
+        self._opened: OpenValues | None = None
         self._merged: MergedTable | None = None
         self._header: bytes | None = None
         self._header_changed = False
@@ -144,6 +148,7 @@ class SlotTables:
 
     def put(self, key_group: int, changes: pa.RecordBatch) -> None:
         """Put changed rows into the table of a key group."""
+        self._opened = None
         self._put(key_group, changes)
         if self._row_cache is not None:
             self._row_cache.put(changes)
@@ -160,7 +165,8 @@ class SlotTables:
         if self._merged is None:
             if self._row_cache is None:
                 self._row_cache = RowCache(self._schema, self._tables)
-            self._merged = MergedTable(self._schema, self._tables, self._row_cache, groups_of)
+            opened, self._opened = self._opened, None
+            self._merged = MergedTable(self._schema, self._tables, self._row_cache, groups_of, opened)
         return self._merged
 
     def settle(self) -> None:
@@ -168,6 +174,7 @@ class SlotTables:
         if self._merged is not None:
             merged, self._merged = self._merged, None
             changes = merged.take_changes()
+            self._opened = merged.release()
             for group, rows in changes.items():
                 self._put(group, rows)
             if changes and self._row_cache is not None:
@@ -261,7 +268,7 @@ class SlotTables:
     def keep(self) -> CachedSlot:
         """Return the data that the worker may cache. Call it after everything is stored."""
         assert not self.changed
-        self._merged = None
+        self.settle()
         if self._memory is not None:
             self._memory.relieve(self._tables)
         head = self._head
@@ -275,6 +282,7 @@ class SlotTables:
             made,
             made_bytes,
             self._row_cache,
+            self._opened,
         )
 
     def _store_header(self, head: Head) -> None:
@@ -316,6 +324,7 @@ class SlotTables:
             if gone.any():
                 left = without_expired(rows.filter(pa.array(gone)), self._clocks)
                 table.upsert(left)
+                self._opened = None
                 if self._row_cache is not None:
                     self._row_cache.put(left)
                 rows = table.all_rows()
@@ -370,7 +379,7 @@ class SlotTables:
             self._header = None if header is None else bytes(header)
         if since == head.number:
             if kept is not None and since:
-                self._row_cache = kept.row_cache
+                self._row_cache, self._opened = kept.row_cache, kept.opened
             return since
         for group in [g for g in self._tables if g not in head.groups]:
             del self._tables[group]

@@ -117,6 +117,25 @@ def test_a_full_cache_starts_anew() -> None:
         assert cache.nbytes < 5_000
 
 
+def test_small_tables_are_read_as_a_whole() -> None:
+    """Once a key was looked for, all of its key group are found without the table; changes of it are seen."""
+    tables = SlotTables(SCHEMA, MemoryEntries({}))
+    model: Model = {f"key-{number}": (number, None) for number in range(40)}
+    tables.merged(groups_of).put(rows(model))
+    tables.settle()
+    left = dict(tables.tables)
+    cache = RowCache(SCHEMA, left)
+    group = int(groups_of(pa.array(["key-0"]))[0])
+    cache.find(pa.array(["key-0"]), groups_of)
+    left.clear()
+    together = [key for key in model if int(groups_of(pa.array([key]))[0]) == group]
+    assert len(together) > 1
+    model["key-0"] = (99, 99)
+    cache.put(rows({"key-0": (99, 99)}))
+    found = cache.rows(cache.find(pa.array(together), groups_of))
+    assert by_key(found) == {key: model[key] for key in together}
+
+
 def test_changes_are_stored_without_settling() -> None:
     """A slot with changes in its merged table has changes, and stores them."""
     entries = MemoryEntries({})

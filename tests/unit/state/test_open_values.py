@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.errors import UnstorableValueError
+from penstock.state import merged_table
 from penstock.state.group_state import state_schema
 from penstock.state.key_groups import key_groups
 from penstock.state.open_values import OpenValues, can_stay_open
-from penstock.state.slot_tables import SlotTables
+from penstock.state.slot_tables import CachedSlot, SlotTables
 from penstock.state.state_spec import value_spec
 from penstock.state.ttl import Ttl
 from penstock.testing.memory_entries import MemoryEntries
@@ -64,7 +66,7 @@ def stored(tables: SlotTables) -> dict[str, Values]:
 keys = st.sampled_from([f"key-{number}" for number in range(8)])
 pairs = st.tuples(st.none() | st.integers(0, 9), st.none() | st.sampled_from("ab"))
 rounds = st.dictionaries(keys, pairs, min_size=1, max_size=5)
-afterwards = st.sampled_from(["", "rows", "read", "settle", "store", "reopen"])
+afterwards = st.sampled_from(["", "rows", "read", "put", "settle", "store", "reopen", "keep"])
 
 
 @examples(80)
@@ -87,15 +89,118 @@ def test_rounds_find_what_earlier_rounds_set(many: list[tuple[dict[str, Values],
             rows = tables.merged(groups_of).all_rows()
             held = dict(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
             assert held == {key: pair[0] for key, pair in model.items() if pair != NOTHING}
+        elif then == "put":
+            # As commands do, between rounds.
+            tables.settle()
+            row = pa.record_batch([pa.array(["key-2"]), pa.array([8]), pa.array(["p"])], schema=SCHEMA)
+            tables.put(int(groups_of(row.column(0))[0]), row)
+            model["key-2"] = (8, "p")
         elif then == "settle":
             tables.settle()
         elif then:
             tables.store()
             assert not tables.changed
-            if then == "reopen":
-                tables = SlotTables(SCHEMA, entries)
+            if then != "store":
+                tables = SlotTables(SCHEMA, entries, tables.keep() if then == "keep" else None)
     tables.settle()
     assert stored(tables) == {key: pair for key, pair in model.items() if pair != NOTHING}
+
+
+def stored_and_kept(tables: SlotTables, schema: pa.Schema, entries: MemoryEntries) -> SlotTables:
+    """The tables of the next interval, in the same worker."""
+    tables.store()
+    return SlotTables(schema, entries, tables.keep())
+
+
+def test_values_stay_open_over_the_end_of_an_interval() -> None:
+    """The next interval finds them without rows; one without changes passes them on."""
+    entries = MemoryEntries({})
+    tables = SlotTables(SCHEMA, entries)
+    run_round(opened(tables), ["x", "y"], {"x": (1, "one")})
+    tables = stored_and_kept(tables, SCHEMA, entries)
+    assert len(opened(tables)) == 2
+    kept = tables.keep()
+    assert kept.opened is not None
+    assert kept.nbytes >= kept.opened.nbytes > 0
+    tables = SlotTables(SCHEMA, entries, kept)
+    assert run_round(opened(tables), ["x", "y"], {}) == {"x": (1, "one"), "y": NOTHING}
+
+
+@dataclass
+class Level:
+    """A record whose field may be set to a whole number."""
+
+    height: float
+
+
+def test_a_record_is_read_as_it_was_stored() -> None:
+    """After an interval a field has the type that it declares, as after a crash; other keys stay open."""
+    specs = [value_spec("level", Level)]
+    schema = state_schema(pa.string(), specs)
+    entries = MemoryEntries({})
+    tables = SlotTables(schema, entries)
+    for key, number in (("x", 1), ("y", 2)):
+        values = tables.merged(groups_of).open(specs)
+        values.load_keys(pa.array(["x", "y"]))
+        values.columns["level"].values[key] = Level(number)
+        values.columns["level"].dirty[key] = None
+        values.changes()
+        tables = stored_and_kept(tables, schema, entries)
+    values = tables.merged(groups_of).open(specs)
+    assert list(values.index) == ["x"]
+    values.load_keys(pa.array(["x", "y"]))
+    heights = [values.columns["level"].values[key].height for key in ("x", "y")]
+    assert [(type(height), height) for height in heights] == [(float, 1.0), (float, 2.0)]
+
+
+def colours() -> type[enum.Enum]:
+    """A type as a job that is loaded anew has it."""
+
+    class Shade(enum.Enum):
+        RED = "red"
+
+    return Shade
+
+
+def test_values_of_a_type_that_was_loaded_anew_are_read_again() -> None:
+    """They are none of the new type, however alike the types are."""
+    entries = MemoryEntries({})
+    found = []
+    kept: CachedSlot | None = None
+    for _ in range(2):
+        colour = colours()
+        specs = [value_spec("colour", colour)]
+        schema = state_schema(pa.string(), specs)
+        tables = SlotTables(schema, entries, kept)
+        values = tables.merged(groups_of).open(specs)
+        values.load_keys(pa.array(["x"]))
+        found.append(values.columns["colour"].values["x"])
+        values.columns["colour"].values["x"] = colour("red")
+        values.columns["colour"].dirty["x"] = None
+        values.changes()
+        tables.store()
+        kept = tables.keep()
+    assert found == [None, colour("red")]
+
+
+def test_only_so_many_values_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have not changed are forgotten first; if most have, all become rows."""
+    monkeypatch.setattr(merged_table, "_MAX_OPEN", 4)
+    tables = SlotTables(SCHEMA, MemoryEntries({}))
+    for number in range(6):
+        run_round(opened(tables), [f"read-{number}"], {})
+        assert len(opened(tables)) <= 5
+    run_round(opened(tables), ["read-5", "x"], {"x": (1, "one")})
+    for number in range(6):
+        run_round(opened(tables), [f"read-{number}"], {})
+    assert "x" in opened(tables).index
+    made = {f"set-{number}": (number, None) for number in range(9)}
+    for key, pair in made.items():
+        run_round(opened(tables), [key], {key: pair})
+        assert len(opened(tables)) <= 5
+    assert run_round(opened(tables), [*made, "x"], {}) == {**made, "x": (1, "one")}
+    tables.settle()
+    assert stored(tables) == {**made, "x": (1, "one")}
 
 
 def test_a_round_that_cannot_be_stored_leaves_nothing() -> None:
