@@ -422,7 +422,9 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     "python": _Scheme("python:MODULE:CLASS[?OPTION=VALUE]", ALL_ROLES, parse_python),
     "rate": _Scheme("rate:RECORDS_PER_SECOND", ("data",), _parse_rate),
     **{
-        name: _Scheme(f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", ALL_ROLES, parse_postgres)
+        name: _Scheme(
+            f"{name}://USER[:PASS]@HOST:PORT/DATABASE/[SCHEMA.]TABLE", (*ALL_ROLES, "lookup"), parse_postgres
+        )
         for name in POSTGRES_SCHEMES
     },
     "delta": _Scheme("delta:DIR", ALL_ROLES, _parse_delta),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import urllib.parse
 from typing import Final
 
+from penstock.bindings.parameter import SOURCE_ROLES
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import PostgresBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority, split_login
@@ -13,7 +14,16 @@ __all__ = ["parse_postgres"]
 
 _MAX_NAME_BYTES: Final = 63
 _TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey")
-_SOURCE: Final = ("poll_by", "poll_s", "poll_delay_s", "max_records_per_poll", "start")
+_SETTINGS: Final = (
+    "poll_by",
+    "poll_s",
+    "poll_delay_s",
+    "max_records_per_poll",
+    "start",
+    "cache_s",
+    "cache_rows",
+    "retry_s",
+)
 
 
 def parse_postgres(uri: UriParts) -> PostgresBinding:
@@ -34,7 +44,7 @@ def parse_postgres(uri: UriParts) -> PostgresBinding:
     if not all(name and len(name.encode()) <= _MAX_NAME_BYTES and "\0" not in name for name in found):
         raise ValueError(f"names of databases, schemas and tables have 1 to {_MAX_NAME_BYTES} bytes")
     known = uri.known()
-    if uri.role != "sink" and "poll_by" not in known:
+    if uri.role in SOURCE_ROLES and "poll_by" not in known:
         raise ValueError(
             "it needs poll_by=COLUMN, a column whose values grow: the rows are read in its order"
         )
@@ -58,5 +68,5 @@ def parse_postgres(uri: UriParts) -> PostgresBinding:
         client=client,
         upsert_by=known.get("upsert_by", ()),
         create_table=known.get("create_table") == "true",
-        **{name: known[name] for name in _SOURCE if name in known},
+        **{name: known[name] for name in _SETTINGS if name in known},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
-from penstock.bindings.types import POLL_S, RECORDS_PER_POLL
+from penstock.bindings.types import CACHE_ROWS, CACHE_S, LOOKUP_RETRY_S, POLL_S, RECORDS_PER_POLL, Role
 
 __all__ = [
     "LAKE_SCHEMES",
@@ -22,6 +22,7 @@ SEARCH_SCHEMES: Final = ("opensearch", "elasticsearch")
 _CASSANDRA: Final = ("cassandra",)
 _VERSIONED: Final = (*_CASSANDRA, *SEARCH_SCHEMES)
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
+_OF_DATABASES: Final[tuple[Role, ...]] = (*ALL_ROLES, "lookup")
 _S3_SCHEMES: Final = ("s3", "s3a")
 _WITH_S3: Final = (*_S3_SCHEMES, "iceberg")
 OBJECT_SCHEMES: Final = (*_S3_SCHEMES, "gs", "az", "abfs")
@@ -183,6 +184,30 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         "The maximum number of rows that one query takes. Further queries follow at once.",
     ),
     Parameter(
+        "cache_s",
+        POSTGRES_SCHEMES,
+        ("lookup",),
+        "integer",
+        str(CACHE_S),
+        "For how many seconds a task keeps what the table has for a key, also that it has nothing.",
+    ),
+    Parameter(
+        "cache_rows",
+        POSTGRES_SCHEMES,
+        ("lookup",),
+        "integer",
+        str(CACHE_ROWS),
+        "Of how many keys a task keeps that; those that were not needed for the longest time go first.",
+    ),
+    Parameter(
+        "retry_s",
+        POSTGRES_SCHEMES,
+        ("lookup",),
+        "integer",
+        str(LOOKUP_RETRY_S),
+        "For how many seconds a query is repeated while the server is away; then the run ends.",
+    ),
+    Parameter(
         "start",
         (*POSTGRES_SCHEMES, *LAKE_SCHEMES),
         SOURCE_ROLES,
@@ -259,7 +284,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "password",
         POSTGRES_SCHEMES,
-        ALL_ROLES,
+        _OF_DATABASES,
         "secret",
         "that of the URI, or of libpq (PGPASSWORD, ~/.pgpass)",
         "The password of the user, best as a reference.",
@@ -267,7 +292,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "sslmode",
         POSTGRES_SCHEMES,
-        ALL_ROLES,
+        _OF_DATABASES,
         ("disable", "prefer", "require", "verify-ca", "verify-full"),
         "prefer",
         "Whether the connection uses TLS, and whether the server's certificate is verified.",
@@ -275,7 +300,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "sslrootcert",
         POSTGRES_SCHEMES,
-        ALL_ROLES,
+        _OF_DATABASES,
         "path",
         "that of libpq",
         "The certificates, in PEM, that the server's certificate is verified by; `system` for those of the system.",
@@ -283,13 +308,18 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "sslcert",
         POSTGRES_SCHEMES,
-        ALL_ROLES,
+        _OF_DATABASES,
         "path",
         "that of libpq",
         "The certificate of the client, in PEM.",
     ),
     Parameter(
-        "sslkey", POSTGRES_SCHEMES, ALL_ROLES, "path", "that of libpq", "The key of the client's certificate."
+        "sslkey",
+        POSTGRES_SCHEMES,
+        _OF_DATABASES,
+        "path",
+        "that of libpq",
+        "The key of the client's certificate.",
     ),
     Parameter("format", OBJECT_SCHEMES, ("sink",), FILE_SCHEMES, "must be given", "The form of the files."),
     Parameter(

@@ -17,9 +17,12 @@ from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBindin
 
 __all__ = [
     "BYTES_PER_BATCH",
+    "CACHE_ROWS",
+    "CACHE_S",
     "EXPANDED_BYTES",
     "JOURNAL_BYTES",
     "LINE_FORMATS",
+    "LOOKUP_RETRY_S",
     "PATTERN_MARK",
     "PLAIN_CSV",
     "POLL_S",
@@ -61,7 +64,7 @@ __all__ = [
 ]
 
 
-Role: TypeAlias = Literal["data", "control", "sink"]
+Role: TypeAlias = Literal["data", "control", "sink", "lookup"]
 FileFormat: TypeAlias = Literal["jsonl", "csv", "parquet", "text"]
 MessageFormat: TypeAlias = Literal["json", "protobuf", "bytes", "avro", "cloudevents"]
 Delivery: TypeAlias = Literal["at-least-once", "exactly-once"]
@@ -81,6 +84,9 @@ EXPANDED_BYTES: Final = 16 << 30
 """The most bytes that a compressed file may expand to, unless its binding says otherwise."""
 UNACKNOWLEDGED: Final = 1000
 POLL_S: Final = 1
+CACHE_S: Final = 60
+CACHE_ROWS: Final = 100_000
+LOOKUP_RETRY_S: Final = 60
 RECORDS_PER_POLL: Final = 10_000
 RECORD_KEY: Final = "record-key"
 """What stands for the key that a record comes with, where a field could stand. No field can have that name."""
@@ -276,7 +282,8 @@ class PostgresBinding:
     `client` has settings of libpq, such as `sslmode`; the password may be a reference. For a sink, `upsert_by` are the
     fields that identify a row which a later record replaces; without them each record becomes a row. A source reads the
     rows in the order of the column `poll_by`, asks for new ones every `poll_s`, and takes `max_records_per_poll` at
-    once; by a column of times only those older than `poll_delay_s`, or without it than a second.
+    once; by a column of times only those older than `poll_delay_s`, or without it than a second. Of a lookup table a
+    task keeps up to `cache_rows` rows for `cache_s`, and asks again for `retry_s` while the server is away.
     """
 
     stream: str
@@ -294,6 +301,9 @@ class PostgresBinding:
     poll_delay_s: int | None = None
     max_records_per_poll: int = RECORDS_PER_POLL
     start: Start = "earliest"
+    cache_s: int = CACHE_S
+    cache_rows: int = CACHE_ROWS
+    retry_s: int = LOOKUP_RETRY_S
 
     @property
     def place(self) -> str:

@@ -27,7 +27,12 @@ from penstock.bindings.types import Role
 
 __all__ = ["ROLE_NAMES", "UriParts", "parse_server", "split_authority", "split_login"]
 
-ROLE_NAMES: Final[dict[Role, str]] = {"data": "data stream", "control": "control stream", "sink": "sink"}
+ROLE_NAMES: Final[dict[Role, str]] = {
+    "data": "data stream",
+    "control": "control stream",
+    "sink": "sink",
+    "lookup": "lookup table",
+}
 """What a role is called in a sentence."""
 
 

@@ -14,6 +14,7 @@ import msgspec
 from penstock.bindings.secrets import public_uri
 from penstock.bindings.types import RECORDS_PER_BATCH, Binding, FilesBinding, KafkaBinding
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.joins.table_lookup import TableLookup
 from penstock.operators.keys import KeySelector
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import WindowStep
@@ -62,6 +63,7 @@ NodeKind: TypeAlias = Literal[
     "changelog",
     "union",
     "step",
+    "lookup table",
     "sink",
 ]
 
@@ -156,12 +158,28 @@ def described_graph(job: str, plan: JobPlan, bindings: Mapping[str, Binding]) ->
         job=job,
         key_groups=plan.key_groups,
         parallelism=plan.parallelism,
-        nodes=tuple(_node(node, plan, bindings, levels) for node in nodes),
+        nodes=(*_lookups(plan, bindings), *(_node(node, plan, bindings, levels) for node in nodes)),
         edges=tuple(edge for node in nodes for edge in _edges(node)),
         commands=_place(bindings.get(COMMANDS)),
         receipts=_place(bindings.get(RECEIPTS)),
         dead_letters=_known_place(bindings[DEAD_LETTERS]),
     )
+
+
+def _lookups(plan: JobPlan, bindings: Mapping[str, Binding]) -> Iterable[DescribedNode]:
+    """Describe the tables in which steps look records up."""
+    for name, kind in plan.graph.lookups.items():
+        yield DescribedNode(
+            id=_lookup_id(name),
+            kind="lookup table",
+            name=name,
+            records={"": _fields(kind)},
+            binding=_place(bindings[name]),
+        )
+
+
+def _lookup_id(name: str) -> str:
+    return f"lookup/{name}"
 
 
 def read_described_graph(checkpoint: Path) -> DescribedGraph:
@@ -265,6 +283,8 @@ def _edges(node: Node) -> Iterable[DescribedEdge]:
                 is_control=edge.is_control,
                 key=() if edge.key is None else _key(edge.key),
             )
+        if isinstance(node.function, TableLookup):
+            yield DescribedEdge(source=_lookup_id(node.function.table), target=node.id)
         return
     for port in inputs(node):
         yield DescribedEdge(source=port.node, target=node.id, output=port.output)

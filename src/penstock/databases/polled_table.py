@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.bindings.types import PostgresBinding
 from penstock.databases.postgres_table import quoted
-from penstock.databases.row_json import Column, RowShape, row_json, unfit_columns
-from penstock.errors import BindingError, PlaceMissingError
+from penstock.databases.row_json import Column, RowShape, row_json
+from penstock.databases.table_catalog import (
+    TableIndex,
+    check_rights,
+    check_shape,
+    escaped,
+    table_columns,
+    table_error,
+    table_indexes,
+)
+from penstock.errors import PlaceMissingError
 
 __all__ = ["PolledTable", "polled_table"]
 
@@ -50,15 +59,15 @@ class PolledTable:
         until = f" AND ({self._order()}) <= ({', '.join(['%s'] * len(self.key))})"
         keys = ", ".join(f"t.{name}::text" for name in self._columns)
         where = f"{self.condition}{beyond}{until}"
-        return f"SELECT {_escaped(self.row)}, {keys} FROM {self._table} WHERE {where} ORDER BY {self._order()} LIMIT %s"
+        return f"SELECT {escaped(self.row)}, {keys} FROM {self._table} WHERE {where} ORDER BY {self._order()} LIMIT %s"
 
     @property
     def _columns(self) -> list[str]:
-        return [_escaped(quoted(name)) for name in self.key]
+        return [escaped(quoted(name)) for name in self.key]
 
     @property
     def _table(self) -> str:
-        return f"{_escaped(self.name)} AS t"
+        return f"{escaped(self.name)} AS t"
 
     @property
     def _beyond(self) -> str:
@@ -79,19 +88,19 @@ def polled_table(connection: Any, binding: PostgresBinding, shape: RowShape) -> 
     """
     assert binding.poll_by is not None, "the URI of a source has it"
     relation = _relation(connection, binding)
-    columns = _columns(connection, relation)
+    columns = table_columns(connection, relation)
     column = columns.get(binding.poll_by)
     if column is None:
-        raise _error(
+        raise table_error(
             binding,
             f"has no column {binding.poll_by}, by which it is to be read; it has {', '.join(columns)}",
             "Correct poll_by in the URI",
         )
-    _check_shape(binding, shape, columns)
-    indexes = _indexes(connection, relation)
+    check_shape(binding, shape, columns)
+    indexes = table_indexes(connection, relation)
     sequences = _sequences(connection, binding, relation)
     key = (binding.poll_by, *_tie_breakers(binding, column, indexes, has_sequence=bool(sequences)))
-    _check_rights(connection, binding, relation, {*key, *(set(shape.schema.names) & set(columns))})
+    check_rights(connection, binding, relation, {*key, *(set(shape.schema.names) & set(columns))})
     return PolledTable(
         name=quoted(binding.schema, binding.table),
         key=key,
@@ -118,67 +127,18 @@ def _relation(connection: Any, binding: PostgresBinding) -> int:
         )
     relation, kind, is_replica = found
     if kind not in ("r", "p"):
-        raise _error(
+        raise table_error(
             binding,
             "is a view, or not a table of this database, so nobody knows which rows may still be added to it",
             "Bind the stream to the table behind it",
         )
     if is_replica:
-        raise _error(
+        raise table_error(
             binding,
             "is on a replica, which does not know the open transactions of its primary",
             "Name the primary in the URI",
         )
     return int(relation)
-
-
-def _columns(connection: Any, relation: int) -> dict[str, Column]:
-    rows = connection.execute(
-        "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), b.typname::text, b.typcategory::text "
-        "FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
-        # Behind a domain is another type.
-        "JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid) "
-        "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-        (relation,),
-    ).fetchall()
-    return {row[0]: Column(*row) for row in rows}
-
-
-def _check_shape(binding: PostgresBinding, shape: RowShape, columns: Mapping[str, Column]) -> None:
-    missing = shape.missing(columns)
-    if missing:
-        raise _error(
-            binding,
-            f"has no column {', '.join(missing)}; it has {', '.join(columns)}",
-            "Add it, or take the field out of the stream's schema",
-        )
-    unfit = unfit_columns(shape, columns)
-    if unfit:
-        raise _error(
-            binding,
-            f"has columns of other types than the stream's schema: {'; '.join(unfit)}",
-            "Correct the schema, or read a field of text and convert it in the job",
-        )
-
-
-@dataclass(frozen=True)
-class _Index:
-    is_primary: bool
-    is_unique: bool
-    columns: tuple[str, ...]
-
-
-def _indexes(connection: Any, relation: int) -> list[_Index]:
-    """Return the indexes of all rows by columns alone."""
-    rows = connection.execute(
-        "SELECT i.indisprimary, i.indisunique AND i.indimmediate, ARRAY(SELECT a.attname::text "
-        "FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, place) "
-        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number "
-        "WHERE k.place <= i.indnkeyatts ORDER BY k.place) FROM pg_index i "
-        "WHERE i.indrelid = %s AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL",
-        (relation,),
-    ).fetchall()
-    return [_Index(is_primary, is_unique, tuple(names)) for is_primary, is_unique, names in rows]
 
 
 def _sequences(connection: Any, binding: PostgresBinding, relation: int) -> list[int]:
@@ -195,7 +155,7 @@ def _sequences(connection: Any, binding: PostgresBinding, relation: int) -> list
     ).fetchall()
     for _, name, cache, grows in rows:
         if cache > 1 or not grows:
-            raise _error(
+            raise table_error(
                 binding,
                 f"has values of {binding.poll_by} from the sequence {name}, which do not grow from row to row",
                 f"Run: ALTER SEQUENCE {name} CACHE 1 NO CYCLE INCREMENT BY 1",
@@ -204,31 +164,31 @@ def _sequences(connection: Any, binding: PostgresBinding, relation: int) -> list
 
 
 def _tie_breakers(
-    binding: PostgresBinding, column: Column, indexes: Sequence[_Index], *, has_sequence: bool
+    binding: PostgresBinding, column: Column, indexes: Sequence[TableIndex], *, has_sequence: bool
 ) -> tuple[str, ...]:
     """Return the columns that tell rows with equal values apart."""
     table, name = quoted(binding.schema, binding.table), quoted(column.name)
     if column.kind not in (*_INTEGERS, *_TIMES):
-        raise _error(
+        raise table_error(
             binding,
             f"has {column.name} of the type {column.sql_type}, and is read by an integer, timestamp or timestamptz",
             "Name another column in poll_by",
         )
     if column.kind in _INTEGERS and binding.poll_delay_s is not None:
-        raise _error(
+        raise table_error(
             binding, f"is read by {column.name}, which has no times", "Remove poll_delay_s from the URI"
         )
     if any(index.is_unique and index.columns == (column.name,) for index in indexes):
         return ()
     if column.kind in _INTEGERS and not has_sequence:
-        raise _error(
+        raise table_error(
             binding,
             f"may have the same {column.name} in several rows, so one that comes later would not be found",
             f"Run: CREATE UNIQUE INDEX ON {table} ({name})",
         )
     primary = next((index.columns for index in indexes if index.is_primary), None)
     if primary is None:
-        raise _error(
+        raise table_error(
             binding,
             f"may have the same {column.name} in several rows, and no primary key tells them apart",
             "Give it one",
@@ -236,34 +196,11 @@ def _tie_breakers(
     return tuple(other for other in primary if other != column.name)
 
 
-def _check_rights(connection: Any, binding: PostgresBinding, relation: int, names: set[str]) -> None:
-    (is_allowed,) = connection.execute(
-        "SELECT bool_and(has_column_privilege(%s::oid, name, 'SELECT')) FROM unnest(%s::text[]) AS name",
-        (relation, sorted(names)),
-    ).fetchone()
-    if not is_allowed:
-        table, user = quoted(binding.schema, binding.table), quoted(binding.client["user"])
-        raise _error(
-            binding,
-            f"may not be read by the user {binding.client['user']}",
-            f"Run: GRANT SELECT ON {table} TO {user}",
-        )
-
-
 def _condition(binding: PostgresBinding, column: Column) -> str:
-    name = _escaped(column.sql)
+    name = escaped(column.sql)
     if column.kind in _INTEGERS:
         return f"{name} IS NOT NULL"
     # Behind times are those of the transactions that take them now; and a time may have been rounded up.
     delay = f"interval '{binding.poll_delay_s or _DELAY_S} seconds'"
     now = "now()" if column.kind == "timestamptz" else "(now() AT TIME ZONE 'UTC')"
     return f"{name} <= {now} - {delay}"
-
-
-def _error(binding: PostgresBinding, what: str, remedy: str) -> BindingError:
-    return BindingError(f"Stream {binding.stream!r}: {binding.place} {what}. {remedy}.")
-
-
-def _escaped(sql: str) -> str:
-    """Return SQL for a statement with parameters, where a percent sign has a meaning."""
-    return sql.replace("%", "%%")

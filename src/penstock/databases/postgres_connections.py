@@ -13,8 +13,10 @@ from penstock.errors import BindingError, ExternalSystemError
 
 __all__ = [
     "as_external",
+    "as_looked_up",
     "as_unread",
     "end_earlier_sessions",
+    "is_away",
     "open_connection",
     "return_connection",
     "take_connection",
@@ -145,3 +147,25 @@ def as_unread(binding: PostgresBinding) -> Iterator[None]:
             f"Stream {binding.stream!r}: {binding.place} cannot be read ({' '.join(str(e).split())}{code}). It goes "
             "on from the last row in the journal."
         ) from e
+
+
+@contextlib.contextmanager
+def as_looked_up(binding: PostgresBinding) -> Iterator[None]:
+    """Turn an error of the server into one of a lookup table. The records of the micro-batch come again."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as e:
+        code = f", {e.sqlstate}" if e.sqlstate else ""
+        raise ExternalSystemError(
+            f"Lookup table {binding.stream!r}: {binding.place} cannot be read ({' '.join(str(e).split())}{code}). "
+            "Records are looked up again when the job goes on."
+        ) from e
+
+
+def is_away(error: ExternalSystemError) -> bool:
+    """Return whether the server does not answer, or not now, so that the same query may succeed later."""
+    import psycopg
+
+    return isinstance(error.__cause__, psycopg.OperationalError)

@@ -37,6 +37,7 @@ from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBindin
 from penstock.brokers.kafka_topics import check_topic
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.connectors.custom_class import told
+from penstock.databases.looked_up_table import PostgresLookup
 from penstock.databases.postgres_connections import as_external, open_connection
 from penstock.databases.postgres_table import check_place
 from penstock.databases.row_json import RowShape
@@ -46,6 +47,7 @@ from penstock.doctor.storage import Folder, check_folder
 from penstock.errors import PenstockError, PlaceMissingError
 from penstock.jobs.compile import check_travels, parse_bindings
 from penstock.jobs.job_loader import load_job
+from penstock.jobs.job_lookups import looked_up_by
 from penstock.lakes import iceberg_catalog
 from penstock.lakes.delta_table import existing_table
 from penstock.lakes.lake_log import LakeLog
@@ -92,7 +94,22 @@ def examine_bindings(job: JobDescription, given: Mapping[str, str]) -> Iterator[
         return
     sources = {source.name for source in job.graph.sources()} | {"commands"}
     for name in given:
+        if name in job.graph.lookups:
+            yield _check_lookup(job, name, bindings[name])
+            continue
         yield check_binding(name, bindings[name], is_source=name in sources)
+
+
+def _check_lookup(job: JobDescription, name: str, binding: Binding) -> Finding:
+    """Check that records can be looked up in a table."""
+    check = f"-D {name}"
+    assert isinstance(binding, PostgresBinding)
+    try:
+        for fields in looked_up_by(job, name):
+            PostgresLookup.of(binding, job.graph.lookups[name].schema).check(fields)
+    except PenstockError as e:
+        return refused(check, e)
+    return fine(check, f"{binding.place} can be looked up")
 
 
 def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:

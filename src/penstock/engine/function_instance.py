@@ -50,7 +50,7 @@ class Clock(NamedTuple):
 class SlotContext:
     """The context that a slot provides to a function: its shared states, its unions, the times, its key groups.
 
-    `answers` are those that groups of models take again when work is repeated.
+    `answers` are those that groups of models and lookups take again when work is repeated.
     """
 
     shared: SharedStates
@@ -72,6 +72,7 @@ class FunctionInstance:
         self.checks_values: Final = checks_values
         self.shared: Final = around.shared
         self.clock: Final = around.clock
+        self.answers: Final = around.answers
         clock = self.clock
         self.cursor: Final = Cursor(None, [], None, clock.now_ms, clock.event_ms)
         self.cursor.watermark_ms, self.cursor.has_watermarks = clock.watermark_ms, clock.has_watermarks

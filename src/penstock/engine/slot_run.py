@@ -24,6 +24,7 @@ from penstock.engine.function_instance import Clock, FunctionInstance, SlotConte
 from penstock.engine.group_emissions import DueTimers
 from penstock.engine.group_run import GroupRun
 from penstock.engine.join_run import JoinRun
+from penstock.engine.lookup_run import LookupRun
 from penstock.engine.model_commands import shown_versions
 from penstock.engine.slot import (
     REGISTER,
@@ -86,7 +87,7 @@ class SlotRun:
     With `groups_of`, which returns the key groups of keys, all of them are processed as one, under any key group.
     `changed_shared` is whether settings or broadcast states changed. `records` is the number of processed data records,
     and `counts` has their number by outcome in a step with windows. `answers` has what groups of models
-    took; `answers_before` is what they took in earlier rounds of the interval.
+    and lookups took; `answers_before` is what they took in earlier rounds of the interval.
     `dead_letters` has the failures before the first record.
     """
 
@@ -144,6 +145,8 @@ class SlotRun:
             return JoinRun
         if self._core.table is not None:
             return TableRun
+        if self._core.lookup is not None:
+            return LookupRun
         if self._core.windows is None:
             return GroupRun
         # Control versions are only tracked record by record.

@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.base.declarations import declared_in
 from penstock.engine.emission_causes import Causes
 from penstock.joins.join_step import DUE, JoinStep, earliest_by_clock, earliest_by_event
+from penstock.joins.table_lookup import TableLookup
 from penstock.models.bound_model import ModelPlace
 from penstock.models.group import ModelGroup
 from penstock.models.model import Model
@@ -155,6 +156,7 @@ class StepCore:
         self.windows: Final = function if isinstance(function, WindowStep) else None
         self.join: Final = function if isinstance(function, JoinStep) else None
         self.table: Final = function if isinstance(function, TableStep) else None
+        self.lookup: Final = function if isinstance(function, TableLookup) else None
         self.timers: Final = self._timers()
         self.specs: Final = [
             dataclasses.replace(state.spec(), renamed_from=state.renamed_from)

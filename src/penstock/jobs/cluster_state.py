@@ -52,7 +52,7 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
     """Check that tasks on a cluster, which share only a store, reach all that the job reads and writes.
 
     Files of commands travel with the plan of a micro-batch, and the driver writes receipts.
-    Raises BindingError for a stream or sink in a folder, and JobDefinitionError for a step with models.
+    Raises BindingError for a stream or sink in a folder, and JobDefinitionError for lookups and for models.
     """
     for name, binding in bindings.items():
         is_carried = name == COMMANDS and isinstance(binding, FilesBinding)
@@ -63,6 +63,12 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
                 "another server, or use a shared folder for the checkpoint."
             )
     steps = plan.accepting.steps if plan.graph.steps() else {}
+    for name in plan.graph.lookups:
+        raise JobDefinitionError(
+            f"The job looks records up in the table {name!r}, and keeps the rows for a replay in the folder of the "
+            f"checkpoint, but the checkpoint {shown} is on an object store. Use local[*], or a shared folder for the "
+            "checkpoint."
+        )
     for name, step in steps.items():
         if step.models:
             raise JobDefinitionError(

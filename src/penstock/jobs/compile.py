@@ -40,6 +40,7 @@ from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: igno
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.jobs.cluster_state import check_reach
 from penstock.jobs.job_code import loaded_modules
+from penstock.jobs.job_lookups import opened_lookups
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
 from penstock.jobs.job_sources import SourcePlace, has_raw, open_sources
 from penstock.jobs.known_topics import known_topics
@@ -214,6 +215,7 @@ def _plan(
         seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
         partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
+        lookups=opened_lookups(job, bindings),
         model_folder=str(checkpoint.folder / MODELS),
         watches_models=True,
         origin_sinks=_origin_sinks(job, bindings) if settings.checkpoint_interval_ms else frozenset(),
@@ -281,6 +283,14 @@ def parse_bindings(
         if sink.name not in given:
             raise missing_binding(sink.name, "sink")
         found[sink.name] = parse_binding(sink.name, given[sink.name], "sink")
+    for table in job.graph.lookups:
+        if table in found:
+            raise BindingError(
+                f"A stream and a lookup table of the job {job.name!r} are both named {table!r}; rename one."
+            )
+        if table not in given:
+            raise missing_binding(table, "lookup")
+        found[table] = parse_binding(table, given[table], "lookup")
     unknown = sorted(set(given) - set(found) - {DEAD_LETTERS, COMMANDS, RECEIPTS})
     if unknown:
         raise BindingError(

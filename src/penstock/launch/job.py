@@ -153,7 +153,8 @@ class Job(JobDescription):
 
         nodes = self.graph.nodes.values()
         functions = [node.function for node in nodes if isinstance(node, ProcessNode | TransformNode)]
-        classes = [source.record_type.python_class for source in self.graph.sources()]
+        kinds = [*(source.record_type for source in self.graph.sources()), *self.graph.lookups.values()]
+        classes = [kind.python_class for kind in kinds]
         return loaded_modules([*functions, *self.called_functions, *classes])
 
     def _bind(

@@ -61,6 +61,8 @@ _HELD_BYTES: Final = 64 << 20
 _SMALL_BYTES: Final = 4 << 10
 # A micro-batch of up to this many records for a step in a slot is processed like a round of real time.
 MAX_MERGED_RECORDS: Final = 1000
+# What a lookup asks for at once is one query.
+_MAX_RECORDS_OF_LOOKUPS: Final = 100_000
 
 
 class StoredStates(Protocol):
@@ -155,7 +157,8 @@ class _Work:
 class _OpenSlot:
     """The state of a step in a slot, from `open` to `store`. `name` is that of the slot in the worker's cache.
 
-    `tallies` is what the versions of each model have scored meanwhile, `answers` what groups of models took.
+    `tallies` is what the versions of each model have scored meanwhile, `answers` what groups of models and
+    lookups took.
     """
 
     slot: Slot
@@ -279,10 +282,10 @@ class _StepRunner:
         if self._core.models:
             for model, tallies in run.tallies().items():
                 add_tallies(self._opened.tallies.setdefault(model, {}), tallies)
-            for group, by_time in run.answers.new.items():
-                known = self._opened.answers.setdefault(group, {})
-                for now_ms, taken in by_time.items():
-                    known.setdefault(now_ms, []).extend(taken)
+        for group, by_time in run.answers.new.items():
+            known = self._opened.answers.setdefault(group, {})
+            for now_ms, taken in by_time.items():
+                known.setdefault(now_ms, []).extend(taken)
         self.next_timer_ms = run.next_timer_ms
 
     def store(self) -> Iterator[PackedRow]:
@@ -341,10 +344,11 @@ class _StepRunner:
             return self._can_merge
         # What has expired depends on the records before, which may be of other key groups. A repeated micro-batch has
         # the same number of records, though perhaps in other rows.
-        if self._core.expires_by_event or not 0 < len(rows) <= MAX_MERGED_RECORDS:
+        limit = MAX_MERGED_RECORDS if self._core.lookup is None else _MAX_RECORDS_OF_LOOKUPS
+        if self._core.expires_by_event or not 0 < len(rows) <= limit:
             return False
         sizes = itertools.accumulate(self._block(row).batch.num_rows for row in rows)
-        return all(size <= MAX_MERGED_RECORDS for size in sizes)
+        return all(size <= limit for size in sizes)
 
     def _joined(self, rows: Iterable[PackedRow]) -> list[Block]:
         """Return one block for the rows of each place, ordered by key group like those of a slot in real time."""

@@ -24,6 +24,8 @@ from penstock.engine.command_validation import AcceptedStep, Accepting
 from penstock.engine.slot import Slot
 from penstock.engine.step import StepCore, StepInput
 from penstock.joins.join_step import JoinStep
+from penstock.joins.lookup_source import LookupSource
+from penstock.joins.table_lookup import TableLookup
 from penstock.models.model import Model
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction
@@ -98,7 +100,8 @@ class JobPlan:
     are the sinks that take, in real time, the names by which records are known again. `replayed` is the micro-
     batch, in Spark's numbering, that was planned before and is repeated, with the partitions known at that time.
     With `in_real_time` the records of a slot travel together, under its first key group. `model_folder` has the
-    models that the job has fetched; with `watches_models` a call of one that hangs ends its worker.
+    models that the job has fetched; with `watches_models` a call of one that hangs ends its worker. `lookups`
+    are the tables outside in which steps look records up.
     """
 
     graph: Graph
@@ -116,6 +119,7 @@ class JobPlan:
     origin_sinks: frozenset[str] = frozenset()
     model_folder: str = ""
     watches_models: bool = False
+    lookups: Mapping[str, LookupSource] = field(default_factory=dict)
 
     def of_batch(self, number: int) -> JobPlan:
         """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""
@@ -219,9 +223,12 @@ class JobPlan:
         inputs = [StepInput(e.record_type, e.key, e.is_control, e.time, e.version) for e in node.edges]
         timed = [output for output in node.outputs if self.wants_times(Port(node.id, output))]
         caused = [output for output in node.outputs if self.wants_origins(Port(node.id, output))]
+        function = node.function
+        if isinstance(function, TableLookup):
+            function = function.of(self.lookups.get(function.table))
         return StepCore(
             node.step,
-            node.function,
+            function,
             inputs,
             node.emitted,
             stamped=node.stamped,

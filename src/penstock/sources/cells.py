@@ -102,7 +102,22 @@ def _parse_all(cells: pa.Array, target: pa.DataType) -> pa.Array:
         return _each(cells, target, lambda cell: base64.b64decode(cell, validate=True))
     if pa.types.is_nested(target):
         return _each(cells, target, msgspec.json.decode)
-    text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
+    text = cells.cast(pa.string())
+    found = _as_it_is(text, target)
+    return _tidied(text, target).cast(target) if found is None else found
+
+
+def _as_it_is(text: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """Return cells in a type, or None if Arrow does not read all of them as they are."""
+    try:
+        return text.cast(target)
+    except _CAST_ERRORS:
+        return None
+
+
+def _tidied(text: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return cells in the form that Arrow reads: trimmed, null if empty, without a plus, times with a zone."""
+    text = pc.utf8_trim_whitespace(text)
     text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
     if pa.types.is_integer(target) or pa.types.is_decimal(target):
         text = pc.replace_substring_regex(text, r"^\+", "")
@@ -112,7 +127,7 @@ def _parse_all(cells: pa.Array, target: pa.DataType) -> pa.Array:
         text = pc.if_else(date_only, pc.binary_join_element_wise(text, "T00:00:00Z", ""), text)
         zoned = pc.or_(date_only, pc.match_substring_regex(text, _HAS_ZONE))
         text = pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", ""))
-    return text.cast(target)
+    return text
 
 
 def _each(cells: pa.Array, target: pa.DataType, parse: Any) -> pa.Array:

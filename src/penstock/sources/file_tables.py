@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ __all__ = ["CsvFile", "parquet_rows", "read_csv", "read_parquet", "table_chunk"]
 
 _CSV_BLOCK_BYTES: Final = 8 << 20
 _CHUNK_ROWS: Final = 512 * 1024
+# Whether cells are read as values of their types: first they are, and behind the first that does not fit not.
+_WAYS: Final = (True, False)
 
 
 def parquet_rows(path: str) -> int:
@@ -134,9 +137,11 @@ class CsvFile:
 def read_csv(file: CsvFile, partition: str, record_type: RecordType) -> Iterator[SourceChunk]:
     """Yield the rows of a CSV file. The offset of a record is its row, from 1, without header and blank lines.
 
-    An empty cell is null, unless it is quoted (`""`) in a column of str or bytes.
+    An empty cell is null, unless it is quoted (`""`) in a column of str or bytes. Cells are read as values of their
+    types at once. From the first block on in which one does not fit, they are read as they are and then converted, so
+    that a bad cell costs one record.
     """
-    done = 0
+    done = read = 0
     try:
         header = _csv_header(file, record_type)
         if header is None:
@@ -144,17 +149,27 @@ def read_csv(file: CsvFile, partition: str, record_type: RecordType) -> Iterator
         places = {name: place for place, name in enumerate(header)}
         if not places.keys() & set(record_type.field_names):
             raise UnreadableFileError(_no_fields(record_type, header), 0)
-        rows = _SkippedRows(file.dialect)
-        with file.open_for_arrow() as content, _open_csv(content, len(header), rows) as reader:
-            for table in reader:
-                early = rows.reached(done, len(table))
-                offsets = rows.numbers(done, len(table), early)
-                done += len(table) + len(early)
-                chunk = _csv_chunk(table, partition, offsets, (places, file.dialect), record_type)
-                yield _with_bad(chunk, rows.as_bad(partition, early))
-        if rows.left:
-            empty = SourceChunk(partition, pa.array([], pa.int64()), batch=empty_like(record_type.schema))
-            yield _with_bad(empty, rows.as_bad(partition, rows.left))
+        layout = _CsvLayout(header, places, file.dialect, record_type)
+        for is_typed in _WAYS:
+            rows = _SkippedRows(file.dialect)
+            try:
+                for number, block in enumerate(_csv_blocks(file, layout, rows, is_typed=is_typed)):
+                    if number < read:
+                        continue
+                    chunk = _csv_chunk(block, partition, layout, is_typed=is_typed)
+                    if chunk is None:
+                        break
+                    read, done = read + 1, done + len(block.offsets) + len(block.skipped)
+                    yield _with_bad(chunk, rows.as_bad(partition, block.skipped))
+                else:
+                    if rows.left:
+                        none = pa.array([], pa.int64())
+                        empty = SourceChunk(partition, none, batch=empty_like(record_type.schema))
+                        yield _with_bad(empty, rows.as_bad(partition, rows.left))
+                    return
+            except pa.ArrowInvalid:
+                if not is_typed:
+                    raise
     except UnreadableFileError as e:
         raise UnreadableFileError(str(e), done) from e
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as e:
@@ -185,9 +200,64 @@ def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
         return [name.encode("utf-8", "surrogateescape").decode().strip() for name in header]
 
 
-def _open_csv(content: Any, width: int, rows: _SkippedRows) -> pa.csv.CSVStreamingReader:
-    names = [str(place) for place in range(width)]
-    dialect = rows.dialect
+@dataclass(frozen=True)
+class _CsvLayout:
+    """The columns of a CSV file, the place of each name, how it is written, and what its rows become."""
+
+    header: Sequence[str]
+    places: Mapping[str, int]
+    dialect: CsvDialect
+    record_type: RecordType
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns for Arrow, which may not be the same twice."""
+        return [str(place) for place in range(len(self.header))]
+
+    @functools.cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of the columns that fields have, where Arrow reads the same values as `parse_cells`; else bytes."""
+        found = [
+            (self.places[field.name], field) for field in self.record_type.fields if field.name in self.places
+        ]
+        return {
+            str(place): field.arrow_type
+            if field.enum is None and _is_read_alike(field.arrow_type)
+            else pa.binary()
+            for place, field in found
+        }
+
+
+def _is_read_alike(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_date)
+    return any(check(kind) for check in checks)
+
+
+@dataclass(frozen=True)
+class _CsvBlock:
+    """Rows of a CSV file, their numbers, and the rows that Arrow has skipped among them."""
+
+    table: pa.RecordBatch
+    offsets: npt.NDArray[np.int64]
+    skipped: Sequence[pa.csv.InvalidRow]
+
+
+def _csv_blocks(
+    file: CsvFile, layout: _CsvLayout, rows: _SkippedRows, *, is_typed: bool
+) -> Iterator[_CsvBlock]:
+    done = 0
+    with file.open_for_arrow() as content, _open_csv(content, layout, rows, is_typed=is_typed) as reader:
+        for table in reader:
+            early = rows.reached(done, len(table))
+            offsets = rows.numbers(done, len(table), early)
+            done += len(table) + len(early)
+            yield _CsvBlock(table, offsets, early)
+
+
+def _open_csv(
+    content: Any, layout: _CsvLayout, rows: _SkippedRows, *, is_typed: bool
+) -> pa.csv.CSVStreamingReader:
+    names, dialect = layout.names, layout.dialect
     return pa.csv.open_csv(
         content,
         # One thread: otherwise skipped rows would have no numbers.
@@ -204,8 +274,10 @@ def _open_csv(content: Any, width: int, rows: _SkippedRows) -> pa.csv.CSVStreami
             invalid_row_handler=rows.note,
         ),
         convert_options=pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()),
-            check_utf8=False,
+            column_types=layout.types if is_typed else dict.fromkeys(names, pa.binary()),
+            # Dead letters have the whole line, so as they are all columns are read.
+            include_columns=list(layout.types) if is_typed else names,
+            check_utf8=is_typed,
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -256,24 +328,27 @@ class _SkippedRows:
         ]
 
 
-def _csv_chunk(
-    table: pa.RecordBatch,
-    partition: str,
-    offsets: npt.NDArray[np.int64],
-    layout: tuple[Mapping[str, int], CsvDialect],
-    record_type: RecordType,
-) -> SourceChunk:
-    places, dialect = layout
-    cells = [
-        parse_cells(table.column(places[f.name]), f) if f.name in places else missing_cells(f, len(table))
-        for f in record_type.fields
-    ]
+def _csv_chunk(block: _CsvBlock, partition: str, layout: _CsvLayout, *, is_typed: bool) -> SourceChunk | None:
+    """Return the rows of a block as records; None if a value that was read as its type does not fit."""
+    table, dialect = block.table, layout.dialect
+    cells = [_csv_cells(table, field, layout) for field in layout.record_type.fields]
+    if is_typed and any(one.bad is not None for one in cells):
+        return None
 
     def raw(rows: pa.Array) -> list[bytes]:
         columns = [column.take(rows).fill_null(b"").to_pylist() for column in table.columns]
         return [_csv_line(row, dialect) for row in zip(*columns, strict=True)]
 
-    return _chunk(cells, partition, offsets, record_type, raw)
+    return _chunk(cells, partition, block.offsets, layout.record_type, raw)
+
+
+def _csv_cells(table: pa.RecordBatch, field: Field, layout: _CsvLayout) -> Cells:
+    if field.name not in layout.places:
+        return missing_cells(field, len(table))
+    column = table.column(str(layout.places[field.name]))
+    if pa.types.is_binary(column.type):
+        return parse_cells(column, field)
+    return Cells(column, None, column, field)
 
 
 def _with_bad(chunk: SourceChunk, more: Sequence[BadRecord]) -> SourceChunk:

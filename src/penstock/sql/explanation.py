@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.base.declarations import declared_in
 from penstock.expressions.value_types import sql_name
 from penstock.joins.join_step import JoinStep
+from penstock.joins.table_lookup import TableLookup
 from penstock.operators.functions import ProcessFunction
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.operators.window_step import WindowStep
@@ -105,6 +106,9 @@ def _step(node: ProcessNode) -> list[str]:
         lines[0] += f": {expression.sql}"
     if isinstance(function, WindowStep):
         lines.append(f"windows: {_windows(function.spec.assigner)}")
+    if isinstance(function, TableLookup):
+        pairs = " and ".join(f"{mine} = {its}" for mine, its in function.on)
+        lines.append(f"looked up in the table {function.table} by {pairs}")
     settings = [name for name, one in declared_shared(type(function)).items() if isinstance(one, Setting)]
     lines += [
         f"setting {name}: {getattr(function, name).default!r}, which commands to {node.step} change"

@@ -273,9 +273,13 @@ Node = SourceNode | StatelessNode | ProcessNode | SinkNode
 
 @dataclass
 class Graph:
-    """All nodes of a job, in the order of their description (so upstream before downstream)."""
+    """All nodes of a job, in the order of their description (so upstream before downstream).
+
+    `lookups` are the tables outside in which steps look records up.
+    """
 
     nodes: dict[str, Node] = field(default_factory=dict)
+    lookups: dict[str, RecordType] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
         """Add a node. Raises JobDefinitionError when its id is taken."""

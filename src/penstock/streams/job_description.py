@@ -10,6 +10,7 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from penstock.errors import JobDefinitionError, SchemaError
+from penstock.joins.table_lookup import TableLookup
 from penstock.operators.watermarks import INGESTION_TIME
 from penstock.records.message_metadata import MessagePart, Metadata, checked_metadata
 from penstock.records.protobuf_types import ProtobufSource
@@ -30,6 +31,7 @@ from penstock.streams.graph import (
     check_name,
     described_type,
 )
+from penstock.streams.lookup_table import LookupTable
 from penstock.streams.origin import Origin, is_time, protobuf_source
 from penstock.streams.stream import DataStream
 from penstock.streams.table_nodes import add_upserts
@@ -261,9 +263,28 @@ class JobDescription:
             name, kind, source, allow_nan, Timing(effective_at, version, is_control=True), filled
         )
 
+    def lookup_table(self, name: str, *, schema: type[Any] | str) -> LookupTable:
+        """Declare a table outside the job in which records are looked up, with `lookup_join`.
+
+        A binding connects it to a table of PostgreSQL (`-D name=postgresql://...`). `schema` has the columns that are
+        read. Raises JobDefinitionError or SchemaError for a name or a schema that cannot be used.
+
+        >>> job = JobDescription("rooms")
+        >>> rooms = job.lookup_table("rooms", schema="id STRING, floor INT")
+        >>> readings = job.data_stream("readings", schema="room STRING, celsius DOUBLE")
+        >>> readings.lookup_join("floors", rooms, on=("room", "id")).record_type
+        Record(room: string, celsius: double, id: string, floor: int32)
+        """
+        kind = _kind_of(name, schema)
+        if name in self.graph.lookups:
+            raise JobDefinitionError(f"The job has two tables named {name!r}. Each needs a name of its own.")
+        self.graph.lookups[name] = kind
+        return LookupTable(self.graph, name, kind)
+
     def bound_by_default(self) -> dict[str, str]:
         """Return where the streams and sinks that the job has are bound to, if a run does not say otherwise."""
         names = {source.name for source in self.graph.sources()} | {sink.name for sink in self.graph.sinks()}
+        names |= set(self.graph.lookups)
         return {name: uri for name, uri in self.bindings.items() if name in names}
 
     def declared_stream(self, name: str) -> DataStream[Any]:
@@ -306,6 +327,13 @@ class JobDescription:
         self._time.check(self.name, kinds)
         if not self.graph.sinks() and not self.graph.steps():
             raise JobDefinitionError(f"The job {self.name!r} does nothing: it has no step and no sink.")
+        used = {node.function.table for node in self.graph.steps() if isinstance(node.function, TableLookup)}
+        unused = next((name for name in self.graph.lookups if name not in used), None)
+        if unused is not None:
+            raise JobDefinitionError(
+                f"Nothing is looked up in the table {unused!r} of the job {self.name!r}. Use it with lookup_join, or "
+                "remove it."
+            )
         for node in self.graph.nodes.values():
             if any(True for _ in self.graph.consumers(Port(node.id))):
                 continue

@@ -18,9 +18,9 @@ from penstock.joins.pair_expressions import How, PairExpressions, pair_expressio
 from penstock.joins.window_join import BOUNDS, CoGroup, JoinWindows, WindowJoin
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.expression_transforms import parameter_types
-from penstock.operators.functions import result_record_type
+from penstock.operators.functions import ProcessFunction, result_record_type
 from penstock.operators.watermarks import INGESTION_TIME
-from penstock.records.types import Field
+from penstock.records.types import Field, RecordType
 from penstock.state.shared import Setting
 from penstock.streams.described_stream import KeyedInput, StepInput
 from penstock.streams.graph import ProcessNode, described_type
@@ -40,6 +40,7 @@ __all__ = [
     "check_key_types",
     "compiled_deletion",
     "compiled_expressions",
+    "compiled_pairs",
 ]
 
 HOWS = ("inner", "left", "right", "full")
@@ -195,11 +196,22 @@ def compiled_expressions(
     step: str, left: StepInput, right: StepInput, options: JoinOptions, more: tuple[Field, ...] = ()
 ) -> tuple[PairExpressions, dict[str, Any]]:
     """Check the condition and the fields of a join. Returns them with the types of their parameters."""
+    kinds = (left.stream.record_type, right.stream.record_type)
+    return compiled_pairs(step, kinds, options, JoinStep, more)
+
+
+def compiled_pairs(
+    step: str,
+    kinds: tuple[RecordType, RecordType],
+    options: JoinOptions,
+    function: type[ProcessFunction],
+    more: tuple[Field, ...] = (),
+) -> tuple[PairExpressions, dict[str, Any]]:
+    """Check the condition and the fields of a join of records of two types, for a kind of function."""
     types = parameter_types(options.settings, f"Step {step!r}")
-    taken = next((name for name in types if hasattr(JoinStep, name)), None)
+    taken = next((name for name in types if hasattr(function, name)), None)
     if taken is not None:
         raise JobDefinitionError(f"Step {step!r} cannot have a setting named {taken!r}; choose another name.")
-    kinds = (left.stream.record_type, right.stream.record_type)
     given = (options.where, options.fields)
     return pair_expressions(step, kinds, options.how, given, options.aliases, types, more), types
 

@@ -11,6 +11,8 @@ from penstock.state.shared import Setting
 from penstock.streams.described_stream import DescribedStream, StepInput
 from penstock.streams.join_nodes import JoinOptions
 from penstock.streams.lookup_nodes import LookupOptions, add_lookup_join
+from penstock.streams.lookup_table import LookupTable
+from penstock.streams.table_lookup_nodes import Pairs
 
 __all__ = ["LookupMethods"]
 
@@ -23,10 +25,10 @@ class LookupMethods(Generic[LookedUpT]):
     def lookup_join(
         self,
         step: str,
-        dimension: StepInput,
+        dimension: StepInput | LookupTable,
         *,
         how: Literal["inner", "left"] = "inner",
-        on: tuple[str, str] | None = None,
+        on: Pairs | None = None,
         deleted: str | Column | None = None,
         missing: Literal["dead_letter"] | None = None,
         wait: Duration | None = None,
@@ -38,8 +40,9 @@ class LookupMethods(Generic[LookedUpT]):
         """Join each record with the latest record of a dimension, as known when the record is processed.
 
         `dimension` is a keyed stream, of data or control records, that has the key of this one; or a broadcast control
-        stream, of which every task keeps all records: `on` then names the equal fields of both. In a micro-batch the
-        dimension comes first. `deleted` is a condition on records of the dimension that remove theirs.
+        stream, of which every task keeps all records; or a table outside, `job.lookup_table(...)`. For the last two
+        `on` names the equal fields of both; for a table it may be several such pairs. In a micro-batch the dimension
+        comes first. `deleted` is a condition on records of a stream that remove theirs.
 
         A record without a match is dropped (how="inner"), emitted with nulls (how="left"), or goes to the dead letters
         (missing="dead_letter"): at once, or when it has waited for the duration `wait` by the clock, if keyed. Time is
@@ -53,6 +56,8 @@ class LookupMethods(Generic[LookedUpT]):
         >>> known = readings.lookup_join(
         ...     "known-floors", rooms.broadcast(), on=("room", "id"), fields=["left.*", "floor"]
         ... )
+        >>> owners = job.lookup_table("owners", schema="id STRING, owner STRING")
+        >>> owned = readings.lookup_join("owned", owners, on=("room", "id"), how="left")
         """
         options = JoinOptions(how, fields, where, aliases, settings or {})
         lookup = LookupOptions(on, deleted, missing, wait)

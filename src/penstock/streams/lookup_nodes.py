@@ -21,8 +21,10 @@ from penstock.streams.join_nodes import (
     compiled_deletion,
     compiled_expressions,
 )
+from penstock.streams.lookup_table import LookupTable
 from penstock.streams.step_nodes import add_process
 from penstock.streams.step_validation import check_step
+from penstock.streams.table_lookup_nodes import Pairs, add_table_lookup
 
 __all__ = ["LookupOptions", "add_lookup_join"]
 
@@ -31,7 +33,7 @@ __all__ = ["LookupOptions", "add_lookup_join"]
 class LookupOptions:
     """What lookups have besides: the fields that a broadcast one compares, deletions, and missing records."""
 
-    on: tuple[str, str] | None
+    on: Pairs | None
     deleted: str | Column | None
     missing: Literal["dead_letter"] | None
     wait: Duration | None
@@ -48,10 +50,17 @@ def add_lookup_join(
             f"Step {step!r}: missing={lookup.missing!r} is not 'dead_letter'. Leave it out to drop records without a "
             "match (how='inner') or to emit them with nulls (how='left')."
         )
+    if isinstance(dimension, LookupTable):
+        if lookup.deleted is not None or lookup.wait is not None:
+            raise JobDefinitionError(
+                f"Step {step!r}: deleted and wait are for dimensions that are streams; the table {dimension.name!r} "
+                "is asked when a record comes."
+            )
+        return add_table_lookup(step, left, dimension, lookup.on, lookup.missing, options)
     if not isinstance(dimension, StepInput):
         raise JobDefinitionError(
-            f"Step {step!r} looks records up in {dimension!r}. Key the dimension (dimension.key_by(...)), or broadcast "
-            "a control stream (dimension.broadcast())."
+            f"Step {step!r} looks records up in {dimension!r}. Key the dimension (dimension.key_by(...)), broadcast "
+            "a control stream (dimension.broadcast()), or declare a table (job.lookup_table(...))."
         )
     if dimension.stream.graph is not left.stream.graph:
         raise JobDefinitionError(
@@ -109,7 +118,8 @@ def _add_keyed(
 def _add_broadcast(
     step: str, left: StepInput, dimension: StepInput, lookup: LookupOptions, options: JoinOptions
 ) -> DescribedStream:
-    if lookup.on is None or len(lookup.on) != 2:
+    on = lookup.on
+    if not isinstance(on, tuple) or len(on) != 2 or not isinstance(on[0], str) or not isinstance(on[1], str):
         raise JobDefinitionError(
             f"Step {step!r}: say which fields are equal in the stream and in the broadcast dimension: "
             'on=("room", "id").'
@@ -120,7 +130,7 @@ def _add_broadcast(
             "streams."
         )
     kinds = (left.stream.record_type, dimension.stream.record_type)
-    mine, its = kinds[0].field(lookup.on[0]), kinds[1].field(lookup.on[1])
+    mine, its = kinds[0].field(on[0]), kinds[1].field(on[1])
     if not mine.arrow_type.equals(its.arrow_type):
         raise JobDefinitionError(
             f"Step {step!r}: the fields {mine.name!r} ({mine.arrow_type}) and {its.name!r} ({its.arrow_type}) differ "
@@ -130,6 +140,6 @@ def _add_broadcast(
     missing = lookup.missing or ("null" if options.how == "left" else "drop")
     deleted = compiled_deletion(step, lookup.deleted, dimension)
     function = broadcast_lookup(
-        options.settings, its.python_type, kinds, lookup.on, deleted, expressions, types, missing
+        options.settings, its.python_type, kinds, (on[0], on[1]), deleted, expressions, types, missing
     )
     return add_process(step, function, [dimension, left], expressions.record_type)

@@ -2,8 +2,8 @@
 
 In: a job, and what a test sends to it: records, commands, time, crashes.
 Out: the outputs of its sinks, dead letters, receipts, and its state.
-Imports: base, bindings, checkpoints, commands, connectors, control, engine, errors, models, objects, operators,
-    records, runtime, savepoints, sinks, snapshots, sources, state, streams, tables.
+Imports: base, bindings, checkpoints, commands, connectors, control, engine, errors, joins, models, objects,
+    operators, records, runtime, savepoints, sinks, snapshots, sources, state, streams, tables.
 """
 
 from penstock.testing.batch_outcome import BatchOutcome

@@ -18,6 +18,7 @@ import pyarrow as pa
 from penstock.base.declarations import declared_in
 from penstock.base.instants import EPOCH, MILLISECOND, milliseconds_of
 from penstock.control.commands import DEFAULT_MAX_BYTES
+from penstock.errors import JobDefinitionError
 from penstock.models.group import ModelGroup
 from penstock.objects.allowed import AllowedPlaces
 from penstock.operators.watermarks import WatermarkUpdate
@@ -45,7 +46,7 @@ from penstock.testing.memory_entries import MemoryStates, Stored
 from penstock.testing.memory_sinks import MemorySink, Written
 from penstock.testing.source_chunks import source_tasks
 
-__all__ = ["NOW", "BatchRunner", "Inputs"]
+__all__ = ["NOW", "BatchRunner", "Inputs", "check_parallelism"]
 
 NOW: Final = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 """The initial time of a runner's clock. It moves only when a test moves it."""
@@ -143,10 +144,10 @@ class BatchRunner:
         self.wakes |= {(level[0].id, slot): 0 for level in levels for slot in self.plan.slot_of}
 
     @property
-    def has_timed_groups(self) -> bool:
-        """Whether the job has groups of models in which time decides."""
+    def takes_answers(self) -> bool:
+        """Whether the job has groups of models in which time decides, or lookups."""
         steps = [node for node in self.plan.graph.steps() if isinstance(node, ProcessNode)]
-        return any(
+        return bool(self.plan.graph.lookups) or any(
             group.is_timed
             for node in steps
             for group in declared_in(type(node.function), ModelGroup).values()
@@ -172,7 +173,7 @@ class BatchRunner:
 
         """
         assert stores or self.plan.in_real_time, "a micro-batch stores its state"
-        if self.has_timed_groups:
+        if self.takes_answers:
             # They know a micro-batch again by its time.
             self.now += MILLISECOND
         order = random.Random(seed)  # noqa: S311  # a repeatable order
@@ -281,9 +282,18 @@ def _with_own_functions(graph: Graph) -> Graph:
             if isinstance(node, ProcessNode)
             else node
             for name, node in graph.nodes.items()
-        }
+        },
+        graph.lookups,
     )
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> list[PackedRow]:
     return list(unpacked_rows(batches))
+
+
+def check_parallelism(job: JobDescription, parallelism: int) -> None:
+    """Raise JobDefinitionError for a number of tasks that a job cannot have."""
+    if not 1 <= parallelism <= job.key_groups:
+        raise JobDefinitionError(
+            f"The parallelism is {parallelism}; it must be from 1 to {job.key_groups}, the number of key groups."
+        )

@@ -24,8 +24,9 @@ from penstock.streams.graph import COMMANDS, SourceNode
 from penstock.streams.job_description import JobDescription
 from penstock.testing.batch_outcome import BatchOutcome
 from penstock.testing.batch_report import batch_report
-from penstock.testing.batch_runner import NOW, BatchRunner
+from penstock.testing.batch_runner import NOW, BatchRunner, check_parallelism
 from penstock.testing.command_fields import CommandFields
+from penstock.testing.memory_tables import memory_tables
 from penstock.testing.model_driver import ModelDriver
 from penstock.testing.replay import check_replay
 from penstock.testing.source_chunks import check_records
@@ -101,12 +102,14 @@ class JobHarness:
         from_savepoint: Savepoint | str | Path | None = None,
         allow_non_restored_state: bool = False,
     ) -> None:
-        _check_parallelism(job, parallelism)
+        check_parallelism(job, parallelism)
         by_name = {name: tuple(map(_partition, range(count))) for name, count in (partitions or {}).items()}
         self.runner: BatchRunner = BatchRunner(
             job, parallelism=parallelism, strict=strict, partitions=by_name
         )
         """The lower level, for tests that inspect bytes, slots and reports."""
+        self.tables: Final = memory_tables(self.runner)
+        """The rows of the tables in which the job looks records up, by table, which tests fill and change."""
         for name in by_name:
             self._source(name)
         self.runner.now = now
@@ -403,7 +406,7 @@ class JobHarness:
         """
         from penstock.testing.saved_states import rescale_runner
 
-        _check_parallelism(self.runner.job, parallelism)
+        check_parallelism(self.runner.job, parallelism)
         self.runner = rescale_runner(self.runner, parallelism)
         self._last = None
 
@@ -491,10 +494,3 @@ _NOWHERE: Final = FilesBinding(COMMANDS, "jsonl:", "jsonl", "")
 def _partition(number: int) -> str:
     """Return the name of a source partition, in the form that Kafka's have."""
     return f"{number:05d}"
-
-
-def _check_parallelism(job: JobDescription, parallelism: int) -> None:
-    if not 1 <= parallelism <= job.key_groups:
-        raise JobDefinitionError(
-            f"The parallelism is {parallelism}; it must be from 1 to {job.key_groups}, the number of key groups."
-        )

@@ -27,7 +27,7 @@ class ModelDriver:
 
     def __init__(self, runner: BatchRunner) -> None:
         plan = runner.plan
-        if runner.has_timed_groups:
+        if runner.takes_answers:
             # They keep what they took beside the checkpoint.
             store_of(runner)
         steps = plan.accepting.steps if plan.graph.steps() else {}

@@ -9,18 +9,23 @@ import decimal
 import enum
 import io
 import itertools
+import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from property_examples import examples
 
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
+from penstock.sources import cells, file_tables
 from penstock.sources.base import BadRecord
+from penstock.sources.cells import parse_cells
 from penstock.sources.file_errors import UnreadableFileError
 from penstock.sources.file_tables import CsvFile, read_csv, read_parquet
 
@@ -216,3 +221,125 @@ def test_parquet_row_ranges_give_each_row_once(
             assert chunk.offsets.to_pylist() == chunk.batch.column("n").to_pylist()
             seen += chunk.offsets.to_pylist()
     assert seen == list(range(total))
+
+
+TYPES = [
+    "TINYINT",
+    "BIGINT",
+    "FLOAT",
+    "DOUBLE",
+    "STRING",
+    "BOOLEAN",
+    "TIMESTAMP",
+    "DATE",
+    "DECIMAL(9, 2)",
+    "BINARY",
+]
+TEXTS = [
+    *(
+        "",
+        '""',
+        " ",
+        "0",
+        "7",
+        " 7",
+        "7 ",
+        "+7",
+        "-0",
+        "007",
+        "0x1F",
+        "1_0",
+        "128",
+        "99999999999999999999",
+        "\u00a07",
+    ),
+    *("1.5", "+1.5", "1e3", ".5", "5.", "nan", "-inf", "Infinity", "1e400", "1,5", "1.505", "1.50"),
+    *(
+        "true",
+        "TRUE",
+        "tRuE",
+        "false",
+        "yes",
+        "2024-02-29",
+        "2023-02-29",
+        "2024-2-9",
+        " 2024-02-29",
+        "20240229",
+    ),
+    *("2024-01-02 03:04:05", "2024-01-02T03:04:05Z", "2024-01-02T03:04:05.123456+01:00", "2024-01-02T03:04"),
+    *("2024-01-02T03:04:05.1234567Z", "2024-01-02T03:04:05 +0100", "AAEC", "a b", "\u00e4", "null", "NULL"),
+]
+
+
+def csv_chunks(path: Path, kind: RecordType) -> list[Any]:
+    """All that a file becomes, with its types and with not-a-number told apart from itself."""
+    rows, bad = csv_rows(path, kind)
+    return [repr(rows), bad]
+
+
+@examples(60)
+@given(
+    st.sampled_from(TYPES), st.lists(st.sampled_from(TEXTS) | st.text(max_size=4), min_size=1, max_size=12)
+)
+def test_cells_are_read_alike_as_they_are_and_tidied(ddl: str, texts: list[str]) -> None:
+    """Whatever Arrow reads as it is, it reads as the same value when it is tidied before."""
+    (field,) = record_type(f"x {ddl}").fields
+    column = pa.array([text.encode("utf-8", "replace") for text in texts], pa.binary())
+
+    def read() -> tuple[str, list[bool]]:
+        found = parse_cells(column, field)
+        bad = [False] * len(texts) if found.bad is None else found.bad.tolist()
+        return repr(found.column.to_pylist()), bad
+
+    plain = read()
+    with mock.patch.object(cells, "_as_it_is", return_value=None):
+        assert read() == plain
+
+
+@examples(60)
+@given(
+    st.lists(
+        st.tuples(*(st.sampled_from(TEXTS) for _ in range(3)), st.integers(0, 9)), min_size=1, max_size=60
+    ),
+    st.permutations(["TINYINT", "DOUBLE", "STRING", "DATE", "TIMESTAMP", "DECIMAL(9, 2)"]),
+    st.sampled_from([64, 256, 8 << 20]),
+    st.booleans(),
+)
+def test_a_csv_file_is_read_alike_typed_and_as_it_is(
+    rows: list[tuple[str, str, str, int]], types: list[str], block_bytes: int, is_clean: bool
+) -> None:
+    """The same records, offsets, reasons and raw lines, whatever does not fit and wherever that begins."""
+    kind = record_type(f"a {types[0]}, b {types[1]}, c {types[2]}, gone INT")
+    fine = {
+        "TINYINT": "7",
+        "DOUBLE": "1.5",
+        "DATE": "2024-02-29",
+        "TIMESTAMP": "2024-01-02",
+        "DECIMAL(9, 2)": "1.5",
+    }
+    clean = ",".join(fine.get(one, "x") for one in types[:3])
+    lines = [
+        clean if is_clean and width != 9 else ",".join(_quoted(cell) for cell in cells[: 2 + (width != 0)])
+        for *cells, width in rows
+    ]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(file_tables, "_CSV_BLOCK_BYTES", block_bytes),
+    ):
+        path = Path(folder, "f.csv")
+        # Blocks hold whole rows, so the shortest is longer than the longest row.
+        path.write_text("a,b,c\n" + "\n".join(lines) + "\n", encoding="utf-8", newline="")
+        try:
+            found = csv_chunks(path, kind)
+        except UnreadableFileError as e:
+            found = [str(e), e.offset]
+        with mock.patch.object(file_tables, "_WAYS", (False,)):
+            try:
+                expected = csv_chunks(path, kind)
+            except UnreadableFileError as e:
+                expected = [str(e), e.offset]
+        assert found == expected
+
+
+def _quoted(cell: str) -> str:
+    return cell if cell == '""' or not set(cell) & set(',"') else '"' + cell.replace('"', '""') + '"'

@@ -26,6 +26,7 @@ _ICONS: Final = {
     "control stream": "tune",
     "step": "memory",
     "sink": "output",
+    "lookup table": "table_view",
     "union": "call_merge",
     "map": "functions",
     "filter": "filter_alt",
