@@ -75,7 +75,12 @@ class _Client:
         names = list(found) if topic is None else [topic]
         error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         topics = {
-            name: SimpleNamespace(error=None, partitions=dict(enumerate(found[name].partitions)))
+            name: SimpleNamespace(
+                error=None,
+                partitions={
+                    number: SimpleNamespace(leader=1) for number in range(len(found[name].partitions))
+                },
+            )
             if name in found
             else SimpleNamespace(error=error, partitions={})
             for name in names
