@@ -32,6 +32,14 @@ def test_threads_without_a_session_generate_no_code(spark: SparkSession) -> None
     assert str(settings.getFallbackConf().getConf(settings.CODEGEN_FACTORY_MODE())) == "NO_CODEGEN"
 
 
+def test_hadoop_s_settings_are_sent_without_their_files(spark: SparkSession) -> None:
+    """All of them go to the tasks of each micro-batch."""
+    settings = spark._jsparkSession.sessionState().newHadoopConf()
+    assert settings.size() > 500
+    assert settings.get("io.file.buffer.size") is not None
+    assert settings.getPropertySources("io.file.buffer.size") is None
+
+
 def test_workers_have_what_they_need_imported(spark: SparkSession) -> None:
     """Before they do anything, as forks of the fork server."""
 

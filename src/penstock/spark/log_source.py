@@ -33,12 +33,14 @@ __all__ = ["LogStart", "log_stream"]
 class LogStart(NamedTuple):
     """The start position of a log without a checkpoint, and the number of tasks that read it.
 
-    With `wakes`, the first micro-batch always has a task, which wakes the slots of a job with a seed.
+    With `wakes`, the first micro-batch always has a task, which wakes the slots of a job with a seed. Up to `few`
+    records in a micro-batch are read by one task.
     """
 
     offset: dict[str, Any]
     parallelism: int
     wakes: bool
+    few: int = 0
 
 
 def log_stream(
@@ -128,7 +130,10 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         splits = self._log.splits(self._log.decode(start), self._log.decode(end), self._parallelism)
         now_ms = end.get(PLANNED, 0)
-        found = [_SplitPartition(shared, now_ms) for shared in share(splits, self._parallelism)]
+        is_little = sum(split.end - split.start for split in splits) <= self._start.few
+        found = [
+            _SplitPartition(shared, now_ms) for shared in share(splits, 1 if is_little else self._parallelism)
+        ]
         if not found and self._start.wakes and start == self._start.offset:
             return [_SplitPartition([], now_ms)]
         return found

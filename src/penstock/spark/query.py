@@ -32,6 +32,8 @@ __all__ = ["Query", "start_query"]
 _WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 # A job with a clock has micro-batches even while no data comes. After an empty one it rests for this long.
 _REST_S: Final = 0.5
+# A task takes more time than to read so many records of a topic, and even functions of a millisecond may follow.
+_FEW_RECORDS: Final = 128
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -130,7 +132,8 @@ def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> Data
     start = query.positions.get(name)
     offset = log.encode(log.beginning() if start is None else log.decode(start))
     wakes = query.plan.seed is not None
-    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes))
+    few = _FEW_RECORDS if isinstance(log, KafkaLog) else 0
+    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few))
 
 
 def _write(sinks: NumberedWriter, *, sorts: bool) -> BatchFunction:

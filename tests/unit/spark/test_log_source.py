@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from penstock.sources.base import Split
 from penstock.sources.journal import JournalLog, JournalWriter
 from penstock.spark.log_source import LogStart, _LogStreamReader
 
@@ -23,3 +26,22 @@ def test_a_journal_keeps_the_newest_micro_batch_that_is_done(tmp_path: Path) -> 
     assert kept(ends[1])[0] == 0
     assert kept(ends[2])[0] == ends[1]
     assert kept(ends[3])[0] == ends[2]
+
+
+class _Ranges:
+    """A log of two partitions, whose position is how far both are."""
+
+    def decode(self, offset: dict[str, Any]) -> int:
+        return int(offset["at"])
+
+    def splits(self, start: int, end: int, parallelism: int) -> list[Split]:
+        assert parallelism == 2
+        return [Split(name, "", start, end) for name in ("0", "1")]
+
+
+@pytest.mark.parametrize(("end", "tasks"), [(4, [["0", "1"]]), (5, [["0"], ["1"]])])
+def test_few_records_are_read_by_one_task(end: int, tasks: list[list[str]]) -> None:
+    """And one more by as many as the job has."""
+    reader = _LogStreamReader(cast("Any", _Ranges()), cast("Any", None), LogStart({"at": 0}, 2, False, few=8))
+    found = cast("list[Any]", list(reader.partitions({"at": 0}, {"at": end})))
+    assert [[split.partition for split in one.splits] for one in found] == tasks
