@@ -26,6 +26,8 @@ def merge_changes(
         " AND ".join(_equal(changes, name) for name in key),
         source_alias="changed",
         target_alias="present",
+        # A stream has no bounds, by which files without these keys could be left out.
+        streamed_exec=False,
         commit_properties=properties,
     )
     is_gone = f"changed.{_quoted(GONE)}"

@@ -148,6 +148,10 @@ class DeltaSink:
                 except CommitFailedError:
                     if not rest.take():
                         raise
+                    continue
+                # Changes that find nothing to do, such as deletions of rows that are not there, are no commit.
+                table.update_incremental()
+                break
             # The library has written the merged files, and syncs nothing.
             sync_file_system(self._binding.path)
             for file in files:
