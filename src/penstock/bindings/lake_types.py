@@ -28,7 +28,8 @@ class LakeReading:
 class DeltaBinding:
     """A table of Delta Lake in a folder. `directory` is absolute.
 
-    `partition_by` are the fields by which its files are apart; empty if the table decides.
+    `partition_by` are the fields by which its files are apart; empty if the table decides. `upsert_by` are the fields
+    that identify a row which a later record replaces; without them each record becomes a row.
     """
 
     stream: str
@@ -37,6 +38,7 @@ class DeltaBinding:
     partition_by: tuple[str, ...] = ()
     create_table: bool = True
     reading: LakeReading = LakeReading()
+    upsert_by: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -69,7 +71,7 @@ class IcebergBinding:
 
     `catalog` is the address of a REST catalog, or what SQLAlchemy connects to. `login` has settings of pyiceberg with
     secrets, and `client` environment variables of S3 that count more than those of the process; the values of both may
-    be references. `partition_by` is empty if the table decides.
+    be references. `partition_by` is empty if the table decides. `upsert_by` is that of `DeltaBinding`.
     """
 
     stream: str
@@ -84,6 +86,7 @@ class IcebergBinding:
     partition_by: tuple[PartitionRule, ...] = ()
     create_table: bool = True
     reading: LakeReading = LakeReading()
+    upsert_by: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:

@@ -179,7 +179,13 @@ def _parse_delta(uri: UriParts) -> DeltaBinding:
     known = uri.known()
     creates = known.get("create_table", "true") == "true"
     return DeltaBinding(
-        uri.stream, uri.uri, directory, known.get("partition_by", ()), creates, lake_reading(known)
+        uri.stream,
+        uri.uri,
+        directory,
+        known.get("partition_by", ()),
+        creates,
+        lake_reading(known),
+        known.get("upsert_by", ()),
     )
 
 

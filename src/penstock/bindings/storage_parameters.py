@@ -144,6 +144,14 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         "The fields that identify a row, which a later record replaces. The table needs a unique index on them.",
     ),
     Parameter(
+        "upsert_by",
+        LAKE_SCHEMES,
+        ("sink",),
+        "fields",
+        "none: each record is a row",
+        "The fields that identify a row, which a later record replaces.",
+    ),
+    Parameter(
         "create_table",
         POSTGRES_SCHEMES,
         ("sink",),

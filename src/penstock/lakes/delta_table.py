@@ -18,7 +18,15 @@ from penstock.lakes.staged_files import is_partition_type
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["as_external", "check_table", "ensure_table", "existing_table", "open_table", "require_library"]
+__all__ = [
+    "as_external",
+    "check_replaceable",
+    "check_table",
+    "ensure_table",
+    "existing_table",
+    "open_table",
+    "require_library",
+]
 
 # What these ask of a writer is nothing for one that only adds files, or is seen in the table's settings and columns.
 _HARMLESS: Final = frozenset(
@@ -151,6 +159,16 @@ def check_table(table: DeltaTable, binding: DeltaBinding, schema: pa.Schema) -> 
             "table as it is, or bind the sink to another folder."
         )
     _check_partition_fields(binding, schema, parts)
+
+
+def check_replaceable(table: DeltaTable, binding: DeltaBinding) -> None:
+    """Raise BindingError when rows of a table must not be replaced or deleted."""
+    if table.metadata().configuration.get("delta.appendOnly") == "true":
+        raise BindingError(
+            f"Sink {binding.stream!r}: the Delta table {binding.directory} only takes rows that are added "
+            "(delta.appendOnly), and the sink replaces rows. Bind it to another table, or add the changes as records "
+            '(sink_to(..., changes="records")).'
+        )
 
 
 def _check_partition_fields(binding: DeltaBinding, schema: pa.Schema, parts: tuple[str, ...]) -> None:
