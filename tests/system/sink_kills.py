@@ -25,7 +25,6 @@ __all__ = [
     "interrupt_briefly",
     "kill_process",
     "newest_commit",
-    "strike",
     "victims",
 ]
 

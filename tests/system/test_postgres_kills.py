@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,13 @@ import psycopg
 import pytest
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
-from job_process import JobProcess, run_arguments
 from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
 from reliability import noting
 from rooms import read_folder
-from sink_kills import await_progress, finish, interrupt_briefly, strike
+from sink_kills import KilledSink, interrupt_briefly, victims
 
 from penstock.jobs.settings import RunSettings
-
-VICTIMS = ("driver", "JVM", "worker", "server")
 
 
 class Feed(FileFeed):
@@ -48,12 +46,12 @@ class Feed(FileFeed):
         )  # type: ignore[arg-type]
 
     def rows(self) -> list[tuple[int, int]]:
-        """The rows of the table; none before the job has created it, or while the server is away."""
+        """The rows of the table; none before the job has created it."""
         table = self.uri.rpartition("/")[2]
         try:
             with psycopg.connect(self._server.url("postgres")) as connection:
                 return connection.execute(f"SELECT sensor, count FROM {table}").fetchall()
-        except (psycopg.errors.UndefinedTable, psycopg.OperationalError):
+        except psycopg.errors.UndefinedTable:
             return []
 
     def execute(self, statements: str) -> None:
@@ -155,22 +153,15 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind:
     seed = (8 if interval_ms else 7) + (2 if kind is TableFeed else 0)
     does = "reads and writes tables" if kind is TableFeed else "writes to PostgreSQL"
     suite = "database sources" if kind is TableFeed else "database sinks"
-    chance = random.Random(seed)
     with PostgresServer() as server:
         feed = kind(tmp_path, server)
         feed.write()
-        settings = feed.settings(tmp_path, checkpoint_interval_ms=interval_ms)
-        arguments = run_arguments(COUNTING_JOB, settings)
+        settings = partial(feed.settings, tmp_path, checkpoint_interval_ms=interval_ms)
+        mode = "real time" if interval_ms else "micro-batches"
         with noting(suite, "-k kills_of_a_job_and_its_database", str(seed)) as injected:
-            with feed.feeding():
-                for number in range(20):
-                    victim = VICTIMS[number % len(VICTIMS)]
-                    with JobProcess(arguments, tmp_path) as job:
-                        await_progress(job, lambda: len(feed.rows()))
-                        time.sleep(chance.uniform(0, 2))
-                        mode = "real time" if interval_ms else "micro-batches"
-                        injected.add(f"{victim} of a job that {does} in {mode}")
-                        strike(victim, job, lambda: interrupt_briefly(server))
-                        time.sleep(chance.uniform(0, 2))
-            finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
+            KilledSink(tmp_path, feed, settings, lambda: interrupt_briefly(server)).survive(
+                victims("server", 20),
+                random.Random(seed),
+                lambda victim: injected.add(f"{victim} of a job that {does} in {mode}"),
+            )
             feed.assert_exactly_once()

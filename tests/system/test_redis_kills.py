@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import random
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-import redis
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
-from job_process import JobProcess, run_arguments
 from pyspark.sql import SparkSession
 from redis_server import PASSWORD, RedisServer
 from reliability import noting
 from rooms import read_folder
-from sink_kills import await_progress, finish, interrupt_briefly, strike
+from sink_kills import KilledSink, interrupt_briefly, victims
 
 from penstock.jobs.settings import RunSettings
-
-VICTIMS = ("driver", "JVM", "worker", "server")
-# On a machine with other work a start may take minutes.
-PATIENCE_S = 600.0
 
 
 class Feed(FileFeed):
@@ -43,17 +37,10 @@ class Feed(FileFeed):
         )  # type: ignore[arg-type]
 
     def counts(self) -> dict[int, int]:
-        """The count of each sensor; none while the server is away."""
-        try:
-            with self._server.client() as client:
-                found = [client.hgetall(key) for key in client.keys("seen:*")]
-        except redis.ConnectionError:
-            return {}
+        """The count of each sensor."""
+        with self._server.client() as client:
+            found = [client.hgetall(key) for key in client.keys("seen:*")]
         return {int(one["sensor"]): int(one["count"]) for one in found}
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts().values())
 
     def assert_last_values(self) -> None:
         assert self.counts() == dict.fromkeys(range(SENSORS), self.files)
@@ -89,22 +76,16 @@ def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: Spark
 def test_kills_of_a_job_and_its_redis(tmp_path: Path, interval_ms: int) -> None:
     """Twenty in each mode, under load."""
     seed = 8 if interval_ms else 7
-    chance = random.Random(seed)
     (tmp_path / "redis").mkdir()
     with RedisServer(tmp_path / "redis") as server:
         feed = Feed(tmp_path, server)
         feed.write()
-        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
+        settings = partial(feed.settings, tmp_path, checkpoint_interval_ms=interval_ms)
+        mode = "real time" if interval_ms else "micro-batches"
         with noting("key-value sinks", "-k kills_of_a_job_and_its_redis", str(seed)) as injected:
-            with feed.feeding():
-                for number in range(20):
-                    victim = VICTIMS[number % len(VICTIMS)]
-                    with JobProcess(arguments, tmp_path) as job:
-                        await_progress(job, lambda: feed.total, PATIENCE_S)
-                        time.sleep(chance.uniform(0, 2))
-                        mode = "real time" if interval_ms else "micro-batches"
-                        injected.add(f"{victim} of a job that writes to Redis in {mode}")
-                        strike(victim, job, lambda: interrupt_briefly(server))
-                        time.sleep(chance.uniform(0, 2))
-            finish(arguments, tmp_path, lambda: feed.total, feed.files * SENSORS, PATIENCE_S)
+            KilledSink(tmp_path, feed, settings, lambda: interrupt_briefly(server)).survive(
+                victims("server", 20),
+                random.Random(seed),
+                lambda victim: injected.add(f"{victim} of a job that writes to Redis in {mode}"),
+            )
             feed.assert_last_values()

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import random
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from cassandra import OperationTimedOut, RequestExecutionException
-from cassandra.cluster import NoHostAvailable
 from cassandra_server import KEYSPACE, CassandraServer
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
 from job_in_session import JobInSession
-from job_process import JobProcess, run_arguments
 from opensearch_server import OpenSearchServer
 from pyspark.sql import SparkSession
 from reliability import noting
-from sink_kills import await_progress, finish, interrupt_briefly, strike
+from sink_kills import KilledSink, interrupt_briefly, victims
 
 from penstock.jobs.settings import RunSettings
-
-VICTIMS = ("driver", "worker", "server")
-# On a machine with other work a start may take minutes.
-PATIENCE_S = 600.0
 
 
 class Rows:
@@ -79,7 +71,6 @@ class Feed(FileFeed):
     def __init__(self, folder: Path, store: Any) -> None:
         super().__init__(folder)
         self.store = store
-        self._known = 0
 
     def settings(self, folder: Path, **settings: Any) -> RunSettings:
         return RunSettings(
@@ -88,26 +79,6 @@ class Feed(FileFeed):
             parallelism=2,
             **settings,
         )
-
-    def counts(self) -> dict[int, int]:
-        """The count of each sensor; none while the server is away."""
-        try:
-            found: dict[int, int] = self.store.counts()
-        except (
-            httpx.TransportError,
-            NoHostAvailable,
-            OperationTimedOut,
-            RequestExecutionException,
-            AssertionError,
-        ):
-            return {}
-        return found
-
-    @property
-    def total(self) -> int:
-        """The sum of all counts, which never go back; while the server is away, what it was last."""
-        self._known = max(self._known, sum(self.counts().values()))
-        return self._known
 
     def assert_last_values(self) -> None:
         assert self.store.counts() == dict.fromkeys(range(SENSORS), self.files)
@@ -135,27 +106,21 @@ def test_a_job_writes_the_last_values_in_both_modes(tmp_path: Path, spark: Spark
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize("kind", [Rows, Documents])
 def test_kills_of_a_job_and_its_store(tmp_path: Path, kind: Any, interval_ms: int) -> None:
-    """Twenty-one in each mode, under load."""
+    """Twenty in each mode, under load."""
     seed = 4 if interval_ms else 3
-    chance = random.Random(seed)
     (tmp_path / "server").mkdir()
     store = kind(tmp_path / "server")
     with store.server:
         store.prepare()
         feed = Feed(tmp_path, store)
         feed.write()
-        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint_interval_ms=interval_ms))
+        settings = partial(feed.settings, tmp_path, checkpoint_interval_ms=interval_ms)
+        mode = "real time" if interval_ms else "micro-batches"
         with noting("versioned sinks", "-k kills_of_a_job_and_its_store", str(seed)) as injected:
-            with feed.feeding():
-                for number in range(21):
-                    with JobProcess(arguments, tmp_path) as job:
-                        await_progress(job, lambda: feed.total, PATIENCE_S)
-                        time.sleep(chance.uniform(0, 2))
-                        victim = VICTIMS[number % len(VICTIMS)]
-                        mode = "real time" if interval_ms else "micro-batches"
-                        injected.add(f"{victim} of a job that writes to {store.name} in {mode}")
-                        strike(victim, job, lambda: interrupt_briefly(store.server))
-                        time.sleep(chance.uniform(0, 2))
-            finish(arguments, tmp_path, lambda: feed.total, feed.files * SENSORS, PATIENCE_S)
+            KilledSink(tmp_path, feed, settings, lambda: interrupt_briefly(store.server)).survive(
+                victims("server", 20),
+                random.Random(seed),
+                lambda victim: injected.add(f"{victim} of a job that writes to {store.name} in {mode}"),
+            )
             feed.assert_last_values()
             store.close()
