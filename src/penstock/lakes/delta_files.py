@@ -17,11 +17,14 @@ from penstock.bindings.types import DeltaBinding
 from penstock.errors import PenstockError
 from penstock.lakes.stage_task import Stage
 from penstock.lakes.staged_files import FileStage, StagedFile
-from penstock.objects.object_folder import AT_WORK, ObjectFolder
+from penstock.objects.object_folder import AT_WORK, IN_HASTE, ObjectFolder
 from penstock.objects.object_stores import store_of
 from penstock.sinks.object_sink import open_folder
 
-__all__ = ["DeltaFiles", "delta_files", "storage_options"]
+__all__ = ["DeltaFiles", "check_reach", "delta_files", "storage_options"]
+
+# A request of the library that is not answered ends after these, as those of obstore do.
+_LIMITS: Final = {"connect_timeout": "5s", "timeout": "60s", "max_retries": "3", "retry_timeout": "60s"}
 
 _OPTIONS: Final = {
     "access_key_id": "AWS_ACCESS_KEY_ID",
@@ -203,4 +206,10 @@ def storage_options(binding: DeltaBinding) -> dict[str, str] | None:
     found = {name: str(config[known]) for known, name in _OPTIONS.items() if config.get(known) is not None}
     if found.get("AWS_ENDPOINT_URL", "").startswith("http:"):
         found["AWS_ALLOW_HTTP"] = "true"
-    return found
+    return {**found, **_LIMITS}
+
+
+def check_reach(binding: DeltaBinding) -> None:
+    """Check that the store answers, sooner than the library would find out. Raises a PenstockError if not."""
+    if binding.bucket:
+        open_folder(binding, IN_HASTE).holds("_delta_log/_last_checkpoint")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import DeltaBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
-from penstock.lakes.delta_files import delta_files, storage_options
+from penstock.lakes.delta_files import check_reach, delta_files, storage_options
 from penstock.lakes.staged_files import is_partition_type
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def open_table(binding: DeltaBinding) -> DeltaTable | None:
     require_library(binding.stream)
     from deltalake import DeltaTable
 
+    check_reach(binding)
     with as_external(binding):
         options = storage_options(binding)
         if not DeltaTable.is_deltatable(binding.directory, options):
