@@ -26,7 +26,10 @@ class LakeReading:
 
 @dataclass(frozen=True)
 class DeltaBinding:
-    """A table of Delta Lake in a folder. `directory` is absolute.
+    """A table of Delta Lake. `directory` is an absolute path, or the URI of a prefix of a bucket of S3.
+
+    With a `bucket`, `client` has environment variables of S3 that count more than those of the process; the values may
+    be references.
 
     `partition_by` are the fields by which its files are apart; empty if the table decides. `upsert_by` are the fields
     that identify a row which a later record replaces; without them each record becomes a row.
@@ -39,6 +42,10 @@ class DeltaBinding:
     create_table: bool = True
     reading: LakeReading = LakeReading()
     upsert_by: tuple[str, ...] = ()
+    scheme: str = ""
+    bucket: str = ""
+    prefix: str = ""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.base.durable import make_folder, sync_file, sync_file_system, sync_folder
 from penstock.bindings.types import DeltaBinding
 from penstock.errors import ExternalSystemError, PenstockError
 from penstock.lakes.commit_rest import CommitRest
+from penstock.lakes.delta_files import delta_files
 from penstock.lakes.delta_merge import merge_changes
 from penstock.lakes.delta_table import (
     as_external,
@@ -27,7 +25,7 @@ from penstock.lakes.delta_table import (
 )
 from penstock.lakes.stage_task import StageTask, files_of
 from penstock.lakes.staged_changes import ChangeStage, StagedChanges, last_changes, staged_changes
-from penstock.lakes.staged_files import FileStage, StagedFile
+from penstock.lakes.staged_files import StagedFile
 from penstock.lakes.upsert_rows import UpsertRows
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
@@ -84,16 +82,17 @@ class DeltaSink:
         self._application = self._application_of(lineage)
         with as_external(self._binding):
             # A commit of an earlier run may not be on disk yet, and is not written again.
-            sync_file_system(self._binding.path)
+            delta_files(self._binding).settle()
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # it is known
         """Return a task that writes files which no commit names yet."""
+        files = delta_files(self._binding)
         name = f"part-{context.batch_id:010}-{context.partition:05}-{context.attempt}"
         if self._upserts is not None:
             path = f"{_STAGED}/{name}-{uuid.uuid4().hex[:12]}.arrow"
-            changes = ChangeStage(path, self._upserts, self._save, self._remove)
+            changes = ChangeStage(path, self._upserts, files.save, files.remove)
             return StageTask(changes, partial(_write_errors, self._binding))
-        stage = FileStage(self._binding.path, name, self._schema, self._partition_by)
+        stage = files.stage(name, self._schema, self._partition_by)
         return StageTask(stage, partial(_write_errors, self._binding))
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
@@ -114,7 +113,7 @@ class DeltaSink:
                 table.update_incremental()
             else:
                 self._remove_unnamed(table, files)
-            self._sync_log(before + 1, table.version())
+            delta_files(self._binding).settle_log(before + 1, table.version())
 
     def _prepared(self) -> DeltaTable:
         if self._table is None:
@@ -141,7 +140,7 @@ class DeltaSink:
                     break
                 check_table(table, self._binding, self._schema)
                 check_replaceable(table, self._binding)
-                parts = [staged_changes((self._binding.path / file.path).read_bytes()) for file in files]
+                parts = [staged_changes(self._read(file)) for file in files]
                 try:
                     changes = last_changes(parts, upserts.key)
                     merge_changes(table, changes, upserts.key, self._properties(batch_id))
@@ -152,30 +151,26 @@ class DeltaSink:
                 # Changes that find nothing to do, such as deletions of rows that are not there, are no commit.
                 table.update_incremental()
                 break
+            there = delta_files(self._binding)
             # The library has written the merged files, and syncs nothing.
-            sync_file_system(self._binding.path)
+            there.settle()
             for file in files:
-                self._remove(file.path)
-            self._sync_log(before + 1, table.version())
+                there.remove(file.path)
+            there.settle_log(before + 1, table.version())
 
     def _properties(self, batch_id: int) -> CommitProperties:
         from deltalake import CommitProperties, Transaction
 
         return CommitProperties(app_transactions=[Transaction(self._application, batch_id)])
 
-    def _save(self, path: str, content: IO[bytes]) -> None:
-        """Write a file of changes, durably."""
-        place = self._binding.path / path
-        make_folder(place.parent)
-        with place.open("xb") as file:
-            shutil.copyfileobj(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(place.parent)
-
-    def _remove(self, path: str) -> None:
-        with suppress(OSError):
-            (self._binding.path / path).unlink(missing_ok=True)
+    def _read(self, file: StagedChanges) -> bytes:
+        content = delta_files(self._binding).find(file.path)
+        if content is None:
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: the changes {file.path} are no longer in {self._binding.directory}. "
+                "Start the job again, which writes them anew."
+            )
+        return content
 
     def _add(self, table: DeltaTable, batch_id: int, files: Sequence[StagedFile]) -> None:
         from deltalake.exceptions import CommitFailedError
@@ -206,21 +201,8 @@ class DeltaSink:
         # Names are unique and plain, while the log writes folders in a form of its own.
         named = {PurePosixPath(path).name for path in paths}
         for file in files:
-            place = self._binding.path / file.path
-            if place.name not in named:
-                with suppress(OSError):
-                    place.unlink(missing_ok=True)
-
-    def _sync_log(self, first: int, last: int) -> None:
-        """Sync the commits of some versions to disk, with what the library has written to read them sooner."""
-        log = self._binding.path / "_delta_log"
-        names = [f"{version:020}.json" for version in range(first, last + 1)]
-        checkpoints = [f"{version:020}.checkpoint.parquet" for version in range(first, last + 1)]
-        found = [log / name for name in (*names, *checkpoints, "_last_checkpoint")]
-        for path in found:
-            if path.exists():
-                sync_file(path)
-        sync_folder(log)
+            if PurePosixPath(file.path).name not in named:
+                delta_files(self._binding).remove(file.path)
 
     def _application_of(self, lineage: str) -> str:
         return f"penstock/{lineage}/{self._binding.stream}"
@@ -238,5 +220,5 @@ def _write_errors(binding: DeltaBinding) -> Iterator[None]:
     except OSError as e:
         raise ExternalSystemError(
             f"Sink {binding.stream!r}: a file cannot be written in {binding.directory} ({e.strerror or e}). All "
-            "machines of the job must share the folder under that path, and be able to write there."
+            "machines of the job must share a folder under that path, and be able to write there."
         ) from e
