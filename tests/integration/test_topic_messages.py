@@ -12,8 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from integration_support import RunJob, read_lines, write_lines
 
 import penstock as ps
@@ -160,8 +158,7 @@ def test_a_replay_has_the_same_origins(kafka: KafkaBroker, topic: str, delivery:
 def test_the_size_of_headers_is_the_broker_s(kafka: KafkaBroker) -> None:
     """The largest message that the sink lets through is accepted, and one byte more is a rejection."""
     name = f"small-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": "3000"})])[name].result(30)
+    kafka.create_topic(name, config={"max.message.bytes": "3000"})
     sink, _ = sink_of(kafka, name, "headers=site:h,n&compression.type=none")
     sink.prepare("line", "")
     kind = record_type("site STRING, n INT")

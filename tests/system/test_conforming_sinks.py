@@ -14,7 +14,6 @@ import paho.mqtt.client as paho
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from conformance_page import WHEN_RECORDING, is_recording, note_conformance
 from conforming_sinks import opening
 from deltalake import DeltaTable
@@ -130,9 +129,7 @@ def test_a_format_of_spark(spark: SparkSession, tmp_path: Path) -> None:
 def test_kafka(kafka: KafkaBroker, tmp_path: Path, delivery: str) -> None:
     """Transactions, and messages with origins."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
-    limited = NewTopic(topic, PARTITIONS, config={"max.message.bytes": "20000"})
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([limited])[topic].result(20)
+    kafka.create_topic(topic, PARTITIONS, {"max.message.bytes": "20000"})
     query = "delivery=exactly-once" if delivery == "exactly-once" else "origin=true"
 
     def stored() -> list[StoredRecord]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from conformance_page import WHEN_RECORDING, is_recording, note_conformance
 from conforming_sources import journaling
 from deltalake import write_deltalake
@@ -122,8 +121,7 @@ def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_kafka(kafka: KafkaBroker, tmp_path: Path) -> None:
     """A topic with two partitions."""
     topic = f"conforming-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(topic, 2)])[topic].result(20)
+    kafka.create_topic(topic, 2)
     # A topic is there a moment before its partitions have leaders. The source begins behind these records.
     for partition in range(2):
         produce(kafka.bootstrap, topic, [(None, b"before")], partition)

@@ -20,7 +20,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 from java_hashes import murmur2
@@ -307,9 +306,7 @@ def test_a_topic_is_created_when_the_binding_says_so(kafka: KafkaBroker) -> None
 def limited(kafka: KafkaBroker, max_bytes: int) -> str:
     """A topic that takes messages up to so many bytes."""
     name = f"limited-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    config = {"max.message.bytes": str(max_bytes)}
-    admin.create_topics([NewTopic(name, PARTITIONS, 1, config=config)])[name].result(20)
+    kafka.create_topic(name, PARTITIONS, {"max.message.bytes": str(max_bytes)})
     return name
 
 

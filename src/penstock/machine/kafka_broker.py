@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaException
@@ -31,6 +31,7 @@ from penstock.machine.java import find_java
 __all__ = ["BrokerCertificates", "BrokerStartError", "KafkaBroker"]
 
 _PATIENCE_S: Final = 60.0
+_NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 _PORTS: Final = (15_000, 30_000)
 _PORT_ATTEMPTS: Final = 100
 
@@ -169,13 +170,13 @@ class KafkaBroker:
         if self._temporary:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic and wait until it exists.
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] = _NO_CONFIG) -> None:
+        """Create a topic with these settings of its own, and wait until it exists.
 
         Raises BrokerStartError when it does not appear within 60 s.
         """
         client = self._admin()
-        for future in client.create_topics([NewTopic(name, partitions, 1)]).values():
+        for future in client.create_topics([NewTopic(name, partitions, 1, config=dict(config))]).values():
             future.result(_PATIENCE_S)
         deadline = time.monotonic() + _PATIENCE_S
         while len(client.list_topics(name, timeout=10).topics[name].partitions) != partitions:
