@@ -47,7 +47,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.slots import slot_keys
 from penstock.runtime.writer import Forwarder, Writer, unpacked_rows
 from penstock.sinks.discard import DiscardSink
-from penstock.sources.fetched import FetchedFiles
+from penstock.sources.fetched import FetchedFiles, KeptInFolder
 from penstock.sources.file_source import FileLog, Keeping
 from penstock.streams.graph import COMMANDS
 
@@ -132,7 +132,10 @@ class _Job:
         (folder / CONTROL_FILE).write_bytes(msgspec.json.encode(self.entry))
         self._log = FileLog(found, folder / "sources" / "commands.files", Keeping(owned=True))
         self._reader = CommandReader(
-            self.plan, "json", 1 << 20, FetchedFiles(str(folder / "fetched"), 1 << 20, AllowedPlaces())
+            self.plan,
+            "json",
+            1 << 20,
+            FetchedFiles(KeptInFolder(str(folder / "fetched")), 1 << 20, AllowedPlaces()),
         )
         steps = [node.id for node in self.plan.levels()[0]]
         self._level = Level(self.plan, steps)

@@ -30,10 +30,9 @@ from penstock.runtime.level import Level
 from penstock.runtime.packed_rows import PackedRow, encode_body, packed_batches
 from penstock.runtime.seed import SlotReader
 from penstock.runtime.slots import slot_keys
-from penstock.runtime.state_operators import operator_of
 from penstock.runtime.writer import Forwarder, unpacked_rows
 from penstock.spark.query import Query, _packed_rows
-from penstock.spark.stored_state import _failure
+from penstock.spark.stored_state import StateLocation, _failure
 from penstock.state.kept_slots import kept_slots
 
 __all__ = ["ModelQuery", "ModelSpark", "forget_workers", "model_compile", "model_read_slots"]
@@ -462,10 +461,10 @@ class _Entries:
 
 
 def model_read_slots(
-    session: Any, folder: Path, batch_id: int, node: str, reader: SlotReader
+    session: Any, place: StateLocation, batch_id: int, node: str, reader: SlotReader
 ) -> tuple[set[int], list[bytes]]:
     """In place of `stored_state.read_slots`."""
-    operator = operator_of(folder, node)
+    folder, operator = Path(place.location), place.operator_of(node)
     found: list[bytes] = []
     slots: set[int] = set()
     try:
@@ -473,7 +472,7 @@ def model_read_slots(
         places = (StateFolder(folder / "state" / str(operator) / str(number)) for number in range(len(ids)))
         states = [place.load(batch_id + 1, known) for place, (known,) in zip(places, ids, strict=True)]
     except PySparkException as e:
-        raise _failure(str(e), folder, batch_id) from e
+        raise _failure(str(e), place.location, batch_id) from e
     for partition, state in enumerate(states):
         entries = {name: data for (owner, name), data in state.items() if owner == node}
         if entries:

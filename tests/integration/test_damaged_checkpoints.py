@@ -28,12 +28,13 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.checkpoint_files import check_checkpoint
 from penstock.checkpoints.described_state import read_described
 from penstock.checkpoints.ownership import LOCK_FILE
+from penstock.checkpoints.state_files import StateFiles
 from penstock.doctor.checkpoints import examine_checkpoint
 from penstock.doctor.findings import Finding
 from penstock.errors import CheckpointError, PenstockError
 from penstock.jobs.runner import JobRunner
 from penstock.jobs.settings import RunSettings
-from penstock.spark.stored_state import read_slots
+from penstock.spark.stored_state import StateLocation, read_slots
 
 BATCHES = 9
 SENSORS = 4
@@ -296,10 +297,11 @@ def test_the_state_after_a_micro_batch_that_is_not_there_is_told(
 ) -> None:
     """Spark notices that before it reads anything."""
     (step,) = read_described(recorded.checkpoint).steps.values()
+    place = StateLocation(str(recorded.checkpoint), StateFiles(recorded.checkpoint).operator_of)
     with pytest.raises(
         CheckpointError, match=r"after micro-batch 999 in .* cannot be read: .*COMMITTED_BATCH"
     ):
-        read_slots(spark, recorded.checkpoint, 999, step.node, lambda *_: [])
+        read_slots(spark, place, 999, step.node, lambda *_: [])
 
 
 def lose_newest_snapshots(checkpoint: Path) -> None:

@@ -1,6 +1,7 @@
 """Run penstock as on another machine: the folder in PENSTOCK_TEST_DISK is an empty disk that only this process has.
 
-Its children share that disk. With `--exec PROGRAM ARGUMENTS` another program runs so.
+Its children share that disk. With `--exec PROGRAM ARGUMENTS` another program runs so. With `--join PROCESS` penstock
+runs on the machine, and so with the disk, of a process.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ def can_have_own_disk() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def _join(process: str) -> None:
+    working = Path.cwd()
+    for kind, flag in (("user", _NEW_USERS), ("mnt", _NEW_MOUNTS)):
+        opened = os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY)
+        if _system.setns(opened, flag) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(opened)
+    os.chdir(working)
+
+
 def _mount_own_disk(folder: str) -> None:
     user, group = os.getuid(), os.getgid()
     if _system.unshare(_NEW_USERS | _NEW_MOUNTS) != 0:
@@ -39,7 +50,11 @@ def _mount_own_disk(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _mount_own_disk(os.environ[DISK])
+    if sys.argv[1:2] == ["--join"]:
+        _join(sys.argv[2])
+        del sys.argv[1:3]
+    else:
+        _mount_own_disk(os.environ[DISK])
     if sys.argv[1:2] == ["--exec"]:
         os.chdir(os.environ[DISK])
         os.execv(sys.argv[2], sys.argv[2:])

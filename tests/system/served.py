@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,18 @@ class Served:
         definition: its definition as text.
         environment: variables beside those of the tests.
         port: where it listens; 0 for a free port.
+        more: further arguments of the server.
 
     """
 
     def __init__(
-        self, root: Path, job_file: str, definition: str, environment: Mapping[str, str], port: int = 0
+        self,
+        root: Path,
+        job_file: str,
+        definition: str,
+        environment: Mapping[str, str],
+        port: int = 0,
+        more: Sequence[str] = (),
     ) -> None:
         self.root = root
         self.home = root / "home"
@@ -45,6 +52,7 @@ class Served:
         (self.definitions / f"{name}.yaml").write_text(definition)
         self._environment = environment
         self._port = port
+        self._more = more
         self._tag = uuid.uuid4().hex
         self.start()
 
@@ -77,7 +85,7 @@ class Served:
             "-o",
             "json",
         ]
-        command += ["--jobs", str(self.definitions), "--home", str(self.home)]
+        command += ["--jobs", str(self.definitions), "--home", str(self.home), *self._more]
         working = self.root / "cwd"
         working.mkdir(exist_ok=True)
         with (self.root / "serve.out").open("wb") as out, (self.root / "serve.err").open("ab") as err:

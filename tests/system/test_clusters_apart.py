@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import base64
+import json
+import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import pytest
 from cluster_feed import ClusterFeed
 from file_feed import COUNTING_JOB, SENSORS
-from job_process import JobProcess, await_true, kill, run_arguments
+from job_process import JobProcess, Result, await_true, kill, run_arguments
 from own_disk import can_have_own_disk
 from reliability import noting
 from s3_server import S3Server
+from served import Served
 from sink_kills import await_progress, kill_process
 from spark_cluster import WORKERS, SparkCluster, of_a_machine, quick_jvm
+
+import penstock as ps
 
 SUITE = "clusters that share a store"
 ROUNDS = 6
@@ -27,6 +36,7 @@ WORKING = ("executor", "worker of Spark")
 DRIVING = ("driver", "JVM")
 # Two JVMs start for each run, and the state is loaded from the store.
 PATIENCE_S = 1200.0
+COUNTED = 'SELECT count(*) AS keys, min("count") AS least, max("count") AS most FROM state.counts'
 PROGRAM = (str(Path(__file__).with_name("own_disk.py")),)
 
 
@@ -37,30 +47,80 @@ class Apart:
         self.feed = ClusterFeed(folder, server)
         self.cluster = cluster
         self.server = server
-        self._folder = folder
-        self._disk = disk
+        self.folder = folder
+        self.disk = disk
         self._environment = {**of_a_machine(disk), "SPARK_LOCAL_IP": "127.0.0.1"}
 
-    def job(self, *more: str) -> JobProcess:
-        """Start the job on a machine with an empty disk."""
+    @property
+    def spark(self) -> dict[str, str]:
+        """Settings of a job on the cluster."""
         options, class_path = quick_jvm()
-        arguments = [
-            *run_arguments(COUNTING_JOB, self.feed.settings(self._folder)),
-            f"--master={self.cluster.url}",
-            f"--spark=spark.cores.max={CORES}",
+        return {
+            "spark.cores.max": str(CORES),
             # Both workers are on this host, on which executors would read each other's files.
-            "--spark=spark.shuffle.readHostLocalDisk=false",
-            f"--spark=spark.executor.cores={CORES // len(self.cluster.workers)}",
-            "--spark=spark.executor.memory=600m",
-            f"--spark=spark.executor.extraJavaOptions={options}",
-            f"--spark=spark.executor.extraClassPath={class_path}",
+            "spark.shuffle.readHostLocalDisk": "false",
+            "spark.executor.cores": str(CORES // len(self.cluster.workers)),
+            "spark.executor.memory": "600m",
+            "spark.executor.extraJavaOptions": options,
+            "spark.executor.extraClassPath": class_path,
+        }
+
+    def job(self, *more: str, program: Path = COUNTING_JOB) -> JobProcess:
+        """Start the job on a machine with an empty disk."""
+        arguments = [
+            *run_arguments(program, self.feed.settings(self.folder)),
+            f"--master={self.cluster.url}",
+            *(f"--spark={name}={value}" for name, value in self.spark.items()),
             *more,
         ]
-        return JobProcess(arguments, self._folder, self._environment, PROGRAM)
+        return JobProcess(arguments, self.folder, self._environment, PROGRAM)
+
+    def penstock(self, job: JobProcess | None, *arguments: str) -> Result:
+        """Run a command on the machine of a job's driver, or on one that has nothing of the job."""
+        on = ["-m", "penstock.cli"] if job is None else [*PROGRAM, "--join", str(job.process.pid)]
+        done = subprocess.run(
+            [sys.executable, *on, *arguments],
+            env={**os.environ, **self._environment} if job is not None else None,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def done(self, job: JobProcess, *arguments: str) -> Result:
+        """Run a command there that must be carried out."""
+        result = self.penstock(job, *arguments)
+        assert result.code == 0, (result.err, job.err)
+        return result
+
+    def counts(
+        self, checkpoint: str, job: JobProcess | None = None, more: Sequence[str] = (), state: str = "count"
+    ) -> tuple[int, int, int]:
+        """How many sensors the state has, and the least and the largest of their counts."""
+        counted = COUNTED.replace('"count"', f'"{state}"')
+        result = self.penstock(job, "query", checkpoint, counted, "--output=json", *more)
+        assert result.code == 0, result.err
+        (row,) = json.loads(result.out)["rows"]
+        return row["keys"], row["least"], row["most"]
+
+    def changed(self, made: str) -> Path:
+        """The job with another name of its state, made by a line."""
+        found = COUNTING_JOB.read_text()
+        for before, after in (
+            ("count = ps.ValueState(int)", 'total = ps.ValueState(int, renamed_from="count")'),
+            ("self.count.", "self.total."),
+            ('job = ps.Job("recorded")', made),
+        ):
+            assert before in found
+            found = found.replace(before, after)
+        path = self.folder / f"changed-{time.time_ns()}.py"
+        path.write_text(found)
+        return path
 
     def working_folder(self, job: JobProcess) -> Path:
         """The folder in which a driver works, on its own disk."""
-        (found,) = Path(f"/proc/{job.process.pid}/root{self._disk}").glob("penstock-checkpoint-*")
+        (found,) = Path(f"/proc/{job.process.pid}/root{self.disk}").glob("penstock-checkpoint-*")
         return found
 
     def kill_one(self, victim: str, chance: random.Random) -> None:
@@ -111,17 +171,32 @@ class Supervisor:
                 self.started += 1
 
 
-@pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Apart]:
+@dataclass(frozen=True)
+class Site:
+    """A store, and a cluster whose machines share it."""
+
+    server: S3Server
+    cluster: SparkCluster
+    disk: Path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
-    disk = tmp_path / "machine"
+    folder = tmp_path_factory.mktemp("site")
+    disk = folder / "machine"
     disk.mkdir()
-    with pytest.MonkeyPatch.context() as patch, S3Server(tmp_path) as server:
+    with pytest.MonkeyPatch.context() as patch, S3Server(folder) as server:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        with SparkCluster(tmp_path, cores=CORES, disk=disk) as cluster:
-            yield Apart(tmp_path, server, cluster, disk)
+        with SparkCluster(folder, cores=CORES, disk=disk) as cluster:
+            yield Site(server, cluster, disk)
+
+
+@pytest.fixture
+def apart(tmp_path: Path, site: Site) -> Apart:
+    return Apart(tmp_path, site.server, site.cluster, site.disk)
 
 
 @pytest.mark.chaos
@@ -221,3 +296,106 @@ def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart) -> None:
         feed.assert_exactly_once()
     # Six drivers were killed; some runs may have ended for another reason, as where a machine is too busy.
     assert runs.started <= 10
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_state_that_is_only_in_the_store_is_read_and_rewritten(apart: Apart) -> None:
+    """Queries here and elsewhere, a dump, rescaling, stops with savepoints, states that change, and another job."""
+    feed, home = apart.feed, apart.feed.checkpoint
+    feed.write()
+    with apart.job() as job:
+        apart.await_all(job)
+        assert apart.counts(home, job) == (SENSORS, 1, 1)
+        to = str(apart.folder / "dump")
+        apart.done(job, "state", "dump", home, "--to", to, "--format=jsonl")
+        assert ps.query_snapshot(to, COUNTED).to_pylist() == [{"keys": SENSORS, "least": 1, "most": 1}]
+        apart.done(job, "rescale", home, "--parallelism=3")
+        feed.write()
+        apart.await_all(job)
+        refused = apart.penstock(None, "stop", home)
+        assert (refused.code, "No run on this machine uses" in refused.err) == (2, True)
+        refused = apart.penstock(job, "stop", home, "--savepoint-path", to)
+        assert (refused.code, "need not reach the folder" in refused.err) == (2, True)
+        apart.done(job, "stop", home, "--savepoint")
+        assert job.wait(PATIENCE_S).code == 0, job.err
+    # This process is a machine that has nothing of the job.
+    assert apart.counts(home) == (SENSORS, 2, 2)
+    feed.write()
+    with apart.job(program=apart.changed('job = ps.Job("recorded")')) as job:
+        apart.await_all(job)
+        assert "The states of the checkpoint were rewritten, since its states have changed." in job.err
+        apart.done(job, "savepoint", home)
+        apart.stop(job)
+    _, newest = json.loads(apart.penstock(None, "savepoint", home, "--list", "--output=json").out)
+    feed.write()
+    new, other = f"{home}.new", apart.changed('job = ps.Job("recorded", key_groups=7)')
+    with apart.job(f"--checkpoint={new}", f"--from-savepoint={newest['uri']}", program=other) as job:
+        apart.await_all(job)
+        apart.stop(job)
+    feed.assert_exactly_once()
+    assert apart.counts(new, state="total") == (SENSORS, 4, 4)
+
+
+DEFINITION = """
+job: recorded_job.py
+master: {master}
+parallelism: 2
+restart: fixed-delay:attempts=99,delay=0s
+bindings:
+{bindings}
+spark:
+{spark}
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_a_server_manages_a_job_whose_machines_share_only_a_store(apart: Apart) -> None:
+    """It shows and rescales it, takes savepoints, and goes on with it after all of its machine but the home is lost."""
+    feed = apart.feed
+    settings = feed.settings(apart.folder)
+    definition = DEFINITION.format(
+        master=apart.cluster.url,
+        bindings="".join(f"  {name}: {json.dumps(uri)}\n" for name, uri in settings.bindings.items()),
+        spark="".join(f"  {name}: {json.dumps(value)}\n" for name, value in apart.spark.items()),
+    )
+    shared = f"{feed.checkpoint}/shared"
+    environment = {"TMPDIR": str(apart.disk), "SPARK_LOCAL_IP": "127.0.0.1"}
+    served = Served(
+        apart.folder, "../integration/recorded_job.py", definition, environment, more=["--shared", shared]
+    )
+    on = ("--home", str(served.home), "--output=json")
+    try:
+        feed.write()
+        job = served.client.post("/v1/jobs", json={"definition": "recorded"}).raise_for_status().json()["job"]
+        await_rows(feed, served)
+        assert apart.counts(job, more=on[:2]) == (SENSORS, 1, 1)
+        # Its reader, a Spark of its own, may still be starting when it is asked.
+        get = ("state", "get", job, "--step=counts", "--key=5", *on)
+        await_true(lambda: '"count":1' in apart.penstock(None, *get).out, served.log, PATIENCE_S)
+        rescaled = apart.penstock(None, "rescale", job, "--parallelism=3", *on)
+        assert rescaled.code == 0, (rescaled.err, served.log())
+        for pid in served.processes():
+            kill(pid, signal.SIGKILL)
+        for folder in apart.disk.iterdir():
+            shutil.rmtree(folder, ignore_errors=True)
+        feed.write()
+        served.start()
+        await_rows(feed, served)
+        stopped = apart.penstock(None, "stop", job, "--savepoint", *on)
+        assert stopped.code == 0, (stopped.err, served.log())
+        (savepoint,) = served.client.get("/v1/savepoints").raise_for_status().json()["items"]
+        assert savepoint["uri"].startswith(f"{shared}/savepoints/")
+        assert ps.query_snapshot(savepoint["uri"], COUNTED).to_pylist() == [
+            {"keys": SENSORS, "least": 2, "most": 2}
+        ]
+        feed.assert_exactly_once()
+        served.client.delete(f"/v1/jobs/{job}", params={"checkpoint": True}).raise_for_status()
+        assert not apart.server.tags("checkpoints", f"{shared.removeprefix('s3://checkpoints/')}/jobs")
+    finally:
+        served.close()
+
+
+def await_rows(feed: ClusterFeed, served: Served) -> None:
+    await_true(lambda: len(feed.rows()) >= feed.files * SENSORS, served.log, PATIENCE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Literal
 
@@ -22,6 +23,7 @@ class ModelledStore:
         self.requests = 0
         self.replaces = False
         self._fate = fate
+        self._one = threading.Lock()
 
     def arrive(self) -> None:
         """Let the requests arrive that are under way."""
@@ -36,9 +38,10 @@ class ModelledStore:
             self.late.append((name, content))
         if fate.startswith("fails") and fate != "fails but arrives":
             raise ExternalSystemError(f"{name} cannot be written.")
-        if name in self.objects and not self.replaces:
-            return False
-        self.objects[name] = content
+        with self._one:
+            if name in self.objects and not self.replaces:
+                return False
+            self.objects[name] = content
         if fate == "fails but arrives":
             raise ExternalSystemError(f"{name} cannot be written.")
         return fate != "answer lost"

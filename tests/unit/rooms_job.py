@@ -19,6 +19,7 @@ from penstock.savepoints import snapshot_capture
 from penstock.snapshots.manifest import Manifest
 from penstock.snapshots.snapshot_writer import write_file
 from penstock.snapshots.stores import open_store
+from penstock.spark.stored_state import StateLocation
 
 GROUPS = 4
 KEYS = range(10)
@@ -107,13 +108,13 @@ def _read_by(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, stored = rooms.folder, rooms.stored
 
     def read_slots(
-        session: Any, place: Path, batch: int, node: str, reader: Any
+        session: Any, place: StateLocation, batch: int, node: str, reader: Any
     ) -> tuple[set[int], list[bytes]]:
-        assert (place, batch) == (folder, newest(folder))
+        assert (place.location, batch) == (str(folder), newest(folder))
         slots = {number for owner, number in stored.stored if owner == node and stored.stored[owner, number]}
         return slots, stored.read(node, reader)
 
-    def stored_slots(place: Path, batch: int, node: str) -> Iterator[tuple[int, Any]]:
+    def stored_slots(place: Path, batch: int, node: str, files: Any) -> Iterator[tuple[int, Any]]:
         assert (place, batch) == (folder, newest(folder))
         for (owner, number), entries in stored.stored.items():
             if owner == node and entries:

@@ -20,6 +20,7 @@ from penstock.base.durable import write_atomically
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.jobs.requests import Answer, Requests
 from penstock.server.runs.driver import Launch
+from penstock.server.runs.lease_places import leases_of
 from penstock.server.runs.leases import LeaseKeeper
 from penstock.server.runs.processes import (
     ALIVE_VARIABLE,
@@ -56,7 +57,9 @@ def main() -> None:
         keeper.end(ended)
         sys.exit(code)
 
-    keeper = LeaseKeeper(checkpoint, launch.lease, beat_s=0.1).__enter__()
+    leases = leases_of(str(checkpoint))
+    leases.beat_s = 0.1
+    keeper = LeaseKeeper(leases, launch.lease).__enter__()
 
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN if word == "is-stuck" else lambda *_: end(0, "stopped", "a signal")

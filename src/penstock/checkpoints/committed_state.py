@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
-from penstock.checkpoints.state_place import refuse_elsewhere
+from penstock.checkpoints.state_files import state_files
 from penstock.checkpoints.stored_slots import stored_slots
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import batch_numbers
@@ -44,12 +44,13 @@ def committed_slots(
     The micro-batch has the job's own number. A slot that has not run yet has the entries of its seed. Raises
     CheckpointError when files are damaged, or missing because the job has gone on and removed them.
     """
-    refuse_elsewhere(checkpoint.folder, "A query")
     ran: set[int] = set()
     if batch >= lineage.first_batch:
-        for number, entries in stored_slots(checkpoint.spark_folder, batch - lineage.first_batch, node):
-            ran.add(number)
-            yield number, entries
+        with state_files(checkpoint.folder) as files:
+            spark_batch = batch - lineage.first_batch
+            for number, entries in stored_slots(checkpoint.spark_folder, spark_batch, node, files):
+                ran.add(number)
+                yield number, entries
     if lineage.origin.has_state:
         firsts = first_key_groups(lineage.key_groups, lineage.parallelism)
         yield from seed_slots(

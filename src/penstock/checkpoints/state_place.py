@@ -20,8 +20,10 @@ from penstock.checkpoints.spark_state_files import damage
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import batch_numbers
 
-__all__ = ["StatePlace", "place_state", "refuse_elsewhere", "state_place"]
+__all__ = ["STATE", "StatePlace", "place_state", "state_place"]
 
+STATE: Final = "state"
+"""The prefix of all places of the state."""
 _PLACE_FILE: Final = "state-place.json"
 
 
@@ -37,7 +39,7 @@ class StatePlace(msgspec.Struct, frozen=True):
         >>> StatePlace("4f1c").prefix
         'state/4f1c'
         """
-        return f"state/{self.id}"
+        return f"{STATE}/{self.id}"
 
 
 def state_place(folder: Path) -> StatePlace | None:
@@ -51,35 +53,24 @@ def state_place(folder: Path) -> StatePlace | None:
         raise damage(path, f"cannot be read ({e})") from e
 
 
-def place_state(folder: Path, shown: str, *, is_local: bool) -> tuple[StatePlace | None, StatePlace | None]:
-    """Return the place of the state for a run, None for the folder, and the place that it replaces, if any.
+def place_state(folder: Path, shown: str, *, is_local: bool) -> StatePlace | None:
+    """Return the place of the state for a run, None for the folder.
 
     `folder` is locked, and holds what the checkpoint at `shown` has. `is_local` says that all tasks run on this
     machine. Raises CheckpointError when the state is in the folder, which the tasks cannot reach.
     """
     found = state_place(folder)
-    # Tasks read a seed, and it is in the folder.
-    has_seed = (folder / "seed").exists()
-    has_begun = has_seed or bool(batch_numbers(folder / "commits"))
-    if found is not None and has_begun and (is_local or not has_seed):
-        return found, None
+    has_begun = bool(batch_numbers(folder / "commits"))
+    if found is not None and has_begun:
+        return found
     if found is None and is_local:
-        return None, None
+        return None
     if has_begun:
         raise CheckpointError(
             f"The job has run with the checkpoint {shown} on one machine, and its state is where only tasks on the "
-            "driver's machine reach it. Run it there once more with --master 'local[*]', or use another prefix."
+            "driver's machine reach it. Run it there once more with --master 'local[*]', and stop it with a savepoint "
+            "(penstock stop --savepoint); start from that with another prefix."
         )
     place = StatePlace(uuid.uuid4().hex[:16])
     write_atomically(folder / _PLACE_FILE, msgspec.json.encode(place))
-    return place, found
-
-
-def refuse_elsewhere(folder: Path, what: str) -> None:
-    """Raise CheckpointError if the state of a checkpoint is not in its folder, as `what` needs it."""
-    place = state_place(folder)
-    if place is not None:
-        raise CheckpointError(
-            f"{what} needs the state of the job in the folder of its checkpoint, and the state of this one is on an "
-            "object store, since its tasks run on a cluster."
-        )
+    return place

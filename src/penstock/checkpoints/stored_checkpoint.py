@@ -24,8 +24,9 @@ import msgspec
 
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.spark_checkpoint import state_versions
-from penstock.checkpoints.state_place import StatePlace
+from penstock.checkpoints.state_place import STATE, StatePlace, state_place
 from penstock.checkpoints.stored_entries import Piece, StoredFile, digest_of
+from penstock.checkpoints.stored_home import note_home, place_in, place_of_home
 from penstock.checkpoints.stored_log import ObjectsOfLog, StoredLog
 from penstock.checkpoints.working_folder import Change, Changes, WorkingFolder
 from penstock.errors import (
@@ -35,15 +36,24 @@ from penstock.errors import (
     FencedError,
     PenstockError,
 )
-from penstock.objects.object_folder import AT_WORK, ObjectFolder
-from penstock.objects.object_stores import BUCKET, Place
+from penstock.objects.object_folder import AT_WORK, IN_HASTE, ObjectFolder
+from penstock.objects.object_stores import Place
 from penstock.objects.objects import OBJECT_SCHEMES
 from penstock.runtime.cuts import newest_batch
 
-__all__ = ["StoredCheckpoint", "StoredOwnership", "is_stored", "working_folder"]
+__all__ = [
+    "CAPTURED",
+    "StoredCheckpoint",
+    "StoredOwnership",
+    "delete_checkpoint",
+    "is_stored",
+    "working_folder",
+]
 
 _ABOUT: Final = "about.json"
 _FORMAT: Final = 1
+CAPTURED: Final = "rescaling"
+"""The prefix of what a rescaling captures, where tasks share only the store."""
 # Smaller files travel in the entry; together they are at most this large.
 _PACKED_BYTES: Final = 8 << 20
 _AT_ONCE: Final = 4
@@ -69,20 +79,16 @@ def is_stored(checkpoint: str | Path) -> bool:
 
 def working_folder(uri: str) -> Path:
     """Return the folder in which a run with a checkpoint on an object store works; creates nothing."""
-    digest = hashlib.sha256(_place_of(uri).shown.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(place_of_home(uri).shown.encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()).absolute() / f"penstock-checkpoint-{digest}"
 
 
-def _place_of(uri: str) -> Place:
-    scheme, _, rest = uri.partition("://")
-    bucket, _, prefix = rest.strip("/").partition("/")
-    parts = prefix.split("/")
-    if not BUCKET.fullmatch(bucket) or "@" in rest or not all(part.strip(".") for part in parts):
-        raise CheckpointError(
-            f"{scheme}://... is no place for a checkpoint. Give {scheme}://BUCKET/PREFIX; users and keys belong in the "
-            "environment of the job."
-        )
-    return Place(scheme, bucket, prefix)
+def delete_checkpoint(uri: str) -> None:
+    """Delete all objects of a checkpoint that no run uses. Raises ExternalSystemError if the store does not answer."""
+    objects = ObjectFolder(place_of_home(uri), {}, IN_HASTE)
+    names = [one.name for one in objects.objects()]
+    # Without its description, what is left of an interrupted deletion is no checkpoint.
+    objects.remove(sorted(names, key=lambda name: name != _ABOUT))
 
 
 class StoredCheckpoint:
@@ -102,7 +108,7 @@ class StoredCheckpoint:
     @classmethod
     def at(cls, uri: str) -> StoredCheckpoint:
         """Return the checkpoint at a URI, and make its working folder. Raises CheckpointError if that is not ours."""
-        place = _place_of(uri)
+        place = place_of_home(uri)
         folder = working_folder(uri)
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -149,6 +155,7 @@ class StoredCheckpoint:
                 "nothing. Correct --checkpoint, or put the objects back from a copy."
             )
         self._files.fill(self._log.table.files, self._log.content)
+        note_home(self.folder, self.shown)
 
     def _check_about(self) -> None:
         """Check that a checkpoint of this format is here, or nothing, and that its runs work in the same folder."""
@@ -191,8 +198,16 @@ class StoredCheckpoint:
 
     def place_of(self, name: str) -> Place:
         """Return the place of an object, or a prefix, of the checkpoint."""
-        place = _place_of(self.shown)
-        return Place(place.scheme, place.host, f"{place.name}/{name}")
+        return place_in(place_of_home(self.shown), name)
+
+    def stored_files(self, folder: str) -> dict[str, StoredFile]:
+        """Return the files in a folder of the checkpoint that the store has, by their paths."""
+        with self._lock:
+            return {
+                path: file
+                for path, file in self._log.table.files.items()
+                if path.startswith(f"{folder}/") and not path.endswith("/")
+            }
 
     def check_state(self, place: StatePlace) -> None:
         """Raise CheckpointError unless the store has the state of the newest commit, which tasks have written there."""
@@ -211,11 +226,26 @@ class StoredCheckpoint:
                         "the objects from a copy, or use another prefix."
                     )
 
-    def remove_state(self, place: StatePlace) -> None:
-        """Remove what an earlier run has written to a place of the state that no longer counts."""
+    def remove_left_behind(self) -> None:
+        """Remove what earlier runs have left beside the log, for which no entry speaks.
+
+        It is the state in places that no longer count, and what rescalings that were broken off have captured.
+        """
+        place = state_place(self.folder)
+        if place is None:
+            return
         # They cost space only.
         with suppress(ExternalSystemError):
-            self._objects.remove([f"{place.prefix}/{name}" for name in self._objects.names(place.prefix)])
+            left = [
+                *(
+                    f"{STATE}/{name}"
+                    for name in self._objects.names(STATE)
+                    if name.partition("/")[0] != place.id
+                ),
+                *(f"{CAPTURED}/{name}" for name in self._objects.names(CAPTURED)),
+            ]
+            if left:
+                self._objects.remove(left)
 
     def save(self) -> None:
         """Bring what has changed to the store; when this returns, it is there.

@@ -15,6 +15,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ import msgspec
 
 from penstock.checkpoints.spark_checkpoint import state_versions
 from penstock.checkpoints.spark_state_files import ancestors, blocks, damage
+from penstock.checkpoints.state_files import StateFiles
 from penstock.errors import CheckpointError, PenstockError, QueryError
-from penstock.runtime.state_operators import operator_of
 from penstock.state.stored_blocks import Content
 
 __all__ = ["stored_slots"]
@@ -37,63 +38,79 @@ _VALUE: Final = struct.Struct("<II")
 _ROW: Final = struct.Struct("<QII")
 
 
-def stored_slots(folder: Path, batch_id: int, node: str) -> Iterator[tuple[int, Mapping[str, Content]]]:
+def stored_slots(
+    folder: Path, batch_id: int, node: str, files: StateFiles
+) -> Iterator[tuple[int, Mapping[str, Content]]]:
     """Yield the slots of a step that have stored state, by partition number, with their entries after a micro-batch.
 
-    `folder` is Spark's part of the checkpoint, and `node` the name under which the step's state is stored. Raises
-    CheckpointError when a file is damaged or missing, as when a running job has removed it, and QueryError without
-    RocksDB.
+    `folder` is Spark's part of the checkpoint, `files` are those of the state, and `node` is the name under which the
+    step's state is stored. Raises CheckpointError when a file is damaged or missing, as when a running job has removed
+    it, and QueryError without RocksDB.
     """
-    operator = operator_of(folder, node)
+    operator = files.operator_of(node)
     versions = state_versions(folder / "commits" / str(batch_id), is_newest=False).get(str(operator), [])
     for number, ids in enumerate(versions):
-        place = folder / "state" / str(operator) / str(number)
-        entries = _entries(place, batch_id + 1, ids[0], node)
+        entries = _Partition(files, f"{operator}/{number}").entries(batch_id + 1, ids[0], node)
         if entries:
             yield number, entries
 
 
-def _entries(place: Path, version: int, unique_id: str, node: str) -> dict[str, Content]:
-    """Return the entries of a step in a partition: those of a snapshot, with all changes after it."""
-    descent = {version: unique_id}
-    changelogs: list[Path] = []
-    for number in range(version, 0, -1):
-        name = f"{number}_{descent[number]}"
-        snapshot, changelog = place / f"{name}.zip", place / f"{name}.changelog"
-        if snapshot.exists():
-            family, entries = _read_snapshot(place, snapshot, node)
-            for path in reversed(changelogs):
-                _apply(path, family, entries)
-            return entries
-        changelogs.append(changelog)
-        if number - 1 not in descent:
-            descent |= ancestors(changelog) or {}
-        if number - 1 not in descent:
-            break
-    raise damage(place, f"has no snapshot (.zip) on which version {version} can be built")
+@dataclass(frozen=True)
+class _Partition:
+    """A partition of an operator's state: its files, by their names in `folder`."""
 
+    files: StateFiles
+    folder: str
 
-def _read_snapshot(place: Path, snapshot: Path, node: str) -> tuple[int, dict[str, Content]]:
-    """Return the number of the step's column family, and its entries in a snapshot."""
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="penstock-state-") as folder,
-            zipfile.ZipFile(snapshot) as archive,
-        ):
-            listed: dict[str, Any] = msgspec.json.decode(archive.read("metadata").split(b"\n", 1)[1])
-            archive.extractall(folder)
-            for kind, local, stored in (
-                ("SSTs", "localFileName", "dfsSstFileName"),
-                ("logs", "localFileName", "dfsLogFileName"),
+    def _path(self, name: str) -> Path:
+        return self.files.path(f"{self.folder}/{name}")
+
+    def entries(self, version: int, unique_id: str, node: str) -> dict[str, Content]:
+        """Return the entries of a step in the partition: those of a snapshot, with all changes after it."""
+        descent = {version: unique_id}
+        changelogs: list[Path] = []
+        for number in range(version, 0, -1):
+            name = f"{number}_{descent[number]}"
+            snapshot = self._path(f"{name}.zip")
+            if snapshot.exists():
+                family, entries = self._read_snapshot(snapshot, node)
+                for path in reversed(changelogs):
+                    _apply(path, family, entries)
+                return entries
+            changelog = self._path(f"{name}.changelog")
+            changelogs.append(changelog)
+            if number - 1 not in descent:
+                descent |= ancestors(changelog) or {}
+            if number - 1 not in descent:
+                break
+        raise damage(
+            self._path(f"{version}_{unique_id}").parent,
+            f"has no snapshot (.zip) on which version {version} can be built",
+        )
+
+    def _read_snapshot(self, snapshot: Path, node: str) -> tuple[int, dict[str, Content]]:
+        """Return the number of the step's column family, and its entries in a snapshot."""
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="penstock-state-") as folder,
+                zipfile.ZipFile(snapshot) as archive,
             ):
-                for file in listed.get("sstFiles" if kind == "SSTs" else "logFiles") or []:
-                    (Path(folder) / file[local]).symlink_to((place / kind / file[stored]).absolute())
-            family = listed["columnFamilyMapping"].get(node)
-            if family is None:
-                return 0, {}
-            return family, _database_entries(folder, family)
-    except (OSError, zipfile.BadZipFile, KeyError, IndexError, msgspec.MsgspecError) as e:
-        raise damage(snapshot, f"cannot be read ({e})") from e
+                listed: dict[str, Any] = msgspec.json.decode(archive.read("metadata").split(b"\n", 1)[1])
+                archive.extractall(folder)
+                for kind, local, stored in (
+                    ("SSTs", "localFileName", "dfsSstFileName"),
+                    ("logs", "localFileName", "dfsLogFileName"),
+                ):
+                    for file in listed.get("sstFiles" if kind == "SSTs" else "logFiles") or []:
+                        (Path(folder) / file[local]).symlink_to(
+                            self._path(f"{kind}/{file[stored]}").absolute()
+                        )
+                family = listed["columnFamilyMapping"].get(node)
+                if family is None:
+                    return 0, {}
+                return family, _database_entries(folder, family)
+        except (OSError, zipfile.BadZipFile, KeyError, IndexError, msgspec.MsgspecError) as e:
+            raise damage(snapshot, f"cannot be read ({e})") from e
 
 
 def _database_entries(folder: str, family: int) -> dict[str, Content]:

@@ -17,12 +17,13 @@ from typing import Final
 from penstock.base.durable import make_folder
 from penstock.checkpoints.ownership import LOCK_FILE
 from penstock.checkpoints.stored_entries import Piece, StoredFile, digest_of
+from penstock.checkpoints.stored_home import HOME_FILE
 from penstock.errors import CheckpointError
 
 __all__ = ["Change", "Changes", "WorkingFolder"]
 
-# What only this run on this machine needs: its lock, the code that it ships, and its logs.
-_OWN: Final = (LOCK_FILE, "code")
+# What only this run on this machine needs: its lock, the code that it ships, its logs, and where the home is.
+_OWN: Final = (LOCK_FILE, HOME_FILE, "code")
 _OWN_LOGS: Final = ("spark.log", "output.log")
 _TEMPORARY: Final = ".tmp"
 # A file may change again without a new time while the clock of its file system has not moved on.

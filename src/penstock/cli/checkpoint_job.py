@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.bindings.secrets import redacted
+from penstock.bindings.types import FilesBinding
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.state_place import state_place
+from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.cli.job_target import CommandDraft, JobEvent, Outcome, Patience, ScalingAdvice
 from penstock.cli.output import escaped, stderr
 from penstock.cli.times import format_instant
@@ -32,7 +35,7 @@ from penstock.control.commands import Command
 from penstock.control.receipts import Receipt
 from penstock.errors import CheckpointError, CommandRefusedError
 from penstock.jobs.events import Event, EventKind, NewEvents, newest_events, record_event, user_name
-from penstock.jobs.requests import Request, ask, is_running, new_request
+from penstock.jobs.requests import Request, ask, is_running, new_request, no_run_here
 from penstock.metrics.batch_metrics import BatchMetricsTail, newest_batch_metrics
 from penstock.metrics.job_metrics import measure_job
 from penstock.server.service.metrics_resources import Metrics, metrics_of
@@ -50,10 +53,14 @@ _LINES_S: Final = 0.2
 
 
 class CheckpointJob:
-    """A job reached by the folder of its checkpoint, whether it runs or not."""
+    """A job reached by the folder of its checkpoint, whether it runs or not.
 
-    def __init__(self, folder: Path) -> None:
+    The folder may be a copy, which can only be read, of a checkpoint on an object store.
+    """
+
+    def __init__(self, folder: Path, copy_of: str | None = None) -> None:
         self._folder: Final = folder
+        self._copy_of: Final = copy_of
         self._checkpoint: Final = Checkpoint(folder)
         self._new_receipts: NewReceipts | None = None
         self._look_back = False
@@ -116,6 +123,8 @@ class CheckpointJob:
         """Write the command to where the job reads it."""
         catalog = read_command_catalog(self._folder)
         binding = command_binding(catalog, draft.commands_uri)
+        if isinstance(binding, FilesBinding):
+            self._check_original()
         command = Command(
             id=draft.new_id if draft.id is None else draft.id,
             kind=draft.kind,
@@ -200,7 +209,7 @@ class CheckpointJob:
         wanted = KeysWanted(step=step, key=key, batch=batch, max_bytes=sys.maxsize)
         # Mistakes show before Spark starts, which takes seconds.
         query = key_query(self._checkpoint, read_described(self._folder), wanted)
-        with reading_session() as session:
+        with reading_session(reaches_store=self._is_apart) as session:
             return next(iter(query.read(session).items), None)
 
     def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
@@ -221,11 +230,11 @@ class CheckpointJob:
 
     def list_savepoints(self, place: str | None) -> list[dict[str, Any]]:
         """List the savepoints in a folder or at an address, by default beside the checkpoint."""
-        from penstock.savepoints.savepoints import list_savepoints, savepoints_folder
+        from penstock.savepoints.savepoints import list_savepoints, savepoints_root
 
         return [
             {"id": m.id, "job": m.job, "batch": m.batch, "created_at": m.created_at, "uri": uri}
-            for uri, m in list_savepoints(place or str(savepoints_folder(self._folder)))
+            for uri, m in list_savepoints(place or savepoints_root(self._folder))
         ]
 
     def delete_savepoint(self, called: str) -> str:
@@ -241,6 +250,7 @@ class CheckpointJob:
 
     def stop(self, to: str | None, patience: Patience, *, savepoint: bool, drain: bool) -> Outcome:
         """Ask the run that uses the checkpoint to stop."""
+        self._check_original()
         self._checkpoint.known_lineage()
         if not is_running(self._folder):
             raise CheckpointError(
@@ -248,11 +258,32 @@ class CheckpointJob:
                 "a savepoint of it."
             )
         name, uri = self._new_savepoint(to) if savepoint else (None, None)
+        if uri is not None:
+            self._check_reached(uri)
         request = new_request("stop", savepoint=uri, savepoint_id=name, drain=drain, by=user_name())
         return self._ask(request, patience)
 
+    def _check_original(self) -> None:
+        """Raise CheckpointError for a copy of the checkpoint, in which nobody looks for anything."""
+        if self._copy_of is not None:
+            raise no_run_here(self._copy_of)
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether the state is on an object store."""
+        return state_place(self._folder) is not None
+
+    def _check_reached(self, uri: str) -> None:
+        """Raise CheckpointError if the tasks of the run cannot write a savepoint there."""
+        if self._is_apart and not is_stored(uri):
+            raise CheckpointError(
+                f"The tasks of the job write its savepoint, and need not reach the folder {uri}. Name a place on an "
+                "object store with --savepoint-path, or use penstock savepoint, which writes it on this machine."
+            )
+
     def rescale(self, parallelism: int, patience: Patience) -> Outcome:
         """Ask the run that uses the checkpoint to rescale; without one change the checkpoint here."""
+        self._check_original()
         self._checkpoint.known_lineage()
         if is_running(self._folder):
             return self._ask(new_request("rescale", parallelism=parallelism, by=user_name()), patience)
@@ -265,10 +296,17 @@ class CheckpointJob:
         import threading
 
         from penstock.checkpoints.ownership import Ownership, locked
+        from penstock.checkpoints.stored_home import home_of
         from penstock.savepoints.rescaling import finish_rescaling
         from penstock.savepoints.rescaling import rescale as rescale_checkpoint
         from penstock.spark.reading_session import reading_session
 
+        home = home_of(self._folder)
+        if home is not None:
+            raise CheckpointError(
+                f"The checkpoint has its home on an object store, {home.shown}, which only a run changes. Start the "
+                "job, and rescale it then."
+            )
         with locked(self._folder, threading.Event(), 0):
             finish_rescaling(self._checkpoint)
             before = self._checkpoint.stored_lineage()
@@ -291,10 +329,10 @@ class CheckpointJob:
 
     def _new_savepoint(self, to: str | None) -> tuple[str, str]:
         """Return the id of a new savepoint, and its place."""
-        from penstock.savepoints.savepoints import new_id, savepoints_folder
+        from penstock.savepoints.savepoints import new_id, savepoints_root
 
         name = new_id(dt.datetime.now(dt.UTC))
-        root = to or str(savepoints_folder(self._folder))
+        root = to or savepoints_root(self._folder)
         if "://" not in root and not root.startswith("file:"):
             # The job may have another working folder.
             root = str(Path(root).expanduser().absolute())
@@ -309,7 +347,10 @@ class CheckpointJob:
         self._checkpoint.known_lineage()
         check_committed(self._checkpoint, batch)
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if kind == "savepoint" else None
-        with stderr.status("Starting Spark ..."), reading_session() as session:
+        with (
+            stderr.status("Starting Spark ..."),
+            reading_session(reaches_store=self._is_apart) as session,
+        ):
             begun_s = time.monotonic()
             manifest = capture(session, self._checkpoint, Capture(kind, uri, form, name, batch, now))
             seconds = time.monotonic() - begun_s

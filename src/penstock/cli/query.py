@@ -47,10 +47,18 @@ def _answer(servers: Servers, place: str, sql: str, most: tuple[int, float, int]
     try:
         return answer_from_snapshot(place, sql, limits).content()
     except NotThereError:
-        if "://" in place:
+        if "://" in place and not _is_checkpoint(place):
             raise
         with servers.job(place) as target:
             return target.query(sql, limits)
+
+
+def _is_checkpoint(place: str) -> bool:
+    """Return whether a place on an object store, which is no snapshot, is a checkpoint."""
+    from penstock.checkpoints.stored_checkpoint import is_stored
+    from penstock.checkpoints.stored_copies import holds_checkpoint
+
+    return is_stored(place) and holds_checkpoint(place)
 
 
 def _print(content: AnswerContent, output: Output) -> None:

@@ -50,10 +50,11 @@ class _Options:
         ),
     ] = Path("~/.penstock")
     shared: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Where to keep checkpoints and savepoints, for servers on several machines. Default: in the home.",
+            metavar="PLACE",
+            help="Where to keep checkpoints and savepoints, for servers on several machines: a folder, or "
+            "s3://BUCKET/PREFIX. Default: in the home.",
         ),
     ] = None
     store: Annotated[

@@ -14,6 +14,7 @@ import typer
 
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.stored_checkpoint import is_stored
+from penstock.checkpoints.stored_copies import read_copy
 from penstock.cli.checkpoint_job import CheckpointJob
 from penstock.cli.job_target import JobTarget
 from penstock.cli.output import errors_as_sentences, with_options
@@ -118,8 +119,8 @@ class Servers:
         """
         if _is_checkpoint(called):
             refuse_options(context, dict.fromkeys(server_only, "works with a job of a server only."))
-            folder = folder_of_run(called) if is_stored(called) else Path(called).expanduser().absolute()
-            yield CheckpointJob(folder)
+            with _folder_of(called) as (folder, copy_of):
+                yield CheckpointJob(folder, copy_of)
         else:
             refuse_options(context, checkpoint_only or {})
             with self.server_job(called) as job:
@@ -161,6 +162,18 @@ def asks_server(external_code: int = 3) -> Callable[[Callable[..., None]], Calla
         return with_options(command, verb, _ServerOptions)
 
     return decorate
+
+
+@contextmanager
+def _folder_of(called: str) -> Iterator[tuple[Path, str | None]]:
+    """Yield the folder of a checkpoint; for one on an object store that no run here uses, a copy, and of what."""
+    if not is_stored(called):
+        yield Path(called).expanduser().absolute(), None
+    elif (folder := folder_of_run(called)) is not None:
+        yield folder, None
+    else:
+        with read_copy(called) as copied:
+            yield copied, called
 
 
 def _is_checkpoint(job: str) -> bool:

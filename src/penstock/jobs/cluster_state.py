@@ -2,50 +2,76 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import Binding, DeltaBinding, FilesBinding, IcebergBinding, SparkBinding
 from penstock.checkpoints.checkpoint import Checkpoint
-from penstock.checkpoints.state_place import StatePlace, place_state
+from penstock.checkpoints.state_place import place_state
+from penstock.checkpoints.stored_home import place_of_home
+from penstock.checkpoints.stored_seed import StoredSeed
 from penstock.errors import BindingError, CheckpointError, JobDefinitionError
+from penstock.objects.object_stores import carried_endpoint
+from penstock.runtime.initial_state import Seed
 from penstock.runtime.plan import JobPlan
+from penstock.runtime.seed import FolderSeed
+from penstock.savepoints.mounted_state import mount_of
+from penstock.sources.fetched import KeptInFolder, KeptInStore
 from penstock.spark.state_mount import StateMount
 from penstock.streams.graph import COMMANDS, RECEIPTS
 
-__all__ = ["check_reach", "mount_state"]
+__all__ = ["check_reach", "kept_files", "mount_state", "seed_of"]
+
+_FETCHED: Final = "fetched"
 
 # What Java takes for the host of a URI: the last one of several labels begins with a letter.
 _LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _HOST = re.compile(rf"{_LABEL}|({_LABEL}\.)+(?=[a-zA-Z]){_LABEL}")
 
 
-def mount_state(checkpoint: Checkpoint, master: str) -> tuple[StateMount | None, StatePlace | None]:
-    """Return where Spark has the state, None for the folder of the checkpoint, and the place that it replaces.
+def mount_state(checkpoint: Checkpoint, master: str) -> StateMount | None:
+    """Return where Spark has the state of the next run, None for the folder of the checkpoint.
 
     Raises CheckpointError when the state cannot be used there.
     """
     stored = checkpoint.stored
     if stored is None:
-        return None, None
-    place, before = place_state(checkpoint.folder, stored.shown, is_local=master.startswith("local"))
+        return None
+    place = place_state(checkpoint.folder, stored.shown, is_local=master.startswith("local"))
     if place is None:
-        return None, None
-    target = stored.place_of(place.prefix)
-    if target.family != "s3":
+        return None
+    home = place_of_home(stored.shown)
+    if home.family != "s3":
         raise CheckpointError(
             f"The tasks of a job on {master} write its state to the store of its checkpoint, which must be S3 or speak "
             f"its protocol, and {stored.shown} is not. Use s3://, local[*], or a folder that all machines share."
         )
-    if not _HOST.fullmatch(target.host):
+    if not _HOST.fullmatch(home.host):
         raise CheckpointError(
             f"The tasks of a job on {master} write its state with Hadoop's client, which takes no bucket with the name "
-            f"{target.host!r}. Use a bucket whose name has letters, digits and hyphens, local[*], or a folder that all "
+            f"{home.host!r}. Use a bucket whose name has letters, digits and hyphens, local[*], or a folder that all "
             "machines share."
         )
     stored.check_state(place)
-    return StateMount(f"penstock-{place.id}", target, checkpoint.folder), before
+    return mount_of(stored.place_of(place.prefix), checkpoint.folder)
+
+
+def seed_of(checkpoint: Checkpoint, master: str) -> Seed:
+    """Return the initial state of a job as its tasks reach it: in the folder, or in the store that has it, too."""
+    stored = checkpoint.stored
+    if stored is None or master.startswith("local"):
+        return FolderSeed(checkpoint.seed)
+    return StoredSeed(stored, checkpoint.seed.name, carried_endpoint(os.environ))
+
+
+def kept_files(checkpoint: Checkpoint, *, apart: bool) -> KeptInFolder | KeptInStore:
+    """Return where tasks keep what commands refer to: with the checkpoint, where all of them reach it."""
+    if apart and checkpoint.stored is not None:
+        return KeptInStore(checkpoint.stored.place_of(_FETCHED), carried_endpoint(os.environ))
+    return KeptInFolder(str(checkpoint.folder / _FETCHED))
 
 
 def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, master: str) -> None:

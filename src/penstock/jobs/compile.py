@@ -38,7 +38,7 @@ from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.connectors.custom_class import checked_binding, imported_class, told
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
-from penstock.jobs.cluster_state import check_reach
+from penstock.jobs.cluster_state import check_reach, seed_of
 from penstock.jobs.job_code import loaded_modules
 from penstock.jobs.job_lookups import opened_lookups
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
@@ -212,7 +212,7 @@ def _plan(
         parallelism=lineage.parallelism,
         state_memory_bytes=(settings.state_memory_mb if shares is None else shares.state_mb) << 20,
         waiting_bytes=JobPlan.waiting_bytes if shares is None else shares.records_mb << 20,
-        seed=checkpoint.seed if gets_seed or lineage.origin.has_state else None,
+        seed=seed_of(checkpoint, settings.master) if gets_seed or lineage.origin.has_state else None,
         partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
         lookups=opened_lookups(job, bindings),

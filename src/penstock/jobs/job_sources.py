@@ -38,6 +38,7 @@ from penstock.control.commands import CommandFormat
 from penstock.databases.row_json import COMMAND_ROWS, RowShape
 from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.errors import BindingError
+from penstock.jobs.cluster_state import kept_files
 from penstock.jobs.settings import RunSettings
 from penstock.lakes.lake_log import LakeLog
 from penstock.records.event_headers import EventHeaders, event_headers_of
@@ -303,8 +304,7 @@ def _command_source(
             f"{redacted(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
-    folder = None if place.apart else str(place.checkpoint.folder / "fetched")
-    fetched = FetchedFiles(folder, max_bytes, settings.allowed)
+    fetched = FetchedFiles(kept_files(place.checkpoint, apart=place.apart), max_bytes, settings.allowed)
     reader = CommandReader(
         place.plan,
         known[form],

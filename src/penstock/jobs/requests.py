@@ -27,6 +27,7 @@ __all__ = [
     "folder_of_run",
     "is_running",
     "new_request",
+    "no_run_here",
     "post",
 ]
 
@@ -129,17 +130,20 @@ def is_running(checkpoint: Path) -> bool:
         return True
 
 
-def folder_of_run(uri: str) -> Path:
-    """Return the folder of this machine's run whose checkpoint is on an object store.
+def folder_of_run(uri: str) -> Path | None:
+    """Return the folder of this machine's run whose checkpoint is on an object store; None if there is no such run.
 
-    Raises CheckpointError when there is none: what an earlier run has left here may be older than the checkpoint.
+    What an earlier run has left here may be older than the checkpoint.
     """
     folder = working_folder(uri)
-    if not folder.is_dir() or not is_running(folder):
-        raise CheckpointError(
-            f"No run on this machine uses the checkpoint {uri}. Give the command where the job runs, while it runs."
-        )
-    return folder
+    return folder if folder.is_dir() and is_running(folder) else None
+
+
+def no_run_here(uri: str) -> CheckpointError:
+    """Return the error for what only the run of a checkpoint on an object store can do."""
+    return CheckpointError(
+        f"No run on this machine uses the checkpoint {uri}. Give the command where the job runs, while it runs."
+    )
 
 
 def post(checkpoint: Path, request: Request) -> None:

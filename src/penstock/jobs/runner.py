@@ -20,7 +20,6 @@ from penstock.checkpoints.described_graph import GRAPH_FILE
 from penstock.checkpoints.described_state import STATE_FILE, JobState
 from penstock.checkpoints.ownership import Ownership, locked, locked_by_jvm
 from penstock.checkpoints.recovery import recover
-from penstock.checkpoints.state_place import refuse_elsewhere
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint, StoredOwnership, is_stored
 from penstock.checkpoints.temporary_checkpoints import temporary_checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE
@@ -170,7 +169,7 @@ class JobRunner:
         finish_rescaling(checkpoint)
         check_room(checkpoint.folder)
         recovered = recover(checkpoint, settings.retained_batches)
-        mount, former = mount_state(checkpoint, settings.master)
+        mount = mount_state(checkpoint, settings.master)
         state_note = recovered + begin(self._job, settings, checkpoint)
         hooks.on_open()
         declared = declared_state(self._job)
@@ -178,22 +177,17 @@ class JobRunner:
         if changes_mode(checkpoint, settings):
             check_mode_change(checkpoint)
             reasons.append(_NEW_MODE)
-        evolves = bool(reasons)
-        if evolves:
-            refuse_elsewhere(
-                checkpoint.folder, f"The job cannot start, since {' and '.join(reasons)}: a rewriting"
-            )
         ownership = Ownership.of_next_run(checkpoint.folder)
         if checkpoint.stored is not None:
             ownership = StoredOwnership(checkpoint.stored, ownership)
-        bound = compile_job(self._job, settings, checkpoint, fence=ownership.check, gets_seed=evolves)
+        bound = compile_job(self._job, settings, checkpoint, fence=ownership.check, gets_seed=bool(reasons))
         new_outputs = check_outputs(bound, checkpoint, settings.bindings, settings.new_outputs_from)
         if checkpoint.stored is not None:
             check_replayable(bound.receivers, checkpoint.stored.shown)
         # Another run that the locks have not kept out has time to notice this while Spark starts.
         ownership.begin()
-        if former is not None and checkpoint.stored is not None:
-            checkpoint.stored.remove_state(former)
+        if checkpoint.stored is not None:
+            checkpoint.stored.remove_left_behind()
         by = user_name() if settings.started_by is None else settings.started_by
         events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
         stack.enter_context(events.record_failure())
@@ -269,10 +263,13 @@ class JobRunner:
         )
         check_cores(self._settings, bound.lineage.parallelism, session.sparkContext.defaultParallelism)
         on_start: Callable[[], None] = functools.partial(hooks.on_running, session)
-        location = None if prepared.mount is None else prepared.mount.location
+        mount = prepared.mount
+        if prepared.evolves:
+            mount = self._save_rewritten(checkpoint)
         lags = StreamLags()
         progress = Progress()
         while True:
+            location = None if mount is None else mount.apply(session)
             dumps = DumpQueue(checkpoint, bound.lineage, self._settings.allowed, hooks.on_note)
             services = RunServices(
                 prepared.ownership,
@@ -299,6 +296,7 @@ class JobRunner:
             if request is None or request.action != "rescale":
                 return summary
             bound, on_start = self._rescale(run, request, prepared.events)
+            mount = self._save_rewritten(checkpoint)
             prepared.recorder.bind(bound)
 
     def _model_queue(self, bound: CompiledJob, hooks: RunHooks) -> ModelQueue:
@@ -413,6 +411,14 @@ class JobRunner:
 
         return bound, answer
 
+    def _save_rewritten(self, checkpoint: Checkpoint) -> StateMount | None:
+        """Save what a rescaling has made, since tasks read it in the store; return where the state is from now on."""
+        mount = mount_state(checkpoint, self._settings.master)
+        if checkpoint.stored is not None:
+            checkpoint.stored.save()
+            checkpoint.stored.remove_left_behind()
+        return mount
+
     def _recompile(self, run: QueryRun) -> CompiledJob:
         return compile_job(self._job, self._settings, run.checkpoint, fence=run.committer.ownership.check)
 
@@ -450,6 +456,6 @@ class JobRunner:
             # In real time the workers have a record in hand, and the JVM only commits behind them.
             yields=bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
-            state=prepared.mount,
+            reaches_store=prepared.mount is not None,
             more=self._settings.spark_settings,
         )

@@ -159,6 +159,11 @@ class RunSettings:
             )
         if self.checkpoint is not None and is_stored(self.checkpoint):
             self._check_stored()
+        elif self.checkpoint is not None and "://" in self.checkpoint:
+            raise JobDefinitionError(
+                f"{self.checkpoint!r} is no place for a checkpoint. Use a folder, which may be on a file system that "
+                "all machines mount, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX."
+            )
         if self.memory_mb is not None and self.state_memory_mb != RunSettings.state_memory_mb:
             raise JobDefinitionError(
                 "memory_mb divides the memory of the job, including that for state. Leave out state_memory_mb."
@@ -186,11 +191,6 @@ class RunSettings:
         reason = None
         if self.checkpoint_interval_ms:
             reason = "runs in micro-batches: leave out checkpoint_interval_ms, or use a folder"
-        elif not self.master.startswith("local") and (self.from_savepoint or self.from_dump):
-            reason = (
-                f"starts without state where its master is {self.master!r}, whose workers do not reach what is read "
-                "from the snapshot: use local[*], or a folder that all machines share"
-            )
         elif self.fresh:
             reason = "cannot be put aside: choose another prefix instead of fresh"
         if reason is not None:

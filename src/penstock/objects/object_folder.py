@@ -77,6 +77,13 @@ class ObjectFolder:
         with self._errors(f"{name!r} cannot be read"):
             return bytes(obstore.get(self._store(), self._path(name)).bytes())
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Return a part of an object's content."""
+        import obstore
+
+        with self._errors(f"{name!r} cannot be read"):
+            return bytes(obstore.get_range(self._store(), self._path(name), start=start, length=length))
+
     def find(self, name: str) -> bytes | None:
         """Return the content of an object, None if there is none of this name."""
         import obstore

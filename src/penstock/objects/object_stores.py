@@ -27,6 +27,7 @@ __all__ = [
     "Endpoint",
     "Patience",
     "Place",
+    "carried_endpoint",
     "is_denied",
     "is_without_bucket",
     "s3_endpoint",
@@ -143,6 +144,19 @@ def s3_endpoint(environ: Mapping[str, str]) -> Endpoint:
     # Other servers than the provider's have no names for buckets, unless somebody says so.
     hosted = not uri or environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in _TRUE
     return Endpoint(uri, region, hosted)
+
+
+def carried_endpoint(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that say where S3 is, for processes on other machines, which have credentials only.
+
+    >>> carried_endpoint({"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_SECRET_ACCESS_KEY": "x"})
+    {'AWS_ENDPOINT_URL_S3': 'http://127.0.0.1:9000'}
+    """
+    endpoint = s3_endpoint(environ)
+    found = {S3_ENDPOINTS[0]: endpoint.uri, "AWS_REGION": endpoint.region}
+    if endpoint.uri and endpoint.hosted:
+        found["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
+    return {name: value for name, value in found.items() if value}
 
 
 def _plain_http(place: Place, environ: Mapping[str, str]) -> bool:

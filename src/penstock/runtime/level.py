@@ -44,7 +44,7 @@ from penstock.runtime.packed_rows import (
 )
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.router import dead_letter_rows
-from penstock.runtime.seed import seed_folder, take_over
+from penstock.runtime.seed import take_over
 from penstock.state.kept_slots import SlotCache, kept_slots
 from penstock.state.key_groups import key_groups
 from penstock.state.slot_log import HEAD
@@ -222,7 +222,7 @@ class _StepRunner:
         if self._plan.seed is not None and entries.get(HEAD) is None:
             # The slot runs for the first time, perhaps not in the first micro-batch, if no task there woke it. Anything
             # that the worker has kept of such a slot is from before a rescaling.
-            take_over(seed_folder(self._plan.seed, self.node.id, slot.key_groups[0]), entries)
+            take_over(self._plan.seed.entries(self.node.id, slot.key_groups[0]), entries)
         try:
             tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
         except StateError as e:

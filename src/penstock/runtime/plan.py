@@ -13,7 +13,6 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from penstock.operators.handlers import declared_handlers
 from penstock.operators.record_blocks import KEY, MESSAGE_KEY, OFFSET, ORIGIN, block_schema
 from penstock.operators.watermarks import INGESTION_TIME, InputWatermarkRule
 from penstock.operators.window_step import WindowStep
+from penstock.runtime.initial_state import Seed
 from penstock.runtime.slots import slots, slots_of_key_groups
 from penstock.state.kept_slots import DEFAULT_STATE_MEMORY_BYTES
 from penstock.state.shared import Setting, declared_shared
@@ -95,7 +95,7 @@ class JobPlan:
     `raw_streams` are the streams whose source has bytes for each record; these stay with the record for dead letters.
     `keyed_sinks` are the sinks that take the key and the offset of each record. `parallelism` is the number of
     tasks of a keyed level, `state_memory_bytes` the limit of the state that a worker keeps in memory, and
-    `waiting_bytes`, in real time, the limit of the records that a slot has not processed. `seed` is the folder with
+    `waiting_bytes`, in real time, the limit of the records that a slot has not processed. `seed` is
     the initial state. `partitions` has the partitions of each Kafka stream at the start of the job. `origin_sinks`
     are the sinks that take, in real time, the names by which records are known again. `replayed` is the micro-
     batch, in Spark's numbering, that was planned before and is repeated, with the partitions known at that time.
@@ -112,7 +112,7 @@ class JobPlan:
     parallelism: int = 1
     state_memory_bytes: int = DEFAULT_STATE_MEMORY_BYTES
     waiting_bytes: int = 32 << 20
-    seed: Path | None = None
+    seed: Seed | None = None
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None
     in_real_time: bool = False

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
 
+from penstock.runtime.initial_state import StoredEntries
 from penstock.runtime.packed_rows import WAKE, PackedRow, packed_batches
 from penstock.runtime.plan import JobPlan
 from penstock.state.stored_blocks import Content, Entries
 
-__all__ = ["SeedEntries", "SlotReader", "read_seed", "seed_folder", "seed_slots", "take_over", "wake_slots"]
+__all__ = [
+    "FolderSeed",
+    "SeedEntries",
+    "SlotReader",
+    "read_seed",
+    "seed_folder",
+    "seed_slots",
+    "take_over",
+    "wake_slots",
+]
 
 
 SlotReader: TypeAlias = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
@@ -58,9 +69,19 @@ class SeedEntries:
         return self._folder / name.replace("/", "~")
 
 
-def take_over(place: Path, entries: Entries) -> None:
+@dataclass(frozen=True)
+class FolderSeed:
+    """A seed in a folder that all tasks reach."""
+
+    folder: Path
+
+    def entries(self, node: str, first_key_group: int) -> SeedEntries:
+        """Return the stored entries of a slot of a step."""
+        return SeedEntries(seed_folder(self.folder, node, first_key_group))
+
+
+def take_over(stored: StoredEntries, entries: Entries) -> None:
     """Copy all entries of a slot's seed to its stored state. Entries that exist already are from the same seed."""
-    stored = SeedEntries(place)
     for name in stored.names():
         content = stored.get(name)
         assert content is not None

@@ -2,6 +2,6 @@
 
 In: a checkpoint, or a snapshot.
 Out: a dump, a savepoint, a page of keys, or the first state of another job.
-Imports: base, checkpoints, engine, errors, models, records, runtime, snapshots, sources, spark, state,
-windows.
+Imports: base, checkpoints, engine, errors, models, objects, records, runtime, snapshots, sources, spark,
+state, windows.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from penstock.checkpoints.described_state import EXPIRES_AT, DescribedState, DescribedStep, JobState
 from penstock.engine.slot import Header, header_of, held_name, merge_headers
+from penstock.objects.object_stores import carried_endpoint
 from penstock.records.types import empty_like
 from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.seed import SlotReader
@@ -64,10 +66,11 @@ def shared_name(step: str, name: str) -> str:
 def assemble(uri: str, contents: Contents, state: JobState, read: StepReader) -> Manifest:
     """Write the tables of all steps and commit the snapshot. `read` has each slot write its own part."""
     store = open_store(uri)
+    endpoint = carried_endpoint(os.environ)
     captured = [
         [
             msgspec.msgpack.decode(body, type=_Result)
-            for body in read(step.node, _Task(name, step, uri, contents.format))
+            for body in read(step.node, _Task(name, step, uri, contents.format, endpoint))
         ]
         for name, step in state.steps.items()
     ]
@@ -86,16 +89,17 @@ class _Result(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True)
 class _Task:
-    """Writes the parts of one slot, in a worker."""
+    """Writes the parts of one slot, in a worker, which need not know where the stores are."""
 
     name: str
     step: DescribedStep
     uri: str
     format: SnapshotFormat
+    endpoint: Mapping[str, str]
 
     def __call__(self, number: int, entries: Mapping[str, Content]) -> Iterator[bytes]:
         stored = FrozenEntries(entries)
-        store = open_store(self.uri)
+        store = open_store(self.uri, self.endpoint)
         written = [
             (info, Parts(store, info, number, self.format)) for info in keyed_tables(self.name, self.step)
         ]

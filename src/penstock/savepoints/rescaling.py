@@ -7,6 +7,7 @@ the rescaling happens even if the process is killed: the next one that opens the
 from __future__ import annotations
 
 import shutil
+import uuid
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,9 @@ from penstock.checkpoints.checkpoint_files import COUNTS_FILE
 from penstock.checkpoints.described_state import STATE_FILE, JobState, read_described
 from penstock.checkpoints.evolution import plan_changes
 from penstock.checkpoints.plans import Plans
-from penstock.checkpoints.state_place import refuse_elsewhere
+from penstock.checkpoints.state_place import state_place
+from penstock.checkpoints.stored_checkpoint import CAPTURED
+from penstock.checkpoints.stored_home import home_of, place_in
 from penstock.errors import CheckpointError
 from penstock.runtime.cuts import INTERVALS, batch_numbers
 from penstock.savepoints.snapshot_capture import Capture, capture, positions_of
@@ -29,7 +32,8 @@ from penstock.spark.types import SparkSession
 __all__ = ["check_mode_change", "evolve", "finish_rescaling", "is_rescaling", "rescale"]
 
 _INTENT_FILE: Final = "rescaling.json"
-_CAPTURED: Final = "rescaling"
+# Both a folder of the checkpoint and a prefix beside its log.
+_CAPTURED: Final = CAPTURED
 _NEXT_SEED: Final = "seed.next"
 _OF_RUNS: Final = ("offsets", "commits", "state", "metadata", INTERVALS)
 
@@ -40,7 +44,6 @@ def rescale(session: SparkSession, checkpoint: Checkpoint, parallelism: int) -> 
     The checkpoint must be locked, and its job stopped between two micro-batches. Raises CheckpointError when the last
     micro-batch is not finished, and for a parallelism that the key groups do not allow.
     """
-    refuse_elsewhere(checkpoint.folder, "Rescaling")
     lineage = checkpoint.known_lineage()
     if not 1 <= parallelism <= lineage.key_groups:
         raise CheckpointError(
@@ -122,11 +125,11 @@ def _decide(
 ) -> Lineage:
     """Capture the state, write the seed, and record the decision to use it."""
     _clear(checkpoint)
-    captured = checkpoint.folder / _CAPTURED
-    manifest = capture(session, checkpoint, Capture("savepoint", str(captured), "arrow", keeps_files=False))
+    captured = _place_of_capture(checkpoint)
+    manifest = capture(session, checkpoint, Capture("savepoint", captured, "arrow", keeps_files=False))
     changes = plan_changes(declared.steps, read_described(checkpoint.folder).steps)
     seed = checkpoint.folder / _NEXT_SEED
-    write_seed(Snapshot.at(str(captured)), declared, lineage.parallelism, changes, seed)
+    write_seed(Snapshot.at(captured), declared, lineage.parallelism, changes, seed)
     sync_folder(seed)
     new = msgspec.structs.replace(
         lineage,
@@ -136,6 +139,15 @@ def _decide(
     )
     checkpoint.save(_INTENT_FILE, _Intent(new, declared))
     return new
+
+
+def _place_of_capture(checkpoint: Checkpoint) -> str:
+    """Return where the tasks of the present session can write what they capture."""
+    home = home_of(checkpoint.folder)
+    if home is None or state_place(checkpoint.folder) is None:
+        return str(checkpoint.folder / _CAPTURED)
+    # A run that was believed dead may capture, too.
+    return place_in(home, f"{_CAPTURED}/{uuid.uuid4().hex}").shown
 
 
 class _Intent(msgspec.Struct, frozen=True):

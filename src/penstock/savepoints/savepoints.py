@@ -7,17 +7,22 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.checkpoints.stored_home import home_of
 from penstock.errors import NotThereError, PenstockError
 from penstock.snapshots.manifest import MANIFEST, Manifest
 from penstock.snapshots.snapshot_reader import read_manifest
 from penstock.snapshots.stores import open_store
 
-__all__ = ["dispose", "list_savepoints", "new_id", "place_of", "savepoints_folder"]
+__all__ = ["dispose", "list_savepoints", "new_id", "place_of", "savepoints_root"]
 
 
-def savepoints_folder(checkpoint: Path) -> Path:
-    """Return the default folder for the savepoints of a checkpoint: next to it, so that they outlive it."""
-    return checkpoint.with_name(f"{checkpoint.name}.savepoints")
+def savepoints_root(checkpoint: Path) -> str:
+    """Return the default place for the savepoints of a checkpoint: next to it, so that they outlive it.
+
+    `checkpoint` is its folder. If that is a working folder, the savepoints are on the object store of its home.
+    """
+    home = home_of(checkpoint)
+    return f"{checkpoint if home is None else home.shown}.savepoints"
 
 
 def new_id(now: dt.datetime) -> str:
@@ -29,16 +34,14 @@ def place_of(name: str, checkpoint: Path) -> str:
     """Return the place of a savepoint; the name is a place or an id. Raises NotThereError for an unknown id."""
     if "/" in name or Path(name, MANIFEST).exists():
         return name
-    place = savepoints_folder(checkpoint) / name
-    if not (place / MANIFEST).exists():
-        known = (
-            ", ".join(found.id for _, found in list_savepoints(str(savepoints_folder(checkpoint)))) or "none"
-        )
+    root = savepoints_root(checkpoint)
+    place = f"{root}/{name}"
+    if not open_store(place).exists(MANIFEST):
+        known = ", ".join(found.id for _, found in list_savepoints(root)) or "none"
         raise NotThereError(
-            f"There is no savepoint {name!r} in {place.parent}; it has {known}. Name one of them, or the "
-            "place of another."
+            f"There is no savepoint {name!r} in {root}; it has {known}. Name one of them, or the place of another."
         )
-    return str(place)
+    return place
 
 
 def list_savepoints(uri: str) -> Iterator[tuple[str, Manifest]]:

@@ -12,18 +12,19 @@ import msgspec
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage
 from penstock.checkpoints.committed_state import committed_batch
 from penstock.checkpoints.described_state import read_described
-from penstock.checkpoints.state_place import refuse_elsewhere
+from penstock.checkpoints.state_files import state_files
 from penstock.errors import AlreadyThereError, CheckpointError
 from penstock.runtime.cuts import batch_numbers, read_offsets
 from penstock.runtime.seed import SlotReader, read_seed
 from penstock.runtime.slots import first_key_groups
 from penstock.savepoints.captured_tables import assemble
+from penstock.savepoints.mounted_state import mounted_state
 from penstock.savepoints.source_files import OvertakenError, copy_models, copy_own_files, copy_topic_ids
 from penstock.snapshots.manifest import MANIFEST, FileEntry, Manifest, SnapshotKind
 from penstock.snapshots.snapshot_writer import Contents
 from penstock.snapshots.stores import open_store
 from penstock.snapshots.table_formats import SnapshotFormat
-from penstock.spark.stored_state import read_slots
+from penstock.spark.stored_state import StateLocation, read_slots
 from penstock.spark.types import SparkSession
 
 __all__ = [
@@ -56,7 +57,6 @@ class Capture:
 
 def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> Manifest:
     """Write a snapshot. It exists when this returns, and not before. Raises CheckpointError, SnapshotError."""
-    refuse_elsewhere(checkpoint.folder, f"A {wanted.kind}")
     lineage = checkpoint.known_lineage()
     store = open_store(wanted.uri)
     if store.exists(MANIFEST):
@@ -129,7 +129,12 @@ def read_step(
     slots: set[int] = set()
     found: list[bytes] = []
     if batch >= 0:
-        slots, found = read_slots(session, checkpoint.spark_folder, batch, node, reader)
+        mount = mounted_state(checkpoint.folder)
+        location = str(checkpoint.spark_folder) if mount is None else mount.apply(session)
+        with state_files(checkpoint.folder) as files:
+            slots, found = read_slots(
+                session, StateLocation(location, files.operator_of), batch, node, reader
+            )
     lineage = checkpoint.stored_lineage()
     if lineage is None or not lineage.origin.has_state:
         return found

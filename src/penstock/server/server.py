@@ -18,6 +18,8 @@ import uvicorn
 
 from penstock.base.durable import write_atomically
 from penstock.base.version import __version__
+from penstock.checkpoints.stored_checkpoint import is_stored
+from penstock.checkpoints.stored_home import place_of_home
 from penstock.errors import ExternalSystemError, StoreError
 from penstock.metrics.addresses import is_loopback
 from penstock.server.api.access import (
@@ -67,7 +69,8 @@ class ServeSettings:
         bind: HOST:PORT; port 0 chooses a free port.
         jobs: the folders with job definitions.
         home: the folder of the manager.
-        shared: the folder of checkpoints and savepoints, for managers on several machines; default: in the home.
+        shared: the folder of checkpoints and savepoints, or their prefix on an object store, for managers on several
+            machines; default: in the home.
         store: the URL of the store; default: a file in the home.
         tokens: a file with lines NAME ROLE TOKEN.
         hosts: additional names of the server that requests may use.
@@ -83,7 +86,7 @@ class ServeSettings:
     bind: str = "127.0.0.1:8081"
     jobs: Sequence[Path] = ()
     home: Path = Path("~/.penstock")
-    shared: Path | None = None
+    shared: str | None = None
     store: str | None = None
     tokens: Path | None = None
     hosts: Sequence[str] = ()
@@ -140,7 +143,7 @@ def serve(
     token = new_token()
     given = _read_grants(settings, environment)
     check_bind(host, tls=tls, tokens=bool(given), insecure=settings.insecure_bind)
-    shared = None if settings.shared is None else settings.shared.expanduser().absolute()
+    shared = None if settings.shared is None else _shared_place(settings.shared)
     home = ServerDirectory(settings.home.expanduser().absolute(), shared)
     offers_demo = not settings.jobs if settings.demo is None else settings.demo
     catalog = Catalog(settings.jobs, [demo_definition()] if offers_demo else [])
@@ -276,6 +279,11 @@ def _uvicorn_config(context: Context, settings: ServeSettings) -> uvicorn.Config
         ssl_certfile=None if settings.tls_certificate is None else str(settings.tls_certificate),
         ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
     )
+
+
+def _shared_place(shared: str) -> Path | str:
+    """Return a folder, or the URI of a prefix on an object store. Raises CheckpointError if that names none."""
+    return place_of_home(shared).shown if is_stored(shared) else Path(shared).expanduser().absolute()
 
 
 def _check_tls(settings: ServeSettings) -> bool:

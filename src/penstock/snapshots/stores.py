@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
@@ -62,14 +62,15 @@ class Store(Protocol):
         """Remove a file, if it exists."""
 
 
-def open_store(uri: str) -> Store:
+def open_store(uri: str, settings: Mapping[str, str] | None = None) -> Store:
     """Return the store of a snapshot: a folder (`PATH` or `file:///PATH`), `s3://BUCKET/PREFIX`, `gs://` or `az://`.
 
-    Reads and creates nothing. Raises SnapshotError for any other URI.
+    `settings` are environment variables that count more than those of the process. Reads and creates nothing. Raises
+    SnapshotError for any other URI.
     """
     scheme, separator, rest = uri.partition("://")
     if separator and scheme in _OBJECT_SCHEMES:
-        return _ObjectStore(uri, scheme, rest)
+        return _ObjectStore(uri, scheme, rest, settings or {})
     if uri.startswith("file:"):
         path = unquote(uri.removeprefix("file:"))
         if path.startswith("//"):
@@ -220,7 +221,7 @@ def _claim(staged: Path, target: Path) -> None:
 class _ObjectStore:
     """A prefix in a bucket; credentials come from the environment (docs/object_stores.md)."""
 
-    def __init__(self, uri: str, scheme: str, rest: str) -> None:
+    def __init__(self, uri: str, scheme: str, rest: str, settings: Mapping[str, str]) -> None:
         bucket, _, prefix = rest.rstrip("/").partition("/")
         if not BUCKET.fullmatch(bucket) or "@" in rest:
             raise SnapshotError(
@@ -229,10 +230,11 @@ class _ObjectStore:
             )
         self.uri = uri
         self._place = Place(scheme, bucket, _check_path(prefix) if prefix else "")
+        self._settings = dict(settings)
         self._client: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_store, (self.uri,)
+        return open_store, (self.uri, self._settings)
 
     def create(self, path: str, data: Data) -> None:
         from obstore.exceptions import AlreadyExistsError
@@ -294,7 +296,7 @@ class _ObjectStore:
 
     def _store(self) -> Any:
         if self._client is None:
-            self._client = store_of(self._place, os.environ, _PATIENCE)
+            self._client = store_of(self._place, {**os.environ, **self._settings}, _PATIENCE)
         return self._client
 
     def _name(self, path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +17,10 @@ from penstock.base.durable import write_once
 from penstock.control.commands import CommandError
 from penstock.errors import ExternalSystemError
 from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
+from penstock.objects.object_folder import AT_WORK, ObjectFolder
+from penstock.objects.object_stores import Place
 
-__all__ = ["FetchedFiles"]
+__all__ = ["FetchedFiles", "KeptInFolder", "KeptInStore"]
 
 _REFUSALS: Final = (CommandError, PlaceRefusedError, ExternalSystemError)
 _MAX_KEPT: Final = 1000
@@ -27,15 +29,54 @@ _CLOCKS_DIFFER_S: Final = 3600
 
 
 @dataclass(frozen=True)
-class FetchedFiles:
-    """Files and objects that commands refer to, kept in a folder of the checkpoint.
+class KeptInFolder:
+    """What was found, in a folder that all tasks reach."""
 
-    Without a folder that all tasks reach, commands may refer to none.
+    folder: str
+
+    def find(self, name: str) -> bytes | None:
+        """Return what was found under a name. Raises OSError."""
+        try:
+            return (Path(self.folder) / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def keep_first(self, name: str, content: bytes) -> None:
+        """Keep what was found, unless another task was quicker. Raises OSError."""
+        kept = Path(self.folder) / name
+        write_once(kept, content)
+        _forget(kept.parent)
+
+
+@dataclass(frozen=True)
+class KeptInStore:
+    """What was found, as objects that are created once below a place. `settings` are as in ObjectFolder."""
+
+    place: Place
+    settings: Mapping[str, str]
+
+    def find(self, name: str) -> bytes | None:
+        """Return what was found under a name. Raises ExternalSystemError."""
+        return self._objects.find(name)
+
+    def keep_first(self, name: str, content: bytes) -> None:
+        """Keep what was found, unless another task was quicker. Raises ExternalSystemError."""
+        self._objects.create(name, content)
+
+    @property
+    def _objects(self) -> ObjectFolder:
+        return ObjectFolder(self.place, self.settings, AT_WORK)
+
+
+@dataclass(frozen=True)
+class FetchedFiles:
+    """Files and objects that commands refer to, kept with the checkpoint.
+
     `max_bytes` is the largest size that is read. `allowed` lists the places that commands may have the job read and
     write.
     """
 
-    folder: str | None
+    kept: KeptInFolder | KeptInStore
     max_bytes: int
     allowed: AllowedPlaces
 
@@ -66,25 +107,19 @@ class FetchedFiles:
         `found` may raise CommandError, PlaceRefusedError or ExternalSystemError, which counts as found, too. Raises
         CommandError with its message.
         """
-        if self.folder is None:
-            raise CommandError(
-                "a command may not name files or places, since the workers of the job share no folder in which to keep "
-                "what they find there",
-                command_id,
-            )
-        name = hashlib.sha256(f"{place}/{command_id}".encode()).hexdigest()
-        kept = Path(self.folder) / f"{name}.json"
+        name = f"{hashlib.sha256(f'{place}/{command_id}'.encode()).hexdigest()}.json"
         try:
-            if not kept.exists():
+            stored = self.kept.find(name)
+            if stored is None:
                 # The first task decides what a replay sees.
-                write_once(kept, _outcome(found))
-                _forget(kept.parent)
-            stored = kept.read_bytes()
+                self.kept.keep_first(name, _outcome(found))
+                stored = self.kept.find(name)
+                assert stored is not None
         except (OSError, MemoryError) as e:
             what = e.strerror if isinstance(e, OSError) else "memory is out"
             raise ExternalSystemError(
-                f"What the command {command_id!r} names cannot be read and kept in {self.folder} ({what}). Make room "
-                "for the job, and start it again; it continues where it was."
+                f"What the command {command_id!r} names cannot be read and kept with the checkpoint ({what}). Make "
+                "room for the job, and start it again; it continues where it was."
             ) from e
         content = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
         if "error" in content:

@@ -17,8 +17,8 @@ __all__ = ["reading_session"]
 
 
 @contextlib.contextmanager
-def reading_session(*, gives_way: bool = True) -> Iterator[SparkSession]:
-    """Open a Spark session to read state with. With `gives_way`, a running job has priority over it.
+def reading_session(*, reaches_store: bool = False, gives_way: bool = True) -> Iterator[SparkSession]:
+    """Open a Spark session to read state with, also from an object store. With `gives_way`, a running job comes first.
 
     In a process that has a session already, for example for tests, that one is used, and the priority stays.
     """
@@ -32,6 +32,7 @@ def reading_session(*, gives_way: bool = True) -> Iterator[SparkSession]:
             parallelism=len(os.sched_getaffinity(0)),
             lean=True,
             log_file=Path(folder) / "spark.log",
+            reaches_store=reaches_store,
         )
         with open_session(settings) as session:
             yield session

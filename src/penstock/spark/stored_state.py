@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -16,10 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import CheckpointError, PenstockError, custom_error_in, system_error_in
 from penstock.runtime.gathered_entries import GatheredEntries
 from penstock.runtime.seed import SlotReader
-from penstock.runtime.state_operators import operator_of
 from penstock.spark.lazy_pickle import Sealed
 
-__all__ = ["read_slots"]
+__all__ = ["StateLocation", "read_slots"]
 
 _RESULT: Final = "slot INT, body BINARY"
 
@@ -32,30 +31,36 @@ _LEAN: Final[dict[str, str]] = {
 }
 
 
+@dataclass(frozen=True)
+class StateLocation:
+    """Where Spark has the state: its location of the checkpoint, and which operator stores that of a node."""
+
+    location: str
+    operator_of: Callable[[str], int]
+
+
 def read_slots(
-    session: SparkSession, folder: Path, batch_id: int, node: str, reader: SlotReader
+    session: SparkSession, place: StateLocation, batch_id: int, node: str, reader: SlotReader
 ) -> tuple[set[int], list[bytes]]:
     """Call `reader` for each slot of a step, with its state after a committed micro-batch.
 
-    Return the numbers of the slots with stored state, and all results of the reader.
-
-    `folder` is Spark's part of the checkpoint, and `node` the name under which the step's state is stored. The
-    micro-batch must be one that the checkpoint still keeps. Raises CheckpointError when the state cannot be read.
+    Return the numbers of the slots with stored state, and all results of the reader. `node` is the name under which the
+    step's state is stored, and the micro-batch must be one that the checkpoint still keeps. Raises CheckpointError when
+    the state cannot be read.
     """
     # The state store needs the session's manager of queries, which is made when it is first used.
     assert session.streams is not None
-    operator = operator_of(folder, node)
     with _set(session, _LEAN):
-        source = session.read.format("statestore").option("operatorId", operator)
+        source = session.read.format("statestore").option("operatorId", place.operator_of(node))
         try:
             # Spark reads the metadata of the state already here.
             entries: DataFrame = (
-                source.option("stateVarName", node).option("batchId", batch_id).load(str(folder))
+                source.option("stateVarName", node).option("batchId", batch_id).load(place.location)
             )
             rows = entries.selectExpr("user_map_key.name", "user_map_value.content")
             found = rows.mapInArrow(_each_slot(reader), _RESULT).collect()
         except PySparkException as e:
-            failure = _failure(str(e), folder, batch_id)
+            failure = _failure(str(e), place.location, batch_id)
             raise failure from failure.__cause__ or e
     slots = {row.slot for row in found}
     return slots, [bytes(row.body) for row in found if row.body is not None]
@@ -77,12 +82,12 @@ def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
                 session.conf.set(name, old)
 
 
-def _failure(text: str, folder: Path, batch_id: int) -> PenstockError:
+def _failure(text: str, location: str, batch_id: int) -> PenstockError:
     own = custom_error_in(text, CheckpointError)
     if own is not None:
         # Raised in another process: a worker could not write what it has read.
         return own
-    what = f"The state after micro-batch {batch_id} in {folder} cannot be read"
+    what = f"The state after micro-batch {batch_id} in {location} cannot be read"
     system = system_error_in(text)
     if system is not None:
         # Spark reads state from a copy of its files, so the disk can be full, for example.

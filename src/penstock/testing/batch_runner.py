@@ -37,7 +37,7 @@ from penstock.runtime.slots import slot_keys
 from penstock.runtime.start_signal import StartReader
 from penstock.runtime.writer import Forwarder, Writer, unpacked_rows
 from penstock.sources.base import SourceChunk
-from penstock.sources.fetched import FetchedFiles
+from penstock.sources.fetched import FetchedFiles, KeptInFolder
 from penstock.state.kept_slots import SlotCache
 from penstock.streams.graph import COMMANDS, Graph, ProcessNode, SourceNode
 from penstock.streams.job_description import JobDescription
@@ -219,7 +219,7 @@ class BatchRunner:
 
     def _read_commands(self, partition: str, start: int, raw: Sequence[bytes]) -> list[PackedRow]:
         allowed = AllowedPlaces.of(self.allow_read, self.allow_write)
-        fetched = FetchedFiles(self.fetched_folder, 1 << 20, allowed)
+        fetched = FetchedFiles(KeptInFolder(self.fetched_folder), 1 << 20, allowed)
         reader = CommandReader(
             self.plan, "json", self.max_command_bytes, fetched, examines_apart=self.examines_models_apart
         )

@@ -14,7 +14,7 @@ import msgspec
 from penstock.checkpoints.described_state import describe_state
 from penstock.checkpoints.evolution import check_changes, plan_changes
 from penstock.errors import AlreadyThereError
-from penstock.runtime.seed import SlotReader, seed_folder, take_over
+from penstock.runtime.seed import FolderSeed, SlotReader, take_over
 from penstock.runtime.slots import slot_keys
 from penstock.savepoints.captured_tables import assemble
 from penstock.savepoints.state_restore import Snapshot, states_of, write_seed
@@ -125,7 +125,7 @@ def begin_from(runner: BatchRunner, place: str, *, allow_non_restored_state: boo
         for node in runner.plan.graph.steps():
             for slot, share in runner.plan.slot_of.items():
                 entries = MemoryEntries(runner.states.setdefault((node.id, slot), {}))
-                take_over(seed_folder(Path(folder), node.id, share.key_groups[0]), entries)
+                take_over(FolderSeed(Path(folder)).entries(node.id, share.key_groups[0]), entries)
     put_models(runner, snapshot.manifest, snapshot.store)
     runner.has_seed = True
     return snapshot.manifest

@@ -9,14 +9,17 @@ import pytest
 from modelled_store import ModelledStore
 
 from penstock.checkpoints.spark_checkpoint import Expected, inspect
-from penstock.checkpoints.state_place import StatePlace, place_state, refuse_elsewhere, state_place
+from penstock.checkpoints.state_files import state_target
+from penstock.checkpoints.state_place import StatePlace, place_state, state_place
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
+from penstock.checkpoints.stored_home import note_home
 from penstock.errors import CheckpointError
+from penstock.objects.object_stores import Place
 
 SHOWN = "s3://bucket/rooms"
 
 
-def placed(folder: Path, *, is_local: bool = False) -> tuple[StatePlace | None, StatePlace | None]:
+def placed(folder: Path, *, is_local: bool = False) -> StatePlace | None:
     return place_state(folder, SHOWN, is_local=is_local)
 
 
@@ -33,44 +36,41 @@ def _ids(ids: tuple[str, ...]) -> str:
 
 
 def test_state_stays_in_the_folder_where_all_tasks_are_on_this_machine(tmp_path: Path) -> None:
-    assert placed(tmp_path, is_local=True) == (None, None)
+    assert placed(tmp_path, is_local=True) is None
     assert state_place(tmp_path) is None
-    refuse_elsewhere(tmp_path, "A dump")
+    assert state_target(tmp_path) is None
 
 
 def test_each_run_begins_in_a_place_of_its_own_until_one_has_committed(tmp_path: Path) -> None:
-    first, before = placed(tmp_path)
-    assert first is not None
-    assert before is None
-    second, before = placed(tmp_path)
-    assert before == first
-    assert second not in (None, first)
+    """Also where it begins with a seed, as after a savepoint or a rescaling."""
+    (tmp_path / "seed").mkdir()
+    first, second = placed(tmp_path), placed(tmp_path, is_local=True)
+    assert None not in (first, second)
+    assert first != second
     commit(tmp_path)
     for is_local in (False, True):
-        assert placed(tmp_path, is_local=is_local) == (second, None)
-    with pytest.raises(CheckpointError, match="A dump needs the state of the job in the folder"):
-        refuse_elsewhere(tmp_path, "A dump")
+        assert placed(tmp_path, is_local=is_local) == second
 
 
-@pytest.mark.parametrize("begun", ["commit", "seed"])
-def test_a_job_that_has_run_on_one_machine_cannot_go_on_on_others(tmp_path: Path, begun: str) -> None:
-    if begun == "seed":
-        (tmp_path / "seed").mkdir()
-    else:
-        commit(tmp_path)
+def test_a_job_that_has_run_on_one_machine_cannot_go_on_on_others(tmp_path: Path) -> None:
+    """Until it has committed something it can, even if it begins with a seed."""
+    commit(tmp_path)
     with pytest.raises(CheckpointError, match=r"s3://bucket/rooms on one machine.*--master 'local\[\*\]'"):
         placed(tmp_path)
     assert state_place(tmp_path) is None
 
 
-def test_a_seed_in_the_folder_keeps_the_tasks_on_this_machine(tmp_path: Path) -> None:
-    """As after a start from a savepoint with local[*], where a cluster had begun before and committed nothing."""
-    placed(tmp_path)
-    (tmp_path / "seed").mkdir()
-    place = state_place(tmp_path)
-    assert placed(tmp_path, is_local=True) == (place, None)
-    with pytest.raises(CheckpointError, match="on one machine"):
-        placed(tmp_path)
+def test_the_state_is_found_by_the_home_of_the_folder(tmp_path: Path) -> None:
+    """Which the driver notes for other processes of its machine; a copy of the folder does not say."""
+    place = placed(tmp_path)
+    assert place is not None
+    with pytest.raises(CheckpointError, match="does not say where"):
+        state_target(tmp_path)
+    note_home(tmp_path, "s3://bucket/a b/50%25")
+    assert state_target(tmp_path) == Place("s3", "bucket", f"a b/50%25/state/{place.id}")
+    (tmp_path / "home.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"home\.json cannot be read"):
+        state_target(tmp_path)
 
 
 def test_a_broken_file_is_damage(tmp_path: Path) -> None:
@@ -101,14 +101,21 @@ def test_the_store_must_have_the_state_of_the_newest_commit(tmp_path: Path) -> N
     stored.check_state(place)
 
 
-def test_a_place_that_no_longer_counts_is_removed_if_the_store_lets_us(tmp_path: Path) -> None:
+def test_what_no_longer_counts_is_removed_if_the_store_lets_us(tmp_path: Path) -> None:
+    """Other places of the state, and what broken rescalings have captured; nothing while the state is in the folder."""
     store = ModelledStore()
     stored = StoredCheckpoint(store, SHOWN, tmp_path)
-    store.objects |= {"state/x1/0/0/4_a.changelog": b"", "state/x2/0/0/4_a.zip": b""}
-    stored.remove_state(StatePlace("x1"))
-    assert list(store.objects) == ["state/x2/0/0/4_a.zip"]
-    failing = StoredCheckpoint(ModelledStore(lambda: "fails"), SHOWN, tmp_path)
-    failing.remove_state(StatePlace("x1"))
+    left = {"state/x1/0/0/4_a.changelog": b"", "rescaling/1/manifest.json": b""}
+    store.objects |= left
+    stored.remove_left_behind()
+    assert store.objects == left
+    place = placed(tmp_path)
+    assert place is not None
+    mine = f"{place.prefix}/0/0/4_a.zip"
+    store.objects |= {mine: b"", "log/0000000001": b""}
+    stored.remove_left_behind()
+    assert list(store.objects) == [mine, "log/0000000001"]
+    StoredCheckpoint(ModelledStore(lambda: "fails"), SHOWN, tmp_path).remove_left_behind()
 
 
 def test_the_state_is_below_the_prefix_of_the_checkpoint(tmp_path: Path) -> None:

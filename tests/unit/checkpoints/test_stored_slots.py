@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given
@@ -10,8 +12,12 @@ from hypothesis import strategies as st
 from property_examples import examples
 from spark_partitions import Version, commit_versions, describe_operator
 
+from penstock.checkpoints import state_files as state_files_module
+from penstock.checkpoints.state_files import StateFiles, state_files
 from penstock.checkpoints.stored_slots import stored_slots
 from penstock.errors import CheckpointError
+from penstock.objects.object_folder import FoundObject
+from penstock.objects.object_stores import Place
 
 NODE = "step/rooms"
 NAMES = ["head", "header", "version/1/0", "version/22/13"]
@@ -21,7 +27,7 @@ CHANGES = st.dictionaries(st.sampled_from(NAMES), st.none() | st.binary(max_size
 def read(folder: Path, batch: int) -> dict[int, dict[str, bytes]]:
     return {
         number: {name: bytes(content) for name, content in entries.items()}
-        for number, entries in stored_slots(folder, batch, NODE)
+        for number, entries in stored_slots(folder, batch, NODE, StateFiles(folder))
     }
 
 
@@ -68,3 +74,49 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
             read(tmp_path, 2)
         path.write_bytes(content)
     assert read(tmp_path, 2) == {0: {"head": b"3"}}
+
+
+class StateStore:
+    """An object store with the files of a folder, which notes what is fetched."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.fetched: list[str] = []
+
+    def objects(self) -> Iterator[FoundObject]:
+        for path in self._folder.rglob("*"):
+            if path.is_file():
+                yield FoundObject(str(path.relative_to(self._folder)), path.stat().st_size, 0)
+
+    def copy(self, name: str, file: IO[bytes]) -> None:
+        content = (self._folder / name).read_bytes()
+        self.fetched.append(name)
+        file.write(content)
+
+
+def test_of_state_on_a_store_only_what_is_needed_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, from the snapshot on; what is missing is told as in a folder."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    describe_operator(there, NODE)
+    changes: list[Version] = [{"head": b"1"}, {"head": b"2"}, {"head": b"3"}, {"head": b"4"}]
+    commit_versions(there, NODE, [changes], 2)
+    here.mkdir()
+    (there / "commits").rename(here / "commits")
+    store = StateStore(there / "state")
+    monkeypatch.setattr(state_files_module, "ObjectFolder", lambda *_: store)
+    monkeypatch.setattr(state_files_module, "state_target", lambda _: Place("s3", "bucket", "rooms/state/x"))
+
+    def read_there(batch: int) -> dict[int, dict[str, bytes]]:
+        with state_files(here) as files:
+            found = stored_slots(here, batch, NODE, files)
+            return {n: {name: bytes(c) for name, c in entries.items()} for n, entries in found}
+
+    assert read_there(3) == {0: {"head": b"4"}}
+    names = [name for name in store.fetched if "_metadata" not in name]
+    assert len(set(names)) == len(names)
+    assert not any(name.startswith("0/0/1_") for name in names)
+    (there / "state" / "0" / "0" / "4_0000-4.changelog").unlink()
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_there(3)

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from asked_by_words import penstock, refused
@@ -128,7 +129,7 @@ def test_a_query_is_answered_by_the_server(place: ServedRest, monkeypatch: pytes
 
 def test_a_savepoint_is_deleted(place: ServedRest) -> None:
     """By an admin, by its id."""
-    snapshot(place.home.savepoints / "sp-1", "arrow", id="sp-1")
+    snapshot(Path(place.home.savepoints) / "sp-1", "arrow", id="sp-1")
     job_id = place.submit()
     refused(
         penstock(place, "savepoint", job_id, "--dispose", "sp-1", role=Role.OPERATOR), "needs the role admin"

@@ -114,13 +114,12 @@ def test_commands_of_a_table_do_not_travel(tmp_path: Path) -> None:
 
 
 def test_only_stores_that_speak_s3_have_the_state_of_tasks(tmp_path: Path) -> None:
-    assert mount_state(Checkpoint(tmp_path), MASTER) == (None, None)
-    assert mount_state(checkpoint(tmp_path), "local[*]") == (None, None)
-    mount, former = mount_state(checkpoint(tmp_path), MASTER)
+    assert mount_state(Checkpoint(tmp_path), MASTER) is None
+    assert mount_state(checkpoint(tmp_path), "local[*]") is None
+    mount = mount_state(checkpoint(tmp_path), MASTER)
     place = state_place(tmp_path)
     assert mount is not None
     assert place is not None
-    assert former is None
     assert mount.location == f"viewfs://penstock-{place.id}/"
     assert mount.target.name == f"rooms/state/{place.id}"
     with pytest.raises(CheckpointError, match=r"and gs://bucket/rooms is not\. Use s3://"):
@@ -136,7 +135,7 @@ def test_a_bucket_that_is_no_host_is_refused(tmp_path: Path, bucket: str) -> Non
 
 @pytest.mark.parametrize("bucket", ["rooms-2026", "2026", "rooms.example.x1"])
 def test_a_bucket_that_is_a_host_is_taken(tmp_path: Path, bucket: str) -> None:
-    mount, _ = mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
+    mount = mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
     assert mount is not None
     assert mount.target.host == bucket
 

@@ -19,9 +19,9 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"checkpoint": "s3://bucket/x", "checkpoint_interval_ms": 1000},
         ("on an object store (s3://bucket/x)", "runs in micro-batches"),
     ),
-    (
-        {"checkpoint": "s3://bucket/x", "master": "spark://host:7077", "from_dump": "d"},
-        ("starts without state where its master is 'spark://host:7077'",),
+    *(
+        ({"checkpoint": uri}, (repr(uri), "no place for a checkpoint", "s3://BUCKET/PREFIX"))
+        for uri in ("hdfs://host:8020/rooms", "file:///rooms", "http://host/rooms")
     ),
     ({"checkpoint": "s3://bucket/x", "fresh": True}, ("cannot be put aside", "another prefix")),
     ({"lock_timeout_s": -0.5}, ("lock_timeout_s is -0.5", "0 or more")),

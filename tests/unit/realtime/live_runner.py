@@ -32,7 +32,7 @@ from penstock.runtime.slots import slot_keys
 from penstock.runtime.start_signal import START_NODE, StartReader
 from penstock.runtime.writer import Writer
 from penstock.sinks.base import TaskContext
-from penstock.sources.fetched import FetchedFiles
+from penstock.sources.fetched import FetchedFiles, KeptInFolder
 from penstock.sources.starts import StartLog
 from penstock.state.kept_slots import SlotCache
 from penstock.streams.graph import COMMANDS, Graph, ProcessNode
@@ -131,7 +131,7 @@ class LiveRunner:
             )
             for node in self.job.graph.sources()
         ]
-        fetched = FetchedFiles(str(self.folder / "fetched"), 1 << 20, AllowedPlaces.of((), ()))
+        fetched = FetchedFiles(KeptInFolder(str(self.folder / "fetched")), 1 << 20, AllowedPlaces.of((), ()))
         found.append(
             BoundSource(COMMAND_NODE, self.logs[COMMANDS], CommandReader(self.plan, "json", 1 << 20, fetched))
         )

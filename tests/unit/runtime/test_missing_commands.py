@@ -8,7 +8,7 @@ import penstock as ps
 from penstock.objects.allowed import AllowedPlaces
 from penstock.runtime.command_reader import CommandReader
 from penstock.runtime.packed_rows import DEAD_LETTERS, SLOT_COMMANDS
-from penstock.sources.fetched import FetchedFiles
+from penstock.sources.fetched import FetchedFiles, KeptInFolder
 from penstock.sources.gathered_messages import missing_chunk
 from penstock.testing.batch_runner import BatchRunner
 
@@ -18,7 +18,7 @@ def test_a_gap_of_commands_is_refused_and_reported(tmp_path: Path) -> None:
     job = ps.Job("counts", key_groups=2)
     job.data_stream("hits", schema="page INT").key_by("page").count("counted").sink_to("counts")
     plan = BatchRunner(job).plan
-    fetched = FetchedFiles(str(tmp_path), 1 << 20, AllowedPlaces.of((), ()))
+    fetched = FetchedFiles(KeptInFolder(str(tmp_path)), 1 << 20, AllowedPlaces.of((), ()))
     reader = CommandReader(plan, "json", 1 << 20, fetched)
     rows = list(reader.rows([missing_chunk("00001", "steering", 1, 3, 9)]))
     (letter,) = [row for row in rows if row.destination == DEAD_LETTERS]

@@ -29,6 +29,7 @@ from penstock.errors import StateError
 from penstock.jobs.restore import declared_state
 from penstock.runtime import gathered_entries
 from penstock.runtime.gathered_entries import GatheredEntries
+from penstock.runtime.seed import FolderSeed
 from penstock.savepoints import spread_rows, state_restore
 from penstock.savepoints.state_restore import Snapshot, write_seed
 from penstock.snapshots import snapshot_writer, table_formats
@@ -198,7 +199,7 @@ def test_a_job_goes_on_from_a_seed_of_many_versions(tmp_path: Path) -> None:
         captured(tmp_path / "sp", state, "arrow", read)
         write_seed(Snapshot.at(str(tmp_path / "sp")), state, 3, changes, tmp_path / "seed")
     after = BatchRunner(job, parallelism=3)
-    after.plan = dataclasses.replace(after.plan, seed=tmp_path / "seed")
+    after.plan = dataclasses.replace(after.plan, seed=FolderSeed(tmp_path / "seed"))
     for number in range(2, 5):
         found = after.run({"readings": [("0", readings)]}).output("out")
         assert sorted((one.key, one.count) for one in found) == [(key, number) for key in range(100)]

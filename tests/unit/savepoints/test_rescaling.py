@@ -25,6 +25,7 @@ from penstock.checkpoints.evolution import plan_changes
 from penstock.errors import CheckpointError
 from penstock.jobs.restore import begin, declared_state
 from penstock.jobs.settings import RunSettings
+from penstock.runtime.seed import FolderSeed
 from penstock.runtime.slots import first_key_groups, slots
 from penstock.savepoints import snapshot_capture
 from penstock.savepoints.rescaling import check_mode_change, finish_rescaling, rescale
@@ -278,7 +279,7 @@ def test_a_worker_that_kept_older_tables_of_a_slot_takes_over_its_seed(tmp_path:
     changes = plan_changes(state.steps, state.steps)
     write_seed(Snapshot.at(str(tmp_path / "sp")), state, 2, changes, tmp_path / "seed")
     after = BatchRunner(job, parallelism=2)
-    after.plan = dataclasses.replace(after.plan, seed=tmp_path / "seed")
+    after.plan = dataclasses.replace(after.plan, seed=FolderSeed(tmp_path / "seed"))
     found = after.run({"readings": [("0", readings)]}).output("out")
     assert sorted((one.key, one.count) for one in found) == [(number, 3) for number in range(8)]
 

@@ -10,8 +10,9 @@ import pytest
 from crashes import Crash, crashes
 from rooms_job import snapshot
 
+from penstock.checkpoints.stored_home import note_home
 from penstock.errors import NotThereError
-from penstock.savepoints.savepoints import dispose, list_savepoints, new_id, place_of, savepoints_folder
+from penstock.savepoints.savepoints import dispose, list_savepoints, new_id, place_of, savepoints_root
 from penstock.snapshots.manifest import MANIFEST
 from penstock.snapshots.snapshot_reader import verify
 
@@ -27,8 +28,10 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
 
 
 def test_savepoints_stand_beside_their_checkpoint(tmp_path: Path) -> None:
-    """So that they outlive it."""
-    assert savepoints_folder(tmp_path / "cp") == tmp_path / "cp.savepoints"
+    """So that they outlive it; also on its store."""
+    assert savepoints_root(tmp_path / "cp") == str(tmp_path / "cp.savepoints")
+    note_home(tmp_path, "s3://bucket/rooms")
+    assert savepoints_root(tmp_path) == "s3://bucket/rooms.savepoints"
 
 
 def test_finished_savepoints_are_listed_oldest_first(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_job_tells_its_settings(place: RestPlace) -> None:
 
 
 def savepoint(place: RestPlace, savepoint_id: str) -> Path:
-    where = place.home.savepoints / savepoint_id
+    where = Path(place.home.savepoints) / savepoint_id
     snapshot(where, "arrow", id=savepoint_id, created_at="2026-12-01T12:00:00+00:00")
     return where
 

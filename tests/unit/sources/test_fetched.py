@@ -10,11 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from modelled_store import ModelledStore
 
 from penstock.control.commands import CommandError
 from penstock.errors import ExternalSystemError
 from penstock.objects.allowed import AllowedPlaces
-from penstock.sources.fetched import FetchedFiles
+from penstock.objects.object_stores import Place
+from penstock.sources import fetched as fetched_module
+from penstock.sources.fetched import FetchedFiles, KeptInFolder, KeptInStore
 
 MAX_BYTES = 200
 ANYWHERE = AllowedPlaces.of(["/", "s3://bucket", "https://host"], [])
@@ -22,7 +25,7 @@ ANYWHERE = AllowedPlaces.of(["/", "s3://bucket", "https://host"], [])
 
 @pytest.fixture
 def fetched(tmp_path: Path) -> FetchedFiles:
-    return FetchedFiles(str(tmp_path / "kept"), MAX_BYTES, ANYWHERE)
+    return FetchedFiles(KeptInFolder(str(tmp_path / "kept")), MAX_BYTES, ANYWHERE)
 
 
 def content(fetched: FetchedFiles, name: str | Path, place: str = "0-0") -> Any:
@@ -92,7 +95,7 @@ def test_what_is_no_object_of_settings_is_refused(fetched: FetchedFiles, tmp_pat
 
 def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     """Whatever the size."""
-    fetched = FetchedFiles(str(tmp_path / "kept"), 1 << 20, ANYWHERE)
+    fetched = FetchedFiles(KeptInFolder(str(tmp_path / "kept")), 1 << 20, ANYWHERE)
     for name in ("a.json", "b.yaml"):
         path = written(tmp_path, name, '{"a": ' + "[" * 50_000 + "]" * 50_000 + "}")
         with pytest.raises(CommandError, match="nested too deeply"):
@@ -179,7 +182,7 @@ def test_what_the_job_lacks_rejects_no_command(
             ExternalSystemError, match=r"command 'id' names cannot be read and kept.*start it again"
         ):
             fetched.json_of(str(path), "0-0", "id")
-    assert not list(Path(fetched.folder).glob(".*"))
+    assert not list(Path(fetched.kept.folder).glob(".*"))
     assert content(fetched, path) == {"a": 1}
 
 
@@ -191,7 +194,7 @@ def test_what_was_read_once_stays(fetched: FetchedFiles, tmp_path: Path) -> None
     assert content(fetched, path) == {"a": 1}
     assert content(fetched, path, "0-1") == {"a": 2}
     path.unlink()
-    assert content(FetchedFiles(fetched.folder, 1, AllowedPlaces()), path) == {"a": 1}
+    assert content(FetchedFiles(fetched.kept, 1, AllowedPlaces()), path) == {"a": 1}
 
 
 def test_a_failure_stays_as_well(fetched: FetchedFiles, tmp_path: Path) -> None:
@@ -229,7 +232,7 @@ def test_readers_at_once_agree(
     assert len(found) == readers
     assert len(set(found)) == 1
     # No half-written file is left.
-    assert len(list(Path(fetched.folder).iterdir())) == 1
+    assert len(list(Path(fetched.kept.folder).iterdir())) == 1
 
 
 def test_what_was_read_long_ago_is_deleted(
@@ -240,18 +243,28 @@ def test_what_was_read_long_ago_is_deleted(
     path = written(tmp_path, "a.json", '{"a": 1}')
     for number in range(3):
         content(fetched, path, f"old-{number}")
-    for kept in Path(fetched.folder).iterdir():
+    for kept in Path(fetched.kept.folder).iterdir():
         os.utime(kept, (1_000, 1_000))
     content(fetched, path, "0-0")
-    assert len(list(Path(fetched.folder).iterdir())) == 4, "nobody knows which may be needed"
+    assert len(list(Path(fetched.kept.folder).iterdir())) == 4, "nobody knows which may be needed"
     (tmp_path / "offsets").mkdir()
     for number in ("9", "10", ".9.crc"):
         (tmp_path / "offsets" / number).touch()
     content(fetched, path, "0-1")
-    assert len(list(Path(fetched.folder).iterdir())) == 2
+    assert len(list(Path(fetched.kept.folder).iterdir())) == 2
 
 
-def test_without_a_folder_a_command_may_name_nothing(tmp_path: Path) -> None:
-    """Workers that share none could not give a replay what they have read."""
-    fetched = FetchedFiles(None, MAX_BYTES, ANYWHERE)
-    assert "the workers of the job share no folder" in reason(fetched, written(tmp_path, "a.json", "{}"))
+def test_on_a_store_the_first_task_decides_what_a_replay_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where two tasks look at the same time, and the file changes between them."""
+    store = ModelledStore()
+    monkeypatch.setattr(fetched_module, "ObjectFolder", lambda *_: store)
+    fetched = FetchedFiles(KeptInStore(Place("s3", "bucket", "rooms/fetched"), {}), MAX_BYTES, ANYWHERE)
+    path = written(tmp_path, "a.json", '{"a": 1}')
+    assert content(fetched, path) == {"a": 1}
+    written(tmp_path, "a.json", '{"a": 2}')
+    assert content(fetched, path) == {"a": 1}
+    (name,) = store.objects
+    fetched.kept.keep_first(name, b'{"content": {"a": 3}}')
+    assert content(fetched, path) == {"a": 1}

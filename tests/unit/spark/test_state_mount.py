@@ -9,7 +9,7 @@ import pytest
 from penstock.objects.object_stores import Place
 from penstock.spark import session, state_mount
 from penstock.spark.session import SessionSettings
-from penstock.spark.state_mount import StateMount
+from penstock.spark.state_mount import StateMount, store_settings
 
 MOUNT = StateMount("penstock-x1", Place("s3", "bucket", "rooms/state/x1"), Path("/tmp/rooms"))
 
@@ -19,12 +19,30 @@ def jars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_mount, "s3_jars", lambda: [Path("/jars/a.jar"), Path("/jars/b.jar")])
 
 
+class KnownSettings(dict[str, str]):
+    """What a session is told while it runs."""
+
+    @property
+    def conf(self) -> KnownSettings:
+        return self
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+
+def told(mount: StateMount) -> KnownSettings:
+    session = KnownSettings()
+    assert mount.apply(session) == mount.location  # type: ignore[arg-type]
+    return session
+
+
 def test_the_state_is_mounted_from_the_store_and_the_rest_from_the_folder() -> None:
-    found = MOUNT.settings({})
-    table = "spark.hadoop.fs.viewfs.mounttable.penstock-x1"
+    found = told(MOUNT)
+    table = "fs.viewfs.mounttable.penstock-x1"
     assert MOUNT.location == "viewfs://penstock-x1/"
     assert found[f"{table}.link./state"] == "s3a://bucket/rooms/state/x1"
     assert found[f"{table}.linkFallback"] == "file:///tmp/rooms"
+    found = store_settings({})
     assert found["spark.hadoop.fs.s3a.path.style.access"] == "false"
     assert not any(name.startswith("spark.hadoop.fs.s3a.endpoint") for name in found)
 
@@ -32,9 +50,9 @@ def test_the_state_is_mounted_from_the_store_and_the_rest_from_the_folder() -> N
 def test_a_prefix_may_have_what_is_no_part_of_an_address() -> None:
     """Hadoop takes the place for a URI, whose path it decodes."""
     mount = StateMount("x1", Place("s3", "bucket", "a b/50%?#/state"), Path("/tmp/a b"))
-    found = mount.settings({})
-    assert found["spark.hadoop.fs.viewfs.mounttable.x1.link./state"] == "s3a://bucket/a%20b/50%25%3F%23/state"
-    assert found["spark.hadoop.fs.viewfs.mounttable.x1.linkFallback"] == "file:///tmp/a%20b"
+    found = told(mount)
+    assert found["fs.viewfs.mounttable.x1.link./state"] == "s3a://bucket/a%20b/50%25%3F%23/state"
+    assert found["fs.viewfs.mounttable.x1.linkFallback"] == "file:///tmp/a%20b"
 
 
 def test_the_endpoint_is_that_of_the_environment_and_no_secret_is_passed_on() -> None:
@@ -44,7 +62,7 @@ def test_the_endpoint_is_that_of_the_environment_and_no_secret_is_passed_on() ->
         "AWS_ACCESS_KEY_ID": "who",
         "AWS_SECRET_ACCESS_KEY": "s3cr3t",
     }
-    found = MOUNT.settings(environ)
+    found = store_settings(environ)
     assert found["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert found["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
     assert found["spark.hadoop.fs.s3a.path.style.access"] == "true"
@@ -53,6 +71,6 @@ def test_the_endpoint_is_that_of_the_environment_and_no_secret_is_passed_on() ->
 
 def test_jars_of_the_user_come_with_those_of_the_store() -> None:
     settings = SessionSettings(
-        "job", "spark://host:7077", 1, Path("log"), state=MOUNT, more={"spark.jars": "/mine.jar"}
+        "job", "spark://host:7077", 1, Path("log"), reaches_store=True, more={"spark.jars": "/mine.jar"}
     )
     assert session._all_settings(settings)["spark.jars"] == "/jars/a.jar,/jars/b.jar,/mine.jar"

@@ -117,7 +117,7 @@ class Autoscaler:
 
     def _seen_of(self, job: JobRow, policy: ScalingPolicy, now_ms: int) -> _Seen:
         if job.id not in self._seen:
-            self._seen[job.id] = _Seen(Path(job.checkpoint))
+            self._seen[job.id] = _Seen(job.folder)
         seen = self._seen[job.id]
         seen.look(now_ms / 1000 - policy.window_s - policy.scale_in_after_s - _MARGIN_S)
         return seen

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.errors import (
     CheckpointMissingError,
     JobChangedError,
@@ -35,6 +36,7 @@ from penstock.server.manager.recurring_failures import RecurringFailures
 from penstock.server.runs.definitions import Catalog, JobSettings
 from penstock.server.runs.directory import ServerDirectory
 from penstock.server.runs.driver import Launch
+from penstock.server.runs.lease_places import leases_of
 from penstock.server.runs.leases import Lease, LeaseWatch, lease_of, offer, revoke
 from penstock.server.runs.processes import (
     Processes,
@@ -303,7 +305,7 @@ class Manager:
                 self._noted.add((job.id, job.epoch))
         if driver.end is None or job.status not in WITH_DRIVER:
             return driver
-        answer = answer_to(Path(job.checkpoint), _stop_request(job).id)
+        answer = answer_to(job.folder, _stop_request(job).id)
         if answer is None:
             return driver
         end = dataclasses.replace(driver.end, stop_done=True, stop_error=answer.error, details=answer.details)
@@ -313,7 +315,7 @@ class Manager:
         """Return whether this machine started the newest run of a job from this folder."""
         run = (job.id, job.epoch)
         if run not in self._here:
-            lease = lease_of(Path(job.checkpoint), *run)
+            lease = lease_of(leases_of(job.checkpoint), *run)
             host = self._store.run(*run).host if lease is None else lease.host
             mine = host == self._host and (lease is None or lease.home == str(self._home.root))
             self._here[run] = mine and folder.exists()
@@ -321,7 +323,7 @@ class Manager:
 
     def _look_elsewhere(self, job: JobRow) -> Driver:
         """Observe a run that another machine started."""
-        driver = self._leases.look(Path(job.checkpoint), job.id, job.epoch)
+        driver = self._leases.look(leases_of(job.checkpoint), job.id, job.epoch)
         if driver.state is DriverState.UNKNOWN and (job.id, job.epoch) not in self._noted:
             self._noted.add((job.id, job.epoch))
             _log.warning(
@@ -333,11 +335,12 @@ class Manager:
 
     def _prepare_run(self, job: JobRow) -> None:
         """Prepare the next run of a job before it is recorded. Its folder and its lease show who owns it."""
-        if self._store.has_run(job.checkpoint):
-            Checkpoint(Path(job.checkpoint)).check_there()
+        # A run with a checkpoint on an object store looks for itself, in what it fetches.
+        if self._store.has_run(job.checkpoint) and not is_stored(job.checkpoint):
+            Checkpoint(job.folder).check_there()
         self._home.run(job.id, job.epoch + 1).mkdir(parents=True, exist_ok=True, mode=0o700)
         lease = Lease(job.id, job.epoch + 1, self._host, str(self._home.root))
-        offer(Path(job.checkpoint), lease)
+        offer(leases_of(job.checkpoint), lease)
 
     def _record(self, job: JobRow, driver: Driver, decision: Decision) -> JobRow:
         assert self._leader is not None
@@ -366,7 +369,7 @@ class Manager:
         elif effect is Effect.ASK_STOP:
             self._ask_stop(job)
         elif not self._is_here(job, folder):
-            revoke(Path(job.checkpoint), job.id, job.epoch, kill=effect is Effect.KILL)
+            revoke(leases_of(job.checkpoint), job.id, job.epoch, kill=effect is Effect.KILL)
         else:
             begun = started_process(folder)
             if begun is not None:
@@ -386,7 +389,7 @@ class Manager:
         launch = Launch(
             job_id=job.id,
             run=job.epoch,
-            lease=offer(Path(job.checkpoint), lease),
+            lease=offer(leases_of(job.checkpoint), lease),
             file=definition.file,
             entry_point=definition.entry_point,
             settings=settings,
@@ -399,7 +402,7 @@ class Manager:
     def _ask_stop(self, job: JobRow) -> None:
         request = _stop_request(job)
         if request.id not in self._asked:
-            post(Path(job.checkpoint), request)
+            post(job.folder, request)
             self._asked.add(request.id)
 
 

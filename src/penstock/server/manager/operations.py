@@ -96,7 +96,7 @@ class OperationWorker:
             run=job.epoch,
             operation=operation.id,
         )
-        checkpoint = Path(job.checkpoint)
+        checkpoint = job.folder
         answer = answer_to(checkpoint, request.id) if job.epoch else None
         if answer is not None and answer.error:
             self._store.end_operation(leader, operation, error=answer.error)
@@ -110,7 +110,7 @@ class OperationWorker:
     def _start_task(self, leader: int, operation: OperationRow, job: JobRow) -> None:
         self._store.mark_operation_running(leader, operation)
         if operation.kind == "savepoint":
-            command = ["savepoint", job.checkpoint, "--to", str(self._home.savepoints)]
+            command = ["savepoint", job.checkpoint, "--to", self._home.savepoints]
         elif operation.kind == "dump":
             place, batch = self._home.dumps / operation.id, operation.arguments.get("batch")
             command = ["state", "dump", job.checkpoint, "--to", str(place)]

@@ -25,11 +25,12 @@ class HomeError(PenstockError):
 class ServerDirectory:
     """The folder of a manager.
 
-    `shared` is the folder of checkpoints and savepoints, if managers on several machines share one.
+    `shared` has the checkpoints and savepoints, if managers on several machines share them: a folder, or a prefix on an
+    object store.
     """
 
     root: Path
-    shared: Path | None = None
+    shared: Path | str | None = None
 
     @property
     def store(self) -> Path:
@@ -37,18 +38,23 @@ class ServerDirectory:
         return self.root / "store.db"
 
     @property
-    def savepoints(self) -> Path:
-        """The folder of all savepoints, each in a folder named by its id."""
-        return (self.shared or self.root) / "savepoints"
+    def savepoints(self) -> str:
+        """The place of all savepoints, each in a folder named by its id."""
+        return f"{self.shared or self.root}/savepoints"
 
     @property
     def dumps(self) -> Path:
         """The folder of all dumps, each in a folder named by the id of its operation."""
         return self.root / "dumps"
 
-    def checkpoint(self, job_id: str) -> Path:
-        """Return the checkpoint folder of a job, unless the job has taken over the checkpoint of another one."""
-        return (self.shared or self.root) / "jobs" / job_id / "checkpoint"
+    @property
+    def is_on_store(self) -> bool:
+        """Whether checkpoints and savepoints are on an object store."""
+        return isinstance(self.shared, str)
+
+    def checkpoint(self, job_id: str) -> str:
+        """Return the checkpoint of a job, unless the job has taken over the checkpoint of another one."""
+        return f"{self.shared or self.root}/jobs/{job_id}/checkpoint"
 
     def run(self, job_id: str, epoch: int) -> Path:
         """Return the folder of a run."""

@@ -28,6 +28,7 @@ from penstock.errors import (
     is_retryable,
     system_error_of,
 )
+from penstock.server.runs.lease_places import leases_of
 from penstock.server.runs.leases import LeaseKeeper
 from penstock.server.runs.processes import (
     ALIVE_VARIABLE,
@@ -71,7 +72,7 @@ def main() -> None:
     os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
     launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
-    with LeaseKeeper(Path(launch.settings["checkpoint"]), launch.lease) as keeper:
+    with LeaseKeeper(leases_of(launch.settings["checkpoint"]), launch.lease) as keeper:
         code, ended = _run(folder, launch, keeper)
         write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
         keeper.end(ended)

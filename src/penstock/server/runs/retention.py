@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.checkpoints.stored_checkpoint import delete_checkpoint, is_stored, working_folder
 from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.lease_places import LEASES
 from penstock.server.runs.processes import OUTPUT_FILE, is_alive
 
 __all__ = ["Kept", "delete_job_files", "keep_within", "limit_output", "prune_operations", "prune_runs"]
@@ -90,15 +92,16 @@ def prune_operations(home: ServerDirectory, unfinished: Collection[str], kept: i
             shutil.rmtree(folder)
 
 
-def delete_job_files(home: ServerDirectory, job_id: str, newest: int, checkpoint: Path | None) -> None:
-    """Delete the files of an ended job, and its checkpoint if given. Raises OSError."""
+def delete_job_files(home: ServerDirectory, job_id: str, newest: int, checkpoint: str | None) -> None:
+    """Delete the files of an ended job, and its checkpoint if given. Raises OSError and ExternalSystemError."""
     runs = home.run(job_id, newest).parent
     # The checkpoint may be that of an earlier job. If it is not given, its folder stays.
-    found = (
-        [runs]
-        if checkpoint is None
-        else [runs, checkpoint, checkpoint.with_name(checkpoint.name + ".leases")]
-    )
+    found = [runs]
+    if checkpoint is not None and is_stored(checkpoint):
+        delete_checkpoint(checkpoint)
+        found.append(working_folder(checkpoint))
+    elif checkpoint is not None:
+        found += [Path(checkpoint), Path(f"{checkpoint}.{LEASES}")]
     for folder in found:
         if folder.exists():
             shutil.rmtree(folder)

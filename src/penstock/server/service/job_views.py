@@ -37,8 +37,8 @@ from penstock.server.service.metrics_resources import Batch, Metrics, batch_of, 
 from penstock.server.service.plan_resources import Plan, read_plan
 from penstock.server.service.query_client import QueryClient
 from penstock.server.service.query_process import QueryWanted
-from penstock.server.service.state_reader import Question
-from penstock.server.service.state_reader_client import StateReader
+from penstock.server.service.state_reader import STORE, Question
+from penstock.server.service.state_reader_client import READER, StateReader
 from penstock.server.service.view_resources import (
     Advice,
     Checkpoint,
@@ -67,12 +67,12 @@ class JobViews:
 
     def __init__(self, store: Store, home: ServerDirectory) -> None:
         self._store: Final = store
-        self._state: Final = StateReader(home.root)
+        self._state: Final = StateReader(home.root, (*READER, STORE) if home.is_on_store else READER)
         self._queries: Final = QueryClient()
 
     def plan(self, job_id: str) -> Plan:
         """Return the graph of a job, as its newest run described it."""
-        return read_plan(Path(self._store.job(job_id).checkpoint))
+        return read_plan(self._store.job(job_id).folder)
 
     def metrics(
         self,
@@ -89,14 +89,14 @@ class JobViews:
         `window_s` seconds.
         """
         job = self._store.job(job_id)
-        checkpoint = Path(job.checkpoint)
+        checkpoint = job.folder
         since = None if since_ms is None else instant_of(since_ms)
         batches = read_batch_metrics(checkpoint, limit, after=after, since=since)
         return metrics_of(measure_job(checkpoint, window_s, is_running=job.status in _AT_WORK), batches)
 
     def batches(self, job_id: str, limit: int, *, after: int | None = None) -> list[Batch]:
         """Return at most `limit` of the newest micro-batches, oldest first; with `after`, only those after that one."""
-        checkpoint = Path(self._store.job(job_id).checkpoint)
+        checkpoint = self._store.job(job_id).folder
         return [batch_of(found) for found in read_batch_metrics(checkpoint, limit, after=after)]
 
     def advice(self, job_id: str, window_s: float, cores: int | None = None) -> Advice:
@@ -104,7 +104,7 @@ class JobViews:
         job = self._store.job(job_id)
         given = job.settings.get("scaling")
         policy = None if given is None else policy_of(given)
-        advice, decision = advice_on(Path(job.checkpoint), policy, window_s, cores)
+        advice, decision = advice_on(job.folder, policy, window_s, cores)
         return Advice(
             has_policy=policy is not None,
             advice=msgspec.to_builtins(advice),
@@ -118,7 +118,7 @@ class JobViews:
 
         found = []
         for job in self._store.live_jobs():
-            newest = newest_batch_metrics(Path(job.checkpoint))
+            newest = newest_batch_metrics(job.folder)
             if newest is not None:
                 named = msgspec.structs.replace(newest, job=job.id)
                 found.append(ExposedJob(named, job.status in _AT_WORK))
@@ -127,7 +127,7 @@ class JobViews:
     def checkpoints(self, job_id: str, limit: int, before: int | None = None) -> Checkpoints:
         """Return the committed micro-batches to which a job can go back, newest first, or only those `before` one."""
         job = self._store.job(job_id)
-        checkpoint = CheckpointFolder(Path(job.checkpoint))
+        checkpoint = CheckpointFolder(job.folder)
         lineage = checkpoint.known_lineage()
         commits = checkpoint.spark_folder / "commits"
         numbers = batch_numbers(commits)
@@ -155,20 +155,20 @@ class JobViews:
     def dead_letters(self, job_id: str, limit: int) -> DeadLetters:
         """Return the newest dead letters of a job, from where its binding writes them."""
         job = self._store.job(job_id)
-        place = read_described_graph(Path(job.checkpoint)).dead_letters.uri
+        place = read_described_graph(job.folder).dead_letters.uri
         binding = parse_binding(DEAD_LETTERS, resolve_place(job, DEAD_LETTERS, place), "sink")
         return dead_letters_of(newest_letters(binding, limit))
 
     def models(self, job_id: str) -> list[ListedModel]:
         """Return the models that the steps of a job declare, with their versions."""
-        return list_models(Path(self._store.job(job_id).checkpoint))
+        return list_models(self._store.job(job_id).folder)
 
     def states(self, job_id: str) -> list[StateStep]:
         """Return the steps of a job with their states and numbers of keys."""
         # Imports PySpark, which would delay the start of the server.
         from penstock.savepoints.state_listing import list_steps
 
-        checkpoint = Path(self._store.job(job_id).checkpoint)
+        checkpoint = self._store.job(job_id).folder
         return msgspec.convert(list_steps(checkpoint, read_described(checkpoint)), list[StateStep])
 
     def keys(self, job_id: str, wanted: KeysWanted) -> KeyPage:
@@ -176,7 +176,7 @@ class JobViews:
 
         Raises ExternalSystemError while the state reader is still working; then retry.
         """
-        checkpoint = CheckpointFolder(Path(self._store.job(job_id).checkpoint))
+        checkpoint = CheckpointFolder(self._store.job(job_id).folder)
         checkpoint.known_lineage()
         # An invalid request fails here, without Spark.
         step = find_step(read_described(checkpoint.folder), wanted.step)
@@ -193,7 +193,7 @@ class JobViews:
 
         Raises ExternalSystemError while other queries are being answered; then retry.
         """
-        checkpoint = CheckpointFolder(Path(self._store.job(job_id).checkpoint))
+        checkpoint = CheckpointFolder(self._store.job(job_id).folder)
         checkpoint.known_lineage()
         return self._queries.ask(QueryWanted(str(checkpoint.folder), sql, **dataclasses.asdict(limits)))
 
@@ -210,7 +210,7 @@ class JobViews:
         return JobConfig(
             definition=job.definition,
             bindings=mask_bindings(job.settings),
-            limits=_limits(Path(job.checkpoint)),
+            limits=_limits(job.folder),
             settings=tuple(
                 Setting(name=name, value=masked[name], default=default, is_default=given[name] == default)
                 for name, default in defaults.items()

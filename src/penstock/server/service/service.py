@@ -17,7 +17,7 @@ import msgspec
 from penstock.commands.command_catalog import CommandCatalog
 from penstock.commands.command_sender import command_binding, send_command
 from penstock.control.commands import Command
-from penstock.errors import JobDefinitionError, JobStateError, StoreError, UnknownIdError
+from penstock.errors import ExternalSystemError, JobDefinitionError, JobStateError, StoreError, UnknownIdError
 from penstock.savepoints.savepoints import dispose, list_savepoints, new_id
 from penstock.server.lifecycle.restarts import parse_strategy, strategy_text
 from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus
@@ -114,7 +114,7 @@ class JobService:
 
     def checkpoint(self, job_id: str) -> Path:
         """Return the checkpoint folder of a job, for the parts of penstock that read it."""
-        return Path(self._store.job(job_id).checkpoint)
+        return self._store.job(job_id).folder
 
     def runs(self, job_id: str) -> list[Run]:
         """Return the runs of a job, newest first."""
@@ -157,11 +157,9 @@ class JobService:
 
     def savepoints(self) -> list[Savepoint]:
         """Return the savepoints that jobs can start from, oldest first."""
-        if not self._home.savepoints.exists():
-            return []
         return [
             Savepoint(id=m.id or "", job_name=m.job, batch=m.batch, created_at=m.created_at, uri=place)
-            for place, m in list_savepoints(str(self._home.savepoints))
+            for place, m in list_savepoints(self._home.savepoints)
         ]
 
     def savepoint_details(self, savepoint_id: str) -> SavepointDetails:
@@ -219,7 +217,7 @@ class JobService:
             name=name,
             definition=definition.id,
             settings=settings.model_dump(),
-            checkpoint=str(self._checkpoint_for(job_id, submission)),
+            checkpoint=self._checkpoint_for(job_id, submission),
             restart=strategy_text(parse_strategy(settings.restart)),
         )
         asked = Asked(who, "submit", submission.model_dump(exclude_none=True), key)
@@ -241,7 +239,7 @@ class JobService:
         stop = Stop(operation_id, drain=drain)
         if savepoint:
             name = new_id(dt.datetime.now(dt.UTC))
-            stop = Stop(operation_id, name, str(self._home.savepoints / name), drain)
+            stop = Stop(operation_id, name, f"{self._home.savepoints}/{name}", drain)
         asked = Asked(who, "stop", {"savepoint": savepoint, "drain": drain}, key)
         return operation_of(self._store.set_desired(job_id, Desired.FINISHED, asked, stop))
 
@@ -264,11 +262,12 @@ class JobService:
             raise JobStateError(f"The driver of the job {job_id} is still ending. Try again in a moment.")
         job = self._store.delete(job_id, who, checkpoint=checkpoint)
         try:
-            delete_job_files(self._home, job.id, job.epoch, Path(job.checkpoint) if checkpoint else None)
-        except OSError as e:
+            delete_job_files(self._home, job.id, job.epoch, job.checkpoint if checkpoint else None)
+        except (OSError, ExternalSystemError) as e:
+            why = e.strerror if isinstance(e, OSError) else e
             raise StoreError(
-                f"The job {job_id} is deleted, but some of its files are not ({e.strerror}). Delete the rest in "
-                "the manager's folder."
+                f"The job {job_id} is deleted, but some of its files are not ({why}). Delete the rest in the manager's "
+                "folder, or on the store of the checkpoint."
             ) from e
 
     def savepoint(self, job_id: str, who: str, key: str | None = None) -> Operation:
@@ -353,7 +352,7 @@ class JobService:
         live = self._store.live_jobs()
         return tuple(job.id for job in live if job.settings.get("from_savepoint") == savepoint.uri)
 
-    def _checkpoint_for(self, job_id: str, submission: Submission) -> Path:
+    def _checkpoint_for(self, job_id: str, submission: Submission) -> str:
         if submission.continues is None:
             return self._home.checkpoint(job_id)
         before = self._store.job(submission.continues)
@@ -361,4 +360,4 @@ class JobService:
             raise JobStateError(
                 f"The job {before.id} is {before.status}. Only a job that has ended can be continued."
             )
-        return Path(before.checkpoint)
+        return before.checkpoint

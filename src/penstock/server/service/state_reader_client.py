@@ -20,9 +20,10 @@ from penstock.savepoints.state_pages import KeyPage
 from penstock.server.runs.processes import job_environment, kill_all, process_of
 from penstock.server.service.state_reader import Answer, Question
 
-__all__ = ["StateReader"]
+__all__ = ["READER", "StateReader"]
 
-_PROGRAM: Final = (sys.executable, "-P", "-m", "penstock.server.service.state_reader")
+READER: Final = (sys.executable, "-P", "-m", "penstock.server.service.state_reader")
+"""The command that starts a reader of folders."""
 _OUTPUT_FILE: Final = "state-reader.log"
 _PATIENCE_S: Final = 25.0
 _LONGEST_S: Final = 120.0
@@ -44,7 +45,7 @@ class StateReader:
     def __init__(
         self,
         home: Path,
-        program: Sequence[str] = _PROGRAM,
+        program: Sequence[str] = READER,
         patience_s: float = _PATIENCE_S,
         longest_s: float = _LONGEST_S,
     ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from penstock.checkpoints.stored_checkpoint import is_stored, working_folder
 from penstock.server.lifecycle.decisions import JobFacts
 from penstock.server.lifecycle.restarts import RestartHistory, parse_strategy
 from penstock.server.lifecycle.statuses import Desired, JobStatus
@@ -54,7 +56,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRow(NewJob, frozen=True, kw_only=True):
-    """A job in the store."""
+    """A job in the store. `checkpoint` is a folder, or a URI on an object store."""
 
     created_ms: int
     created_by: str
@@ -68,6 +70,11 @@ class JobRow(NewJob, frozen=True, kw_only=True):
     history: RestartHistory
     epoch: int
     version: int
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the checkpoint on this machine."""
+        return working_folder(self.checkpoint) if is_stored(self.checkpoint) else Path(self.checkpoint)
 
     @property
     def facts(self) -> JobFacts:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from modelled_store import Fate, ModelledStore
+from property_examples import examples
 from threads_at_once import call_at_once
 
-from penstock.errors import CheckpointMissingError
+from penstock.errors import CheckpointMissingError, ExternalSystemError
 from penstock.server.lifecycle.decisions import Driver, DriverState, EndKind
 from penstock.server.runs import leases
+from penstock.server.runs.lease_places import LeasePlace, leases_in, leases_of
 from penstock.server.runs.leases import Lease, LeaseKeeper, LeaseWatch, lease_of, offer, revoke
 from penstock.server.runs.processes import Ended
 
@@ -28,9 +37,12 @@ class Clock:
         return self.s
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoint"
+@pytest.fixture(params=["folder", "store"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> LeasePlace:
+    """The leases of a checkpoint."""
+    if request.param == "store":
+        return leases_in(ModelledStore(), "s3://bucket/rooms")
+    return leases_of(str(tmp_path / "checkpoint"))
 
 
 @pytest.fixture
@@ -42,7 +54,7 @@ def lease(run: int = 1, job: str = "job") -> Lease:
     return Lease(job, run, "north", "/home")
 
 
-def keeper(checkpoint: Path, number: int, told: list[str]) -> LeaseKeeper:
+def keeper(checkpoint: LeasePlace, number: int, told: list[str]) -> LeaseKeeper:
     """Its beats are called by the test."""
     return LeaseKeeper(checkpoint, number, lambda: told.append("terminate"), lambda: told.append("kill"))
 
@@ -51,16 +63,20 @@ def seen(driver: Driver) -> tuple[DriverState, EndKind | None]:
     return driver.state, None if driver.end is None else driver.end.kind
 
 
-def test_leases_are_numbered_and_given_once(checkpoint: Path) -> None:
+def test_leases_are_numbered_and_given_once(checkpoint: LeasePlace) -> None:
     """By run; the checkpoint's own folder is left alone."""
     assert [offer(checkpoint, lease(run)) for run in (1, 1, 2, 1)] == [1, 1, 2, 1]
     assert offer(checkpoint, lease(1, "other")) == 3
     assert lease_of(checkpoint, "job", 2) == lease(2)
     assert lease_of(checkpoint, "job", 3) is None
-    assert not checkpoint.exists()
 
 
-def test_two_at_once_get_different_numbers(checkpoint: Path) -> None:
+def test_the_folder_of_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    offer(leases_of(str(tmp_path / "checkpoint")), lease())
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.leases"]
+
+
+def test_two_at_once_get_different_numbers(checkpoint: LeasePlace) -> None:
     """Whoever comes second takes the next."""
     given: list[int] = []
 
@@ -71,16 +87,17 @@ def test_two_at_once_get_different_numbers(checkpoint: Path) -> None:
     assert len(set(given)) == 30
 
 
-def test_old_leases_are_deleted(checkpoint: Path) -> None:
+def test_old_leases_are_deleted(checkpoint: LeasePlace) -> None:
     """The newest ones stay, and numbers are not given again."""
     for run in range(1, 140):
         number = offer(checkpoint, lease(run))
         revoke(checkpoint, "job", run, kill=True)
         assert number == run
-    assert len(list(checkpoint.with_name("checkpoint.leases").iterdir())) < 210
+    assert checkpoint.numbers() == list(range(39, 140))
+    assert [checkpoint.look(number)[1] for number in (1, 138)] == [[], ["kill"]]
 
 
-def test_a_run_lives_while_its_lease_changes(checkpoint: Path, clock: Clock) -> None:
+def test_a_run_lives_while_its_lease_changes(checkpoint: LeasePlace, clock: Clock) -> None:
     """By the clock of who looks, from the first look on; whatever the clocks of others say."""
     watch = LeaseWatch(PATIENCE_S, clock)
     run = keeper(checkpoint, offer(checkpoint, lease()), [])
@@ -102,7 +119,7 @@ def test_a_run_lives_while_its_lease_changes(checkpoint: Path, clock: Clock) -> 
     assert LeaseWatch(PATIENCE_S, clock).look(checkpoint, "job", 1).state is DriverState.ALIVE
 
 
-def test_a_run_that_never_began_is_over_in_time(checkpoint: Path, clock: Clock) -> None:
+def test_a_run_that_never_began_is_over_in_time(checkpoint: LeasePlace, clock: Clock) -> None:
     """Whoever was to start it has died; it does not count as a failure."""
     watch = LeaseWatch(PATIENCE_S, clock)
     offer(checkpoint, lease())
@@ -111,7 +128,7 @@ def test_a_run_that_never_began_is_over_in_time(checkpoint: Path, clock: Clock) 
     assert seen(watch.look(checkpoint, "job", 1)) == (DriverState.ENDED, EndKind.VOIDED)
 
 
-def test_nothing_is_known_where_the_checkpoint_is_not_shared(checkpoint: Path, clock: Clock) -> None:
+def test_nothing_is_known_where_the_checkpoint_is_not_shared(checkpoint: LeasePlace, clock: Clock) -> None:
     """However long one waits: another run there would begin from nothing."""
     watch = LeaseWatch(PATIENCE_S, clock)
     for _ in range(3):
@@ -120,7 +137,7 @@ def test_nothing_is_known_where_the_checkpoint_is_not_shared(checkpoint: Path, c
 
 
 @pytest.mark.parametrize("kind", ["finished", "stopped", "failed", "refused"])
-def test_the_last_word_is_heard_elsewhere(checkpoint: Path, clock: Clock, kind: str) -> None:
+def test_the_last_word_is_heard_elsewhere(checkpoint: LeasePlace, clock: Clock, kind: str) -> None:
     """At once."""
     run = keeper(checkpoint, offer(checkpoint, lease()), [])
     with run:
@@ -132,7 +149,7 @@ def test_the_last_word_is_heard_elsewhere(checkpoint: Path, clock: Clock, kind: 
 
 
 def test_a_run_that_has_lost_its_lease_ends(
-    checkpoint: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    checkpoint: LeasePlace, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told to end in order, once, and killed after a grace; the lease of the newer run is untouched."""
     told: list[str] = []
@@ -152,19 +169,19 @@ def test_a_run_that_has_lost_its_lease_ends(
     assert newer == 2
 
 
-def test_a_later_run_does_not_count_anew(checkpoint: Path) -> None:
+def test_a_later_run_does_not_count_anew(checkpoint: LeasePlace) -> None:
     """Where a share is not mounted nothing is made; the first run makes what it needs."""
     with pytest.raises(
-        CheckpointMissingError, match=r"\.leases next to it is missing. Mount the disk or share"
+        CheckpointMissingError, match=r"leases (next to it is missing|in it)\. (Mount|Correct)"
     ):
         offer(checkpoint, lease(2))
-    assert not checkpoint.parent.exists() or list(checkpoint.parent.iterdir()) == []
+    assert checkpoint.numbers() == []
     assert offer(checkpoint, lease(1)) == 1
     assert offer(checkpoint, lease(2)) == 2
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_another_job_takes_the_checkpoint_over(checkpoint: Path, late: bool) -> None:
+def test_another_job_takes_the_checkpoint_over(checkpoint: LeasePlace, late: bool) -> None:
     """A run of the job before it ends, whether it works or begins only now."""
     told: list[str] = []
     offer(checkpoint, lease(1, "before"))
@@ -178,7 +195,7 @@ def test_another_job_takes_the_checkpoint_over(checkpoint: Path, late: bool) -> 
     assert told == ["terminate"]
 
 
-def test_a_run_elsewhere_is_told_to_end(checkpoint: Path, clock: Clock) -> None:
+def test_a_run_elsewhere_is_told_to_end(checkpoint: LeasePlace, clock: Clock) -> None:
     """In order, then at once, with a last word for those who wait."""
     told: list[str] = []
     run = keeper(checkpoint, offer(checkpoint, lease()), told)
@@ -192,3 +209,43 @@ def test_a_run_elsewhere_is_told_to_end(checkpoint: Path, clock: Clock) -> None:
     revoke(checkpoint, "job", 1, kill=True)
     run.beat()
     assert told == ["terminate", "kill"]
+
+
+@examples(60)
+@given(st.lists(st.sampled_from(get_args(Fate)), max_size=12), st.lists(st.integers(0, 2), max_size=12))
+def test_a_number_on_a_store_belongs_to_one_run_whatever_becomes_of_requests(
+    fates: list[Fate], turns: list[int]
+) -> None:
+    """Three managers begin runs of the same job; some requests fail, have lost their answer, or arrive late."""
+    left = list(fates)
+    store = ModelledStore(lambda: left.pop(0) if left else "well")
+    given_to: dict[int, int] = {}
+    for place, turn in enumerate([*turns, 0, 1, 2]):
+        if place == len(turns):
+            left.clear()
+        with contextlib.suppress(ExternalSystemError):
+            number = offer(leases_in(store, "s3://bucket/rooms"), lease(1, f"job-{turn}"))
+            assert given_to.setdefault(number, turn) == turn
+        store.arrive()
+    for number, turn in given_to.items():
+        found = leases_in(store, "s3://bucket/rooms").read(number)
+        assert found is not None
+        assert msgspec.json.decode(found, type=Lease).job == f"job-{turn}"
+    assert set(given_to.values()) == {0, 1, 2}
+
+
+def test_a_report_that_the_store_does_not_take_is_made_again(clock: Clock) -> None:
+    """As where it is away for a moment: the run goes on."""
+    fates: list[Fate] = ["well"]
+    place = leases_in(ModelledStore(lambda: fates[0]), "s3://bucket/rooms")
+    place.beat_s = 0.01
+    number = offer(place, lease())
+    with keeper(place, number, []) as run:
+        fates[0] = "fails"
+        time.sleep(0.05)
+        fates[0] = "well"
+        before = lease_of(place, "job", 1)
+        while lease_of(place, "job", 1) == before:
+            time.sleep(0.01)
+        run.end(Ended("stopped", "it was asked"))
+    assert LeaseWatch(PATIENCE_S, clock).look(place, "job", 1).state is DriverState.ENDED

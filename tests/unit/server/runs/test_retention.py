@@ -149,4 +149,4 @@ def test_a_checkpoint_that_another_job_has_is_not_deleted(place: RestPlace) -> N
     place.service.delete(first, "ann")
     assert place.service.checkpoint(second).exists()
     place.service.delete(second, "ann", checkpoint=True)
-    assert not place.home.checkpoint(first).exists()
+    assert not Path(place.home.checkpoint(first)).exists()
