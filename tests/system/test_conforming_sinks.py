@@ -71,8 +71,9 @@ def test_files(tmp_path: Path) -> None:
     )
 
 
-def test_delta(tmp_path: Path) -> None:
-    """Rows of a table of Delta Lake, by one commit for each micro-batch."""
+@pytest.mark.parametrize("keyed", [False, pytest.param(True, marks=WHEN_RECORDING)])
+def test_delta(tmp_path: Path, keyed: bool) -> None:
+    """Rows of a table of Delta Lake, added or replaced by their id, by one commit for each micro-batch."""
     table = tmp_path / "table"
 
     def stored() -> list[StoredRecord]:
@@ -83,10 +84,11 @@ def test_delta(tmp_path: Path) -> None:
     note_conformance(
         check_sink(
             SinkUnderTest(
-                "Delta Lake",
+                "Delta Lake, upserts" if keyed else "Delta Lake",
                 "exactly once",
-                opening(f"delta:{table}"),
+                opening(f"delta:{table}?upsert_by=id" if keyed else f"delta:{table}"),
                 stored,
+                keyed=keyed,
                 without={
                     "bad record": "the destination takes every record",
                     "credentials": NO_SERVER,

@@ -73,8 +73,9 @@ def test_opensearch(tmp_path: Path) -> None:
         )
 
 
-def test_iceberg(tmp_path: Path) -> None:
-    """Rows of a table of Iceberg, by one commit for each micro-batch."""
+@pytest.mark.parametrize("keyed", [False, True])
+def test_iceberg(tmp_path: Path, keyed: bool) -> None:
+    """Rows of a table of Iceberg, added or replaced by their id, by one commit for each micro-batch."""
     binding = iceberg_binding(tmp_path)
 
     def stored() -> list[StoredRecord]:
@@ -85,10 +86,11 @@ def test_iceberg(tmp_path: Path) -> None:
     note_conformance(
         check_sink(
             SinkUnderTest(
-                "Iceberg",
+                "Iceberg, upserts" if keyed else "Iceberg",
                 "exactly once",
-                opening(lake_uri("iceberg", tmp_path)),
+                opening(lake_uri("iceberg", tmp_path) + ("&upsert_by=id" if keyed else "")),
                 stored,
+                keyed=keyed,
                 without={
                     "bad record": "the destination takes every record",
                     "credentials": no_server,

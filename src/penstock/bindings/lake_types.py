@@ -26,9 +26,13 @@ class LakeReading:
 
 @dataclass(frozen=True)
 class DeltaBinding:
-    """A table of Delta Lake in a folder. `directory` is absolute.
+    """A table of Delta Lake. `directory` is an absolute path, or the URI of a prefix of a bucket of S3.
 
-    `partition_by` are the fields by which its files are apart; empty if the table decides.
+    With a `bucket`, `client` has environment variables of S3 that count more than those of the process; the values may
+    be references.
+
+    `partition_by` are the fields by which its files are apart; empty if the table decides. `upsert_by` are the fields
+    that identify a row which a later record replaces; without them each record becomes a row.
     """
 
     stream: str
@@ -37,6 +41,11 @@ class DeltaBinding:
     partition_by: tuple[str, ...] = ()
     create_table: bool = True
     reading: LakeReading = LakeReading()
+    upsert_by: tuple[str, ...] = ()
+    scheme: str = ""
+    bucket: str = ""
+    prefix: str = ""
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:
@@ -69,7 +78,7 @@ class IcebergBinding:
 
     `catalog` is the address of a REST catalog, or what SQLAlchemy connects to. `login` has settings of pyiceberg with
     secrets, and `client` environment variables of S3 that count more than those of the process; the values of both may
-    be references. `partition_by` is empty if the table decides.
+    be references. `partition_by` is empty if the table decides. `upsert_by` is that of `DeltaBinding`.
     """
 
     stream: str
@@ -84,6 +93,7 @@ class IcebergBinding:
     partition_by: tuple[PartitionRule, ...] = ()
     create_table: bool = True
     reading: LakeReading = LakeReading()
+    upsert_by: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:

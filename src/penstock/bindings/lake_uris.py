@@ -63,6 +63,7 @@ def parse_iceberg(uri: UriParts) -> IcebergBinding:
         partition_by=_rules(known.get("partition_by")),
         create_table=uri.role == "sink" and known.get("create_table", "true") == "true",
         reading=lake_reading(known),
+        upsert_by=known.get("upsert_by", ()),
     )
 
 

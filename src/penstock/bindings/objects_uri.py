@@ -12,25 +12,14 @@ from penstock.bindings.secrets import redacted
 from penstock.bindings.types import ObjectsBinding
 from penstock.bindings.uri_parts import UriParts, split_authority
 
-__all__ = ["parse_objects"]
+__all__ = ["bucket_and_prefix", "parse_objects"]
 
 _BUCKET: Final = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def parse_objects(uri: UriParts) -> ObjectsBinding:
     """Return the prefix that a URI names. Raises ValueError, which says what is wrong."""
-    bucket, _, path = split_authority(uri.rest)
-    if "@" in bucket:
-        raise ValueError(
-            "keys do not stand before the bucket; they come from the environment, or by reference"
-        )
-    if not _BUCKET.fullmatch(bucket) or bucket in (".", ".."):
-        raise ValueError(f"{bucket!r} is not the name of a bucket")
-    prefix = urllib.parse.unquote(path).rstrip("/")
-    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
-        raise ValueError(f"the prefix {prefix!r} has an empty part, '.' or '..'")
-    if not prefix.isprintable():
-        raise ValueError("a prefix cannot contain control characters")
+    bucket, prefix = bucket_and_prefix(uri.rest)
     known = uri.known()
     if "format" not in known:
         raise ValueError("it needs ?format=parquet, jsonl or csv")
@@ -47,3 +36,20 @@ def parse_objects(uri: UriParts) -> ObjectsBinding:
         names=known.get("names", "any"),
         reading=None if uri.role == "sink" else files_binding(uri, known["format"], place, known),
     )
+
+
+def bucket_and_prefix(rest: str) -> tuple[str, str]:
+    """Return the bucket and the prefix of a URI without its scheme. Raises ValueError, which says what is wrong."""
+    bucket, _, path = split_authority(rest)
+    if "@" in bucket:
+        raise ValueError(
+            "keys do not stand before the bucket; they come from the environment, or by reference"
+        )
+    if not _BUCKET.fullmatch(bucket) or bucket in (".", ".."):
+        raise ValueError(f"{bucket!r} is not the name of a bucket")
+    prefix = urllib.parse.unquote(path).rstrip("/")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise ValueError(f"the prefix {prefix!r} has an empty part, '.' or '..'")
+    if not prefix.isprintable():
+        raise ValueError("a prefix cannot contain control characters")
+    return bucket, prefix

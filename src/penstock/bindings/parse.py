@@ -14,9 +14,9 @@ from penstock.bindings.amazon_uri import parse_dynamodb, parse_kinesis
 from penstock.bindings.event_parts import events_of
 from penstock.bindings.files_uri import files_binding
 from penstock.bindings.http_listen_uri import parse_http_listen
-from penstock.bindings.lake_uris import lake_reading, parse_iceberg
+from penstock.bindings.lake_uris import S3_VARIABLES, check_s3_settings, lake_reading, parse_iceberg
 from penstock.bindings.mqtt_uri import parse_mqtt
-from penstock.bindings.objects_uri import parse_objects
+from penstock.bindings.objects_uri import bucket_and_prefix, parse_objects
 from penstock.bindings.parameters import (
     ALL_ROLES,
     FILE_SCHEMES,
@@ -37,6 +37,7 @@ from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.spark_uri import parse_spark
+from penstock.bindings.storage_parameters import S3_SCHEMES
 from penstock.bindings.types import (
     BYTES_PER_BATCH,
     PATTERN_MARK,
@@ -175,11 +176,28 @@ def _parse_files(uri: UriParts) -> FilesBinding:
 
 
 def _parse_delta(uri: UriParts) -> DeltaBinding:
-    directory = _folder(uri)
     known = uri.known()
-    creates = known.get("create_table", "true") == "true"
+    scheme, _, rest = uri.rest.partition("://")
+    is_stored = scheme.lower() in S3_SCHEMES and rest != ""
+    bucket, prefix = bucket_and_prefix(f"//{rest}") if is_stored else ("", "")
+    client = {variable: known[name] for name, variable in S3_VARIABLES.items() if name in known}
+    if is_stored and not prefix:
+        raise ValueError("a table has a prefix of its own: delta:s3://BUCKET/PREFIX")
+    if client and not is_stored:
+        raise ValueError("endpoint, region and keys are for delta:s3://BUCKET/PREFIX; a folder has none")
+    check_s3_settings(known)
     return DeltaBinding(
-        uri.stream, uri.uri, directory, known.get("partition_by", ()), creates, lake_reading(known)
+        uri.stream,
+        redacted(uri.uri),
+        f"s3://{bucket}/{prefix}" if is_stored else _folder(uri),
+        known.get("partition_by", ()),
+        known.get("create_table", "true") == "true",
+        lake_reading(known),
+        known.get("upsert_by", ()),
+        "s3" if is_stored else "",
+        bucket,
+        prefix,
+        client,
     )
 
 
@@ -427,7 +445,7 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
         )
         for name in POSTGRES_SCHEMES
     },
-    "delta": _Scheme("delta:DIR", ALL_ROLES, _parse_delta),
+    "delta": _Scheme("delta:DIR|s3://BUCKET/PREFIX", ALL_ROLES, _parse_delta),
     "iceberg": _Scheme("iceberg:NAMESPACE.TABLE", ALL_ROLES, parse_iceberg),
     **{
         name: _Scheme(f"{name}://[USER[:PASS]@]HOST:PORT/DATABASE/KEY", ("sink",), parse_redis)

@@ -12,6 +12,7 @@ __all__ = [
     "OBJECT_SCHEMES",
     "POSTGRES_SCHEMES",
     "REDIS_SCHEMES",
+    "S3_SCHEMES",
     "SEARCH_SCHEMES",
     "STORAGE_PARAMETERS",
 ]
@@ -23,9 +24,9 @@ _CASSANDRA: Final = ("cassandra",)
 _VERSIONED: Final = (*_CASSANDRA, *SEARCH_SCHEMES)
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 _OF_DATABASES: Final[tuple[Role, ...]] = (*ALL_ROLES, "lookup")
-_S3_SCHEMES: Final = ("s3", "s3a")
-_WITH_S3: Final = (*_S3_SCHEMES, "iceberg")
-OBJECT_SCHEMES: Final = (*_S3_SCHEMES, "gs", "az", "abfs")
+S3_SCHEMES: Final = ("s3", "s3a")
+_WITH_S3: Final = (*S3_SCHEMES, "iceberg", "delta")
+OBJECT_SCHEMES: Final = (*S3_SCHEMES, "gs", "az", "abfs")
 _ENVIRONMENT: Final = "that of the environment (docs/object_stores.md)"
 
 STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
@@ -142,6 +143,14 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         "fields",
         "none: each record is a row",
         "The fields that identify a row, which a later record replaces. The table needs a unique index on them.",
+    ),
+    Parameter(
+        "upsert_by",
+        LAKE_SCHEMES,
+        ("sink",),
+        "fields",
+        "none: each record is a row",
+        "The fields that identify a row, which a later record replaces.",
     ),
     Parameter(
         "create_table",

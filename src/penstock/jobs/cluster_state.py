@@ -80,4 +80,6 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
 def _is_in_folder(binding: Binding) -> bool:
     if isinstance(binding, IcebergBinding):
         return binding.catalog.startswith("sqlite:") or (binding.warehouse or "").startswith("file:")
-    return isinstance(binding, FilesBinding | SparkBinding | DeltaBinding)
+    if isinstance(binding, DeltaBinding):
+        return not binding.bucket
+    return isinstance(binding, FilesBinding | SparkBinding)

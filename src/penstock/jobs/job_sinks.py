@@ -33,6 +33,7 @@ from penstock.errors import BindingError
 from penstock.joins.join_step import JoinStep
 from penstock.lakes.delta_sink import DeltaSink
 from penstock.lakes.iceberg_sink import IcebergSink
+from penstock.lakes.upsert_rows import Deletions, upsert_rows
 from penstock.operators.window_step import WindowStep
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
@@ -52,7 +53,7 @@ from penstock.stores.opensearch_sink import OpenSearchSink
 from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
-from penstock.tables.changes import row_type
+from penstock.tables.changes import CHANGE, Change, row_type
 from penstock.tables.table_step import TableStep
 from penstock.tables.upserts import UpsertEncoder
 from penstock.webhooks.webhook_sink import WebhookSink
@@ -194,15 +195,10 @@ def open_sink(
     if isinstance(binding, PostgresBinding):
         return PostgresSink(binding, record_type, upsert_key)
     if isinstance(binding, DeltaBinding | IcebergBinding):
-        if upsert_key is not None:
-            lake = "Delta Lake" if isinstance(binding, DeltaBinding) else "Iceberg"
-            raise BindingError(
-                f"Sink {binding.stream!r} takes upserts, but a sink for {lake} only adds records. Use "
-                'sink_to(..., changes="records"), and merge the changes where you read them.'
-            )
+        upserts = upsert_rows(binding, record_type, upsert_key, Deletions(CHANGE, Change.DELETE.value))
         if isinstance(binding, DeltaBinding):
-            return DeltaSink(binding, record_type)
-        return IcebergSink(binding, record_type)
+            return DeltaSink(binding, record_type, upserts)
+        return IcebergSink(binding, record_type, upserts)
     if isinstance(binding, PythonBinding | SparkBinding):
         return _open_other(binding, record_type, upsert_key)
     if isinstance(binding, StoreBinding):

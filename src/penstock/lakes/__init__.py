@@ -2,5 +2,5 @@
 
 In: records of one micro-batch.
 Out: Parquet files, and one commit that names them and the number of the micro-batch; of sources, the rows of files.
-Imports: base, bindings, errors, records, sinks, sources.
+Imports: base, bindings, errors, objects, records, sinks, sources.
 """

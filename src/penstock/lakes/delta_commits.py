@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from penstock.bindings.types import DeltaBinding
 from penstock.errors import BindingError
 from penstock.lakes.committed_files import CommittedFile, LakeRows, TableGoneError, changed_error
+from penstock.lakes.delta_files import delta_files, storage_options
 from penstock.lakes.delta_table import as_external, open_table
 
 __all__ = ["DeltaCommits"]
@@ -72,7 +73,8 @@ class DeltaCommits:
 
     def newest(self) -> int:
         """Return the newest version, by a look for the next file of the log only."""
-        while self._log_of(self._newest + 1).exists():
+        there = delta_files(self._binding)
+        while there.holds(_log_of(self._newest + 1)):
             self._newest += 1
         return self._newest
 
@@ -81,7 +83,9 @@ class DeltaCommits:
         from deltalake import DeltaTable
 
         with as_external(self._binding):
-            table = DeltaTable(self._binding.directory, version=version)
+            table = DeltaTable(
+                self._binding.directory, version=version, storage_options=storage_options(self._binding)
+            )
             actions = pa.table(table.get_add_actions()).to_pylist()
         actions.sort(key=lambda action: (action["modification_time"], action["path"]))
         return [
@@ -100,15 +104,14 @@ class DeltaCommits:
             yield version, self._added_by(version)
 
     def _added_by(self, version: int) -> list[CommittedFile]:
-        try:
-            lines = self._log_of(version).read_bytes().splitlines()
-        except FileNotFoundError:
+        content = delta_files(self._binding).find(_log_of(version))
+        if content is None:
             raise TableGoneError(
                 f"Stream {self._binding.stream!r}: the log of {self._binding.directory} no longer has version "
                 f"{version}, which was not read yet. Start with a new checkpoint, which reads the whole table, and let "
                 "the table keep its log for longer (delta.logRetentionDuration)."
-            ) from None
-        actions = [_ACTIONS.decode(line) for line in lines if line]
+            )
+        actions = [_ACTIONS.decode(line) for line in content.splitlines() if line]
         for action in actions:
             if action.protocol is not None:
                 self._check_features(action.protocol.reader_features or [])
@@ -124,7 +127,7 @@ class DeltaCommits:
 
     def read(self, detail: Mapping[str, Any], fields: Sequence[str]) -> Iterator[LakeRows]:
         """Yield the rows of a file."""
-        with pq.ParquetFile(self._binding.path / detail["path"]) as file:
+        with delta_files(self._binding).open(detail["path"]) as place, pq.ParquetFile(place) as file:
             wanted = [name for name in fields if name in file.schema_arrow.names]
             for batch in file.iter_batches(_BLOCK_ROWS, columns=wanted, use_threads=False):
                 yield batch, detail["values"]
@@ -133,9 +136,13 @@ class DeltaCommits:
         self, path: str, size: int, rows: int | None, values: Mapping[str, str | None]
     ) -> CommittedFile:
         # The log has the path as a URI.
-        if not (self._binding.path / path).exists():
+        there = delta_files(self._binding)
+        if "%" in path and not there.holds(path):
             path = urllib.parse.unquote(path)
-        count = pq.read_metadata(self._binding.path / path).num_rows if rows is None else rows
+        count = rows
+        if count is None:
+            with there.open(path) as place:
+                count = pq.read_metadata(place).num_rows
         return CommittedFile(size, count, {"path": path, "values": dict(values)})
 
     def _check_features(self, features: Sequence[str]) -> None:
@@ -147,8 +154,9 @@ class DeltaCommits:
                 "without."
             )
 
-    def _log_of(self, version: int) -> Any:
-        return self._binding.path / "_delta_log" / f"{version:020}.json"
+
+def _log_of(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
 
 
 _ACTIONS: Final = msgspec.json.Decoder(_Action)

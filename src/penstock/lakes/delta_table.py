@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.base.durable import make_folder
+from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import DeltaBinding
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
+from penstock.lakes.delta_files import check_reach, delta_files, storage_options
 from penstock.lakes.staged_files import is_partition_type
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["as_external", "check_table", "ensure_table", "existing_table", "open_table", "require_library"]
+__all__ = [
+    "as_external",
+    "check_replaceable",
+    "check_table",
+    "ensure_table",
+    "existing_table",
+    "open_table",
+    "require_library",
+]
 
 # What these ask of a writer is nothing for one that only adds files, or is seen in the table's settings and columns.
 _HARMLESS: Final = frozenset(
@@ -59,10 +68,13 @@ def as_external(binding: DeltaBinding) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as e:
+        # The library says what it has asked for, which must not show a key.
+        secrets = resolved_settings(binding.stream, binding.client).values()
+        reason = functools.reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(e))
         raise ExternalSystemError(
-            f"Sink {binding.stream!r}: the Delta table {binding.directory} cannot be read or written ({e}). "
+            f"Sink {binding.stream!r}: the Delta table {binding.directory} cannot be read or written ({reason}). "
             "Start the job again when it can."
-        ) from e
+        ) from None
 
 
 def open_table(binding: DeltaBinding) -> DeltaTable | None:
@@ -70,8 +82,12 @@ def open_table(binding: DeltaBinding) -> DeltaTable | None:
     require_library(binding.stream)
     from deltalake import DeltaTable
 
+    check_reach(binding)
     with as_external(binding):
-        return DeltaTable(binding.directory) if DeltaTable.is_deltatable(binding.directory) else None
+        options = storage_options(binding)
+        if not DeltaTable.is_deltatable(binding.directory, options):
+            return None
+        return DeltaTable(binding.directory, storage_options=options)
 
 
 def existing_table(binding: DeltaBinding) -> DeltaTable:
@@ -92,9 +108,7 @@ def ensure_table(binding: DeltaBinding, schema: pa.Schema) -> DeltaTable:
     """
     table = open_table(binding) if binding.create_table else existing_table(binding)
     try:
-        make_folder(binding.path)
-        with tempfile.TemporaryFile(dir=binding.path):
-            pass
+        delta_files(binding).check()
         if table is None:
             table = _created(binding, schema)
     except OSError as e:
@@ -112,7 +126,11 @@ def _created(binding: DeltaBinding, schema: pa.Schema) -> DeltaTable:
     _check_partition_fields(binding, schema, binding.partition_by)
     with as_external(binding):
         return DeltaTable.create(
-            binding.directory, schema=schema, partition_by=list(binding.partition_by), mode="ignore"
+            binding.directory,
+            schema=schema,
+            partition_by=list(binding.partition_by),
+            mode="ignore",
+            storage_options=storage_options(binding),
         )
 
 
@@ -151,6 +169,16 @@ def check_table(table: DeltaTable, binding: DeltaBinding, schema: pa.Schema) -> 
             "table as it is, or bind the sink to another folder."
         )
     _check_partition_fields(binding, schema, parts)
+
+
+def check_replaceable(table: DeltaTable, binding: DeltaBinding) -> None:
+    """Raise BindingError when rows of a table must not be replaced or deleted."""
+    if table.metadata().configuration.get("delta.appendOnly") == "true":
+        raise BindingError(
+            f"Sink {binding.stream!r}: the Delta table {binding.directory} only takes rows that are added "
+            "(delta.appendOnly), and the sink replaces rows. Bind it to another table, or add the changes as records "
+            '(sink_to(..., changes="records")).'
+        )
 
 
 def _check_partition_fields(binding: DeltaBinding, schema: pa.Schema, parts: tuple[str, ...]) -> None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Sequence
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from penstock.bindings.types import IcebergBinding
-from penstock.errors import ExternalSystemError, PenstockError
+from penstock.errors import BindingError, ExternalSystemError, PenstockError
+from penstock.lakes.commit_rest import ATTEMPTS, CommitRest
 from penstock.lakes.iceberg_catalog import as_external, file_settings, open_table, without_own
 from penstock.lakes.iceberg_files import IcebergFile, IcebergStage, data_file
+from penstock.lakes.iceberg_merge import merged_files
 from penstock.lakes.iceberg_table import check_table, ensure_table
 from penstock.lakes.stage_task import StageTask, files_of
+from penstock.lakes.staged_changes import ChangeStage, StagedChanges, last_changes, staged_changes
+from penstock.lakes.upsert_rows import UpsertRows
 from penstock.records.types import RecordType
 from penstock.sinks.base import SinkTask, TaskContext
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
 __all__ = ["IcebergSink"]
@@ -26,9 +34,7 @@ __all__ = ["IcebergSink"]
 _LINE: Final = "penstock.line"
 _BATCH: Final = "penstock.batch"
 _COMMITTED: Final = "penstock.committed."
-_ATTEMPTS: Final = 30
-_FIRST_WAIT_S: Final = 0.02
-_LONGEST_WAIT_S: Final = 2.0
+_STAGED: Final = "penstock-changes"
 # The library would repeat a refused commit without a look at the number of the micro-batch.
 _ONE_ATTEMPT: Final = {"commit.retry.num-retries": "0"}
 
@@ -40,14 +46,20 @@ class IcebergSink:
     adds the snapshot of a micro-batch also sets a property of the table to its number, one for each sink and lineage.
     So a micro-batch that is repeated finds its number and commits nothing; of two drivers that commit the same one at
     the same time, the catalog refuses the second, which looks again.
+
+    With `upserts` a record replaces the row of its key, or deletes it. Tasks then write their changes beside the files
+    of the table, and the commit replaces the files that have rows of these keys.
     """
 
     exactly_once = True
     commits_in_tasks = False
 
-    def __init__(self, binding: IcebergBinding, record_type: RecordType) -> None:
+    def __init__(
+        self, binding: IcebergBinding, record_type: RecordType, upserts: UpsertRows | None = None
+    ) -> None:
         self._binding: Final = binding
-        self._schema: Final = record_type.schema
+        self._upserts: Final = upserts
+        self._schema: Final = record_type.schema if upserts is None else upserts.schema
         self._line = ""
         self._table: Table | None = None
         # What tasks need: the table at the start, as JSON, and what a catalog says of access to its files.
@@ -67,6 +79,8 @@ class IcebergSink:
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # the table keeps it
         """Check or create the table. Raises BindingError with the remedy."""
         table = ensure_table(self._binding, self._schema)
+        if self._upserts is not None:
+            self._check_columns(table)
         self._table = table
         self._line = self._line_of(lineage)
         self._metadata = table.metadata.model_dump_json()
@@ -83,58 +97,87 @@ class IcebergSink:
             name = f"{context.batch_id:010}-{context.partition:05}-{context.attempt}"
             files = SyncedIO({**file_settings(self._binding), **self._given})
             metadata = TableMetadataUtil.parse_raw(self._metadata)
+            if self._upserts is not None:
+                path = f"{metadata.location}/{_STAGED}/{name}-{uuid.uuid4().hex[:12]}.arrow"
+                changes = ChangeStage(path, self._upserts, partial(_save, files), files.delete)
+                return StageTask(changes, partial(as_external, self._binding))
             stage = IcebergStage(metadata, files, name, self._schema.names)
             return StageTask(stage, partial(as_external, self._binding))
 
     def commit(self, batch_id: int, messages: Sequence[bytes]) -> None:
         """Add a snapshot with the files of a micro-batch, unless the table has it; then remove the files."""
-        files = files_of(messages, IcebergFile)
+        files = files_of(messages, IcebergFile if self._upserts is None else StagedChanges)
         if not files:
             return
         table = self._table
         if table is None:
             raise PenstockError(f"Sink {self._binding.stream!r} is used before it was prepared.")
-        for attempt in range(_ATTEMPTS):
+        rest = CommitRest()
+        while True:
             with as_external(self._binding):
                 table.refresh()
                 if _committed(table, self._line) >= batch_id:
-                    self._remove_unnamed(table, batch_id, files)
+                    self._remove_staged(table, batch_id, files)
                     return
                 check_table(table, self._binding, self._schema)
                 self._check_layout(table)
-                if self._append(table, batch_id, files):
+                if self._tried(table, batch_id, files):
                     return
-                wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt)
-                time.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311  # so that writers do not meet again
+            if not rest.take():
+                break
         raise ExternalSystemError(
             f"Sink {self._binding.stream!r}: other writers committed to the Iceberg table {self._binding.place} before "
-            f"micro-batch {batch_id} in each of {_ATTEMPTS} attempts. Start the job again when there are fewer, or let "
+            f"micro-batch {batch_id} in each of {ATTEMPTS} attempts. Start the job again when there are fewer, or let "
             "its micro-batches be larger."
         )
 
-    def _append(self, table: Table, batch_id: int, files: Sequence[IcebergFile]) -> bool:
+    def _tried(self, table: Table, batch_id: int, files: Sequence[Any]) -> bool:
         """Commit a snapshot upon the table as it was read; return False if it has changed since."""
+        if self._upserts is None:
+            return self._committed_upon(table, batch_id, partial(_append, table, files))
+        parts = [_read(table, file.path) for file in files]
+        old, new = merged_files(table, last_changes(parts, self._upserts.key), self._upserts.key)
+        is_done = self._committed_upon(table, batch_id, partial(_overwrite, old, new))
+        for path in [file.path for file in files] if is_done else [file.file_path for file in new]:
+            with suppress(FileNotFoundError):
+                table.io.delete(path)
+        return is_done
+
+    def _committed_upon(self, table: Table, batch_id: int, change: Callable[[Any], None]) -> bool:
+        """Commit what `change` does to a snapshot, and the number of the micro-batch; False if others were faster."""
         from pyiceberg.exceptions import CommitFailedException
-        from pyiceberg.table import Table, TableProperties
-        from pyiceberg.utils.properties import property_as_bool
+        from pyiceberg.table import Table
 
         settings = {**table.metadata.properties, **_ONE_ATTEMPT}
         metadata = table.metadata.model_copy(update={"properties": settings})
         once = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
         summary = {_LINE: self._line, _BATCH: str(batch_id)}
-        merges = property_as_bool(
-            settings, TableProperties.MANIFEST_MERGE_ENABLED, TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT
-        )
         try:
             with once.transaction() as transaction:
                 transaction.set_properties({_COMMITTED + self._line: str(batch_id)})
-                update = transaction.update_snapshot(snapshot_properties=summary)
-                with update.merge_append() if merges else update.fast_append() as append:
-                    for file in files:
-                        append.append_data_file(data_file(file, metadata))
+                change(transaction.update_snapshot(snapshot_properties=summary))
         except CommitFailedException:
             return False
         return True
+
+    def _remove_staged(self, table: Table, batch_id: int, files: Sequence[Any]) -> None:
+        """Remove the files of tasks that a commit has no use for."""
+        if self._upserts is None:
+            self._remove_unnamed(table, batch_id, files)
+            return
+        for file in files:
+            with suppress(FileNotFoundError):
+                table.io.delete(file.path)
+
+    def _check_columns(self, table: Table) -> None:
+        """Raise BindingError when a row that replaces another would lose values."""
+        more = [name for name in table.schema().column_names if name.split(".")[0] not in self._schema.names]
+        if more:
+            raise BindingError(
+                f"Sink {self._binding.stream!r}: the Iceberg table {self._binding.place} has further columns, "
+                f"{', '.join(more)}, which rows that are replaced would lose. Add the fields to the records, or bind "
+                "the sink to another table."
+            )
 
     def _remove_unnamed(self, table: Table, batch_id: int, files: Sequence[IcebergFile]) -> None:
         """Remove files unless the table has them: the commit may be repeated after it has succeeded.
@@ -173,6 +216,41 @@ class IcebergSink:
 
     def _line_of(self, lineage: str) -> str:
         return f"{self._binding.stream}-{lineage}"
+
+
+def _append(table: Table, files: Sequence[IcebergFile], update: Any) -> None:
+    """Add files to a snapshot."""
+    from pyiceberg.table import TableProperties
+    from pyiceberg.utils.properties import property_as_bool
+
+    merges = property_as_bool(
+        table.metadata.properties,
+        TableProperties.MANIFEST_MERGE_ENABLED,
+        TableProperties.MANIFEST_MERGE_ENABLED_DEFAULT,
+    )
+    with update.merge_append() if merges else update.fast_append() as append:
+        for file in files:
+            append.append_data_file(data_file(file, table.metadata))
+
+
+def _overwrite(old: Sequence[DataFile], new: Sequence[DataFile], update: Any) -> None:
+    """Replace files in a snapshot."""
+    with update.overwrite() as overwrite:
+        for file in old:
+            overwrite.delete_data_file(file)
+        for file in new:
+            overwrite.append_data_file(file)
+
+
+def _save(files: FileIO, path: str, content: IO[bytes]) -> None:
+    """Write a file of changes, durably."""
+    with files.new_output(path).create() as output:
+        shutil.copyfileobj(content, output)
+
+
+def _read(table: Table, path: str) -> pa.Table:
+    with table.io.new_input(path).open() as file:
+        return staged_changes(file.read())
 
 
 def _committed(table: Table, line: str) -> int:

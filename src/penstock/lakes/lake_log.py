@@ -25,8 +25,8 @@ from penstock.sources.found_files import FoundFiles, Listing, LoggedFile, no_fen
 
 __all__ = ["LakeLog"]
 
-# A table is asked for new commits at most this often; a catalog less often than a folder.
-_LOOK_S: Final = {"delta": 0.05, "iceberg": 1.0}
+# A table is asked for new commits at most this often; a catalog and a store less often than a folder.
+_LOOK_S: Final = {"delta": 0.05, "s3": 1.0, "iceberg": 1.0}
 # What stands for a version that has added nothing, so that the next look begins behind it.
 _NOTHING: Final = "end"
 # What is before the index of a file that the table had when a job began.
@@ -87,7 +87,10 @@ class LakeLog(FileLog):
         now_s = time.monotonic()
         if not force and now_s < self._next_look_s:
             return
-        self._next_look_s = now_s + _LOOK_S["delta" if isinstance(self._lake, DeltaBinding) else "iceberg"]
+        kind = "iceberg"
+        if isinstance(self._lake, DeltaBinding):
+            kind = self._lake.scheme or "delta"
+        self._next_look_s = now_s + _LOOK_S[kind]
         if self._table_id is None:
             self.check()
         assert self._table_id is not None

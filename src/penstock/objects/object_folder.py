@@ -160,6 +160,11 @@ class ObjectFolder:
         if is_missing:
             raise FileNotFoundError(f"{self.place.shown}/{name}")
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment by which the store is reached, with the secrets in it."""
+        return {**os.environ, **self._settings}
+
     def _path(self, name: str) -> str:
         return f"{self.place.name}/{name}" if self.place.name else name
 
@@ -174,7 +179,7 @@ class ObjectFolder:
         )
         with _lock:
             if key not in _stores:
-                _stores[key] = store_of(self.place, {**os.environ, **self._settings}, self._patience)
+                _stores[key] = store_of(self.place, self.environ, self._patience)
             return _stores[key]
 
     @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -193,7 +193,31 @@ def _line(binding: ObjectsBinding, lineage: str) -> str:
     return f"{binding.stream}-{lineage}"
 
 
-def open_folder(binding: ObjectsBinding, patience: Patience) -> ObjectFolder:
+class StoredPlace(Protocol):
+    """A binding to a prefix of a bucket. `client` has environment variables, whose values may be references."""
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the store."""
+
+    @property
+    def bucket(self) -> str:
+        """The bucket."""
+
+    @property
+    def prefix(self) -> str:
+        """The prefix, without a slash at its end."""
+
+    @property
+    def client(self) -> Mapping[str, str]:
+        """The variables that count more than those of the process."""
+
+
+def open_folder(binding: StoredPlace, patience: Patience) -> ObjectFolder:
     """Return the folder of a binding, with the secrets as this process has them."""
     settings = resolved_settings(binding.stream, binding.client)
     if "AWS_ACCESS_KEY_ID" in settings and _SESSION not in settings and os.environ.get(_SESSION):

@@ -353,7 +353,7 @@ WRONG: list[tuple[str, Role, str]] = [
     ("postgresql://u@h:1/d/t?poll_by=id&upsert_by=id", "data", "upsert_by has no meaning for a data stream"),
     ("postgresql://u@h:1/d/t?poll_by=id", "sink", "poll_by has no meaning for a sink"),
     ("delta:", "sink", "the directory is missing"),
-    ("delta:s3://bucket/t", "sink", "is not a local folder"),
+    ("delta:gs://bucket/t", "sink", "is not a local folder"),
     ("delta:t?partition_by=a,a", "sink", "must name fields, each once"),
     ("delta:t?create_table=no", "sink", "one of true, false"),
     ("delta:t?create_table=true", "data", "create_table has no meaning for a data stream"),

@@ -13,7 +13,9 @@ import pytest
 from penstock.testing import JobHarness
 
 GUIDE = Path(__file__).parents[3] / "docs" / "testing.md"
-JOB, TEST, PLUGIN_TEST = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+JOB, TEST, LOOKUP_TEST, PLUGIN_TEST = re.findall(
+    r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE
+)
 
 
 def test_a_control_record_a_timer_and_a_crash_take_20_lines_and_less_than_a_second(
@@ -36,6 +38,7 @@ def test_the_tests_of_the_guide_pass_with_the_plugin(tmp_path: Path) -> None:
     """In a session of pytest of their own."""
     (tmp_path / "alarms.py").write_text(JOB)
     (tmp_path / "test_alarms.py").write_text(TEST + PLUGIN_TEST)
+    (tmp_path / "test_floors.py").write_text(LOOKUP_TEST)
     done = subprocess.run(
         [
             sys.executable,
@@ -54,7 +57,7 @@ def test_the_tests_of_the_guide_pass_with_the_plugin(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_the_guide_names_each_public_method() -> None:
