@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from lake_tables import lake_sink
 from pyiceberg.catalog.sql import SqlCatalog
 
-from penstock.lakes import delta_sink
+from penstock.lakes import delta_files
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
 
@@ -51,7 +51,7 @@ def set_trap(lake: str, point: str) -> None:
     if lake == "delta" and point == "created":
         DeltaTable.create = killed_after(DeltaTable.create)  # type: ignore[method-assign]
     if lake == "delta" and point == "committed":
-        delta_sink.DeltaSink._sync_log = die  # type: ignore[method-assign]
+        delta_files._LocalFiles.settle_log = die  # type: ignore[method-assign]
     if lake == "delta" and point == "added":
         DeltaTable.create_write_transaction = killed_after(  # type: ignore[method-assign]
             DeltaTable.create_write_transaction

@@ -21,7 +21,6 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import DeltaBinding
 from penstock.commands.job_receipts import RECEIPT_TYPE
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
-from penstock.jobs.job_sinks import open_sink
 from penstock.lakes.delta_sink import DeltaSink
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
@@ -384,12 +383,6 @@ def test_a_damaged_log_is_a_sentence(tmp_path: Path) -> None:
     (table.folder / "_delta_log" / f"{0:020}.json").write_text("{")
     with pytest.raises(ExternalSystemError, match=r"the Delta table .* cannot be read or written"):
         table.driver()
-
-
-def test_upserts_are_refused(tmp_path: Path) -> None:
-    binding = parse_binding("seen", f"delta:{tmp_path}", "sink")
-    with pytest.raises(BindingError, match='changes="records"'):
-        open_sink(binding, READING, None, upsert_key=["sensor"])
 
 
 def test_a_missing_library_is_one_sentence_with_the_command(

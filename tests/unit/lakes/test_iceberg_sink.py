@@ -22,8 +22,7 @@ from pyiceberg.types import IntegerType
 from penstock.bindings.types import IcebergBinding
 from penstock.commands.job_receipts import RECEIPT_TYPE
 from penstock.errors import BindingError, ExternalSystemError, PlaceMissingError
-from penstock.jobs.job_sinks import open_sink
-from penstock.lakes import iceberg_sink
+from penstock.lakes import commit_rest
 from penstock.lakes.iceberg_catalog import existing_table, open_catalog
 from penstock.lakes.iceberg_sink import IcebergSink
 from penstock.records.schemas import record_type
@@ -192,7 +191,7 @@ def test_a_table_that_others_always_change_first_is_a_sentence(
         raise CommitFailedException("it has changed")
 
     monkeypatch.setattr(SqlCatalog, "commit_table", refused)
-    monkeypatch.setattr(iceberg_sink, "_FIRST_WAIT_S", 0)
+    monkeypatch.setattr(commit_rest, "_FIRST_WAIT_S", 0)
     with pytest.raises(ExternalSystemError, match="before micro-batch 0 in each of 30 attempts"):
         sink.commit(0, table.staged(sink, 0, [("a", 1.0, AT)]))
 
@@ -413,11 +412,6 @@ def test_a_table_that_is_gone_or_made_anew_is_a_sentence(tmp_path: Path) -> None
     table.driver()
     with pytest.raises(ExternalSystemError, match=r"cannot be read or written"):
         sink.commit(0, staged)
-
-
-def test_upserts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BindingError, match=r'Iceberg only adds records.*changes="records"'):
-        open_sink(iceberg_binding(tmp_path), READING, None, upsert_key=["sensor"])
 
 
 def test_a_missing_library_is_one_sentence_with_the_command(
