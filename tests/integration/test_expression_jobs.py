@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,23 @@ def test_a_parameter_changes_in_a_running_job(
     assert sorted(alarms) == [(1, 24.0), (2, 31.5), (2, 31.5)]
     (letter,) = result.dead_letters()
     assert "has no value: divide by zero" in letter.reason
+
+
+def test_a_job_without_steps_goes_on_in_the_other_mode(spark: SparkSession, tmp_path: Path) -> None:
+    """From micro-batches to real time and back: nothing is there to keep, but the positions."""
+    job = ps.Job("warm")
+    readings = job.data_stream("readings", schema=Reading)
+    readings.where("temperature > 30").sink_to("warm")
+    folder = tmp_path / "readings"
+    folder.mkdir()
+    for number, mode in enumerate(({}, {"checkpoint_interval_ms": 500}, {})):
+        (folder / f"{number}.jsonl").write_text(f'{{"room": {number}, "temperature": 31.5}}\n')
+        result = job.run(
+            {"readings": f"jsonl:{folder}", "warm": f"jsonl:{tmp_path}/warm"},
+            checkpoint=tmp_path / "state",
+            bounded=True,
+            **mode,
+        )
+        assert not result.dead_letters()
+    lines = [line for file in sorted((tmp_path / "warm").glob("*.jsonl")) for line in file.open()]
+    assert sorted(json.loads(line)["room"] for line in lines) == [0, 1, 2]

@@ -203,6 +203,8 @@ def _plan(
     lineage = checkpoint.lineage(wanted_lineage(job, settings))
     timed = {n.name for n in job.graph.sources() if n.watermarks is not None}
     shares = settings.memory_shares(lineage.parallelism)
+    # Only steps take a seed over.
+    seeded = job.graph.steps() and (gets_seed or lineage.origin.has_state)
     return JobPlan(
         graph=job.graph,
         key_groups=job.key_groups,
@@ -212,7 +214,7 @@ def _plan(
         parallelism=lineage.parallelism,
         state_memory_bytes=(settings.state_memory_mb if shares is None else shares.state_mb) << 20,
         waiting_bytes=JobPlan.waiting_bytes if shares is None else shares.records_mb << 20,
-        seed=seed_of(checkpoint, settings.master) if gets_seed or lineage.origin.has_state else None,
+        seed=seed_of(checkpoint, settings.master) if seeded else None,
         partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
         lookups=opened_lookups(job, bindings),
