@@ -19,7 +19,7 @@ class SensorReading:
     temperature: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class TemperatureSetting:
     """The range that a room's owner wants, `desired - down_delta` to `desired + up_delta` degrees Celsius."""
 

@@ -2,7 +2,7 @@
 
 Many small rounds find the values of a key that comes again without its row, and make a row of it once, when the changes
 are taken. So a round costs little more than what it computes. Values stay open when an interval ends, since they equal
-the rows then.
+the rows then, unless they are records that code can change in place.
 """
 
 from __future__ import annotations
@@ -56,14 +56,15 @@ class OpenValues:
         return len(self._keys) * (_KEY_BYTES + _VALUE_BYTES * len(self.columns))
 
     def go_on(self, specs: Sequence[StateSpec], rows: Rows) -> bool:
-        """Go on with a table that has the same rows, and return whether the values are of the states' types.
+        """Go on with a table that has the same rows, and return whether the values are surely those of the rows.
 
-        A type that was loaded anew is another one.
+        A type that was loaded anew is another one. Of a record, which code may have changed in place without setting
+        it, a run that goes on from the rows would not know.
         """
         self._rows = rows
         known = [(column.spec.name, column.spec.python_type) for column in self.columns.values()]
         return len(known) == len(specs) and all(
-            name == spec.name and python_type is spec.python_type
+            name == spec.name and python_type is spec.python_type and not _is_mutable(spec)
             for (name, python_type), spec in zip(known, specs, strict=True)
         )
 
@@ -202,6 +203,17 @@ def _is_kept_exactly(kind: pa.DataType) -> bool:
         or pa.types.is_binary(kind)
         or kind.equals(pa.float64())
     )
+
+
+def _is_mutable(spec: StateSpec) -> bool:
+    """Return whether a value may be changed in place: it is a record that is not frozen, or that may hold one."""
+    if not pa.types.is_struct(spec.arrow_type):
+        return False
+    if any(pa.types.is_struct(field.type) for field in spec.arrow_type):
+        return True
+    kind = spec.python_type
+    parameters = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
+    return parameters is None or not parameters.frozen
 
 
 def _check(column: StateColumn) -> None:

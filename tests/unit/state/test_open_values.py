@@ -7,6 +7,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -126,11 +127,47 @@ def test_values_stay_open_over_the_end_of_an_interval() -> None:
     assert run_round(opened(tables), ["x", "y"], {}) == {"x": (1, "one"), "y": NOTHING}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Level:
     """A record whose field may be set to a whole number."""
 
     height: float
+
+
+@dataclass
+class Tank:
+    """A record that code can change in place."""
+
+    height: float
+
+
+class Vessel(msgspec.Struct):
+    """Another that code can change in place."""
+
+    height: float
+
+
+@pytest.mark.parametrize(("kind", "stays"), [(Tank, False), (Vessel, False), (Level, True)])
+def test_what_code_changes_in_place_ends_with_the_interval(kind: Any, stays: bool) -> None:
+    """So a run that starts from what was stored is like one that goes on. What cannot be changed stays open."""
+    specs = [value_spec("level", kind)]
+    schema = state_schema(pa.string(), specs)
+    entries = MemoryEntries({})
+    tables = SlotTables(schema, entries)
+    values = tables.merged(groups_of).open(specs)
+    values.load_keys(pa.array(["x"]))
+    values.columns["level"].values["x"] = kind(1.0)
+    values.columns["level"].dirty["x"] = None
+    values.changes()
+    for was_only_read in (False, True):
+        tables = stored_and_kept(tables, schema, entries)
+        values = tables.merged(groups_of).open(specs)
+        assert ("x" in values.index) is (stays and was_only_read)
+        values.load_keys(pa.array(["x"]))
+        level = values.columns["level"].values["x"]
+        assert level.height == 1.0
+        if not stays:
+            level.height = 7.0
 
 
 def test_a_record_is_read_as_it_was_stored() -> None:
