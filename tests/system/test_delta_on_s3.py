@@ -154,7 +154,7 @@ def test_a_table_in_a_store_is_sink_and_source_of_jobs(
 ) -> None:
     """In micro-batches and in real time, each row once; and read on, with what another writer adds."""
     table = Table(without_keys, "jobs", tmp_path)
-    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "copying_rows_job.py").write_text(JOB)
     (tmp_path / "in").mkdir()
     expected: list[tuple[int, str]] = []
     for number, settings in enumerate(({}, {"checkpoint_interval_ms": 1000})):
@@ -163,13 +163,17 @@ def test_a_table_in_a_store_is_sink_and_source_of_jobs(
         (tmp_path / f"in/{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         given: dict[str, Any] = {**settings, "checkpoint": str(tmp_path / "state"), "bounded": True}
         bindings = {"rows": f"jsonl:{tmp_path}/in", "copies": table.uri}
-        with JobInSession(spark, tmp_path / "job.py", RunSettings(bindings=bindings, **given)) as job:
+        with JobInSession(
+            spark, tmp_path / "copying_rows_job.py", RunSettings(bindings=bindings, **given)
+        ) as job:
             job.wait()
         assert rows_of(without_keys, table.place) == expected
     for _ in range(2):
         given = {"checkpoint": str(tmp_path / "other"), "bounded": True}
         bindings = {"rows": table.uri, "copies": f"jsonl:{tmp_path}/out"}
-        with JobInSession(spark, tmp_path / "job.py", RunSettings(bindings=bindings, **given)) as job:
+        with JobInSession(
+            spark, tmp_path / "copying_rows_job.py", RunSettings(bindings=bindings, **given)
+        ) as job:
             job.wait()
         lines = [
             line for file in (tmp_path / "out").glob("*.jsonl") for line in file.read_text().splitlines()

@@ -20,6 +20,7 @@ from penstock.checkpoints.stored_checkpoint import (
     working_folder,
 )
 from penstock.checkpoints.stored_entries import decode_entry, entry_name
+from penstock.checkpoints.stored_home import HOME_FILE
 from penstock.checkpoints.write_versions import WriteVersions
 from penstock.errors import (
     CheckpointError,
@@ -42,10 +43,11 @@ def machine(store: ModelledStore, folder: Path, name: str) -> StoredCheckpoint:
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
+    """What is in a folder, but for what is of this machine alone."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "in-use.lock"
+        if path.is_file() and path.name not in ("in-use.lock", HOME_FILE)
     }
 
 
