@@ -114,7 +114,7 @@ class Apart:
         ):
             assert before in found
             found = found.replace(before, after)
-        path = self.folder / f"changed-{time.time_ns()}.py"
+        path = self.folder / f"changed_{time.time_ns()}.py"
         path.write_text(found)
         return path
 
