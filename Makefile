@@ -38,14 +38,14 @@ $(VENV)/.jars-stamp: $(VENV)/.packages-stamp src/penstock/machine/jars.py src/pe
 demo: setup ## the temperature-control job with simulated rooms and a live view (ARGS="--kafka" or "--mqtt")
 	@$(BIN)/penstock demo $(ARGS)
 
-# Three on two cores: many tests wait, for a lease that ends or a process that starts.
+# Four on two cores: many tests wait, for a lease that ends or a process that starts.
 test: setup ## all tests but the long ones
 	@$(BIN)/python -m compileall -q -x template/ src tests/unit
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit: setup ## the tests of pure logic, without a JVM
 	@$(BIN)/python -m compileall -q -x template/ src tests/unit
-	@$(BIN)/python -m pytest tests/unit -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest tests/unit -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, types, imports
 	@$(BIN)/ruff check .
