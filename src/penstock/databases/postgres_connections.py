@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from penstock.bindings.secrets import resolved_settings
@@ -119,39 +120,24 @@ def end_earlier_sessions(connection: Any) -> None:
     connection.commit()
 
 
-@contextlib.contextmanager
-def as_external(binding: PostgresBinding) -> Iterator[None]:
+def as_external(binding: PostgresBinding) -> AbstractContextManager[None]:
     """Turn an error of the server into one that says what to do. The micro-batch is then written again."""
-    import psycopg
-
-    try:
-        yield
-    except psycopg.Error as e:
-        code = f", {e.sqlstate}" if e.sqlstate else ""
-        raise ExternalSystemError(
-            f"Sink {binding.stream!r}: {binding.place} cannot be written ({' '.join(str(e).split())}{code}). What was "
-            "not committed is written again."
-        ) from e
+    return _explained(binding, "Sink", "written", "What was not committed is written again.")
 
 
-@contextlib.contextmanager
-def as_unread(binding: PostgresBinding) -> Iterator[None]:
+def as_unread(binding: PostgresBinding) -> AbstractContextManager[None]:
     """Turn an error of the server into one of a stream. The stream goes on where it was."""
-    import psycopg
+    return _explained(binding, "Stream", "read", "It goes on from the last row in the journal.")
 
-    try:
-        yield
-    except psycopg.Error as e:
-        code = f", {e.sqlstate}" if e.sqlstate else ""
-        raise ExternalSystemError(
-            f"Stream {binding.stream!r}: {binding.place} cannot be read ({' '.join(str(e).split())}{code}). It goes "
-            "on from the last row in the journal."
-        ) from e
+
+def as_looked_up(binding: PostgresBinding) -> AbstractContextManager[None]:
+    """Turn an error of the server into one of a lookup table. The records of the micro-batch come again."""
+    remedy = "Records are looked up again when the job goes on."
+    return _explained(binding, "Lookup table", "read", remedy)
 
 
 @contextlib.contextmanager
-def as_looked_up(binding: PostgresBinding) -> Iterator[None]:
-    """Turn an error of the server into one of a lookup table. The records of the micro-batch come again."""
+def _explained(binding: PostgresBinding, kind: str, done: str, remedy: str) -> Iterator[None]:
     import psycopg
 
     try:
@@ -159,8 +145,7 @@ def as_looked_up(binding: PostgresBinding) -> Iterator[None]:
     except psycopg.Error as e:
         code = f", {e.sqlstate}" if e.sqlstate else ""
         raise ExternalSystemError(
-            f"Lookup table {binding.stream!r}: {binding.place} cannot be read ({' '.join(str(e).split())}{code}). "
-            "Records are looked up again when the job goes on."
+            f"{kind} {binding.stream!r}: {binding.place} cannot be {done} ({' '.join(str(e).split())}{code}). {remedy}"
         ) from e
 
 
