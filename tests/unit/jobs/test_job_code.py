@@ -16,10 +16,11 @@ from penstock.jobs.job_code import loaded_modules
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a folder; modules that a test imports from below it are forgotten after the test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    known = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+        if any(str(place).startswith(str(tmp_path)) for place in places):
+            del sys.modules[name]
 
 
 def _import(folder: Path, name: str) -> object:
