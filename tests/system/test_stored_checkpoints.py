@@ -24,6 +24,9 @@ from sink_kills import await_progress, finish, kill_process
 
 from penstock.checkpoints.stored_checkpoint import working_folder
 
+HOW = {0: "", 1000: " (in real time)"}
+"""How the fault of a mode is named, by the checkpoint interval in milliseconds."""
+
 VICTIMS = ("driver", "JVM", "worker", "driver")
 
 
@@ -48,16 +51,17 @@ def lose_disk(uri: str) -> None:
 def test_a_job_goes_on_from_an_empty_disk(
     tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All state and positions are in the store, and a third run finds nothing left to do."""
+    """All state and positions are in the store, in both modes, and a last run finds nothing left to do."""
     feed = ObjectFeed(tmp_path, s3)
     with checkpoint_on(s3, monkeypatch) as uri:
         settings = feed.settings(tmp_path, checkpoint=uri, bounded=True)
-        for _ in range(2):
+        for interval_ms in (0, 1000, 1000):
             feed.write()
-            with JobInSession(spark, COUNTING_JOB, settings) as job:
+            mode = dataclasses.replace(settings, checkpoint_interval_ms=interval_ms)
+            with JobInSession(spark, COUNTING_JOB, mode) as job:
                 job.wait()
             lose_disk(uri)
-        feed.assert_exactly_once()
+            feed.assert_exactly_once()
         with JobInSession(spark, COUNTING_JOB, dataclasses.replace(settings, must_continue=True)) as job:
             job.wait()
         feed.assert_exactly_once()
@@ -65,28 +69,29 @@ def test_a_job_goes_on_from_an_empty_disk(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
-    tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
     """A suspended driver on a machine of its own; another takes over, and the first one wakes up."""
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
     feed = ObjectFeed(tmp_path, s3)
     command = "-k a_zombie_whose_checkpoint_is_on"
+    mode = {"checkpoint_interval_ms": interval_ms}
     with checkpoint_on(s3, monkeypatch) as uri, noting("checkpoints on object stores", command) as injected:
         working_folder(uri).mkdir()
-        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri))
+        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, **mode))
         program = (str(Path(__file__).with_name("own_disk.py")),)
         with JobProcess(arguments, tmp_path, {DISK: str(working_folder(uri))}, program) as zombie:
             with feed.feeding():
                 await_progress(zombie, lambda: len(feed.rows()))
             everybody = [zombie.process.pid, *zombie.family()]
-            injected.add("driver, asleep while another took over")
+            injected.add(f"driver, asleep while another took over{HOW[interval_ms]}")
             for pid in everybody:
                 kill(pid, signal.SIGSTOP)
-            with JobInSession(
-                spark, COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, bounded=True)
-            ) as job:
+            last = feed.settings(tmp_path, checkpoint=uri, bounded=True, **mode)
+            with JobInSession(spark, COUNTING_JOB, last) as job:
                 job.wait()
             feed.assert_exactly_once()
             done = feed.expected
@@ -98,15 +103,16 @@ def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
         assert "Another run" in result.err
         assert "has taken over the checkpoint s3://checkpoints/jobs/" in result.err
         assert sorted(feed.rows()) == sorted(done.elements())
-        with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, bounded=True)) as job:
+        with JobInSession(spark, COUNTING_JOB, last) as job:
             job.wait()
         feed.assert_exactly_once()
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
     """Thirty under load: in each run the server, then a process; then the machine is gone with its disk."""
     seed = 13
@@ -114,14 +120,15 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
     with S3Server(tmp_path) as server, checkpoint_on(server, monkeypatch) as uri:
         feed = ObjectFeed(tmp_path, server)
         feed.write()
-        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri))
+        settings = feed.settings(tmp_path, checkpoint=uri, checkpoint_interval_ms=interval_ms)
+        arguments = run_arguments(COUNTING_JOB, settings)
         command = "-k kills_of_a_job_whose_checkpoint_is_on"
         with noting("checkpoints on object stores", command, str(seed)) as injected:
             with feed.feeding():
                 for number in range(15):
                     with JobProcess(arguments, tmp_path) as job:
                         await_progress(job, lambda: len(feed.rows()))
-                        injected.add("server that has a job's checkpoint")
+                        injected.add(f"server that has a job's checkpoint{HOW[interval_ms]}")
                         server.kill()
                         time.sleep(chance.uniform(0, 2))
                         server.start()
@@ -129,7 +136,7 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
                         await_progress(job, lambda: len(feed.rows()))
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]
-                        injected.add(f"{victim}, and then its machine's disk")
+                        injected.add(f"{victim}, and then its machine's disk{HOW[interval_ms]}")
                         kill_process(victim, job)
                         time.sleep(chance.uniform(0, 1))
                     lose_disk(uri)
