@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from file_feed import COUNTING_JOB, SENSORS
+from http_sender import Sender
 from job_in_session import JobInSession
-from job_process import JobProcess, kill, run_arguments
+from job_process import JobProcess, await_true, kill, run_arguments
 from object_feed import ObjectFeed
 from own_disk import DISK, can_have_own_disk
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ from s3_server import S3Server
 from sink_kills import await_progress, finish, kill_process
 
 from penstock.checkpoints.stored_checkpoint import working_folder
+from penstock.machine.local_server import free_port
 
 HOW = {0: "", 1000: " (in real time)"}
 """How the fault of a mode is named, by the checkpoint interval in milliseconds."""
@@ -142,3 +144,55 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
                     lose_disk(uri)
             finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
             feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+def test_kills_of_a_job_that_receives_requests_and_of_its_machine(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
+) -> None:
+    """What was answered with 202 is processed once, though the machine that has answered is gone with its disk."""
+    chance = random.Random(19)
+    with checkpoint_on(s3, monkeypatch) as uri:
+        feed = ObjectFeed(tmp_path, s3)
+        port = free_port()
+        settings = feed.settings(tmp_path, checkpoint=uri, checkpoint_interval_ms=interval_ms)
+        settings.bindings["readings"] = f"http-listen://127.0.0.1:{port}/readings"
+        arguments = run_arguments(COUNTING_JOB, settings)
+        senders = [
+            Sender(
+                f"http://127.0.0.1:{port}/readings",
+                sensor,
+                lambda key: {"sensor": int(key.split("-")[0]), "number": 1},
+            )
+            for sensor in range(SENSORS)
+        ]
+        command = "-k kills_of_a_job_that_receives_requests"
+        with (
+            noting("checkpoints on object stores", command, "19") as injected,
+            contextlib.ExitStack() as stack,
+        ):
+            for sender in senders:
+                sender.start()
+                stack.callback(sender.stop)
+            for number in range(8):
+                with JobProcess(arguments, tmp_path) as job:
+                    await_progress(job, lambda: len(feed.rows()))
+                    time.sleep(chance.uniform(0, 2))
+                    victim = VICTIMS[number % len(VICTIMS)]
+                    injected.add(
+                        f"{victim} of a job that receives requests, and its machine's disk{HOW[interval_ms]}"
+                    )
+                    kill_process(victim, job)
+                lose_disk(uri)
+            with JobProcess(arguments, tmp_path) as job:
+                await_progress(job, lambda: len(feed.rows()))
+                for sender in senders:
+                    sender.stop()
+                taken = [len(sender.taken) for sender in senders]
+                await_true(lambda: len(feed.rows()) >= sum(taken), lambda: job.err)
+                job.signal(signal.SIGTERM)
+                assert job.wait().code == 0, job.err
+            expected = [(sensor, count + 1) for sensor in range(SENSORS) for count in range(taken[sensor])]
+            assert sorted(feed.rows()) == expected
