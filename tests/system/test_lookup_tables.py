@@ -36,6 +36,12 @@ readings = job.data_stream("readings", schema="room STRING, n INT")
 rooms = job.lookup_table("rooms", schema="id STRING, floor INT")
 readings.lookup_join("floors", rooms, on=("room", "id"), how="left", fields=["n", "floor"]).sink_to("known")
 """
+SQL = """
+CREATE STREAM readings (room STRING, n INT);
+CREATE TABLE rooms (id STRING, floor INT);
+INSERT INTO known SELECT r.n, d.floor FROM readings AS r
+LEFT JOIN rooms FOR SYSTEM_TIME AS OF PROCTIME() AS d ON r.room = d.id;
+"""
 
 
 class Lookups:
@@ -229,8 +235,8 @@ def test_a_server_that_was_gone_is_asked_again() -> None:
 
 
 def test_a_job_looks_records_up_in_both_modes(tmp_path: Path, spark: SparkSession, lookups: Lookups) -> None:
-    """With what the table has by then, and no secret in the checkpoint."""
-    (tmp_path / "job.py").write_text(JOB)
+    """As SQL says, with what the table has by then, and no secret in the checkpoint."""
+    (tmp_path / "floors.sql").write_text(SQL)
     (tmp_path / "in").mkdir()
     lookups.execute("INSERT INTO rooms SELECT 'r' || n, n FROM generate_series(0, 99) AS n")
     (tmp_path / "password").write_text(PASSWORD)
@@ -248,7 +254,7 @@ def test_a_job_looks_records_up_in_both_modes(tmp_path: Path, spark: SparkSessio
             "known": f"jsonl:{tmp_path}/out",
         }
         given: dict[str, Any] = {**settings, "bindings": bindings, "checkpoint": str(tmp_path / "state")}
-        with JobInSession(spark, tmp_path / "job.py", RunSettings(bounded=True, **given)) as job:
+        with JobInSession(spark, tmp_path / "floors.sql", RunSettings(bounded=True, **given)) as job:
             job.wait()
         lookups.execute("UPDATE rooms SET floor = floor + 100")
         # Until the workers of the session have forgotten what they found.
