@@ -222,7 +222,7 @@ def open_sink(
 
         return KinesisSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
     if isinstance(binding, WebhookBinding):
-        return WebhookSink(binding, format_of("json", record_type))
+        return WebhookSink(binding, message_format(binding, record_type, None))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)
 

@@ -30,7 +30,7 @@ LOOKUPS: Final = "@lookups"
 """The group of the rows that a lookup has found."""
 
 ByTime: TypeAlias = dict[int, list[list[Any]]]
-"""The answers that each call took by the time of the micro-batch or round: places of models, or keys with rows."""
+"""The answers that each call took by the time of the micro-batch or round: places of models, or rows by key."""
 
 _NOTHING: Final[Mapping[str, ByTime]] = MappingProxyType({})
 
@@ -88,13 +88,14 @@ def _read(folder: str, step: str, group: str, now_ms: int, key_group: int) -> li
     if not folder:
         return None
     files = [path for path in _files(_folder(folder, step, group), key_group) if _time_of(path) <= now_ms]
-    return _content(files[-1]).get(now_ms) if files else None
+    content = _content(files[-1]).get(now_ms) if files else None
+    return None if content is None else msgspec.json.decode(content, type=list[list[Any]])
 
 
 @functools.lru_cache(maxsize=16)
-def _content(path: Path) -> ByTime:
-    """Read a file, which never changes."""
-    return msgspec.json.decode(path.read_bytes(), type=ByTime)
+def _content(path: Path) -> dict[int, msgspec.Raw]:
+    """Read a file, which never changes: most often that of earlier work, of which nothing is needed."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[int, msgspec.Raw])
 
 
 def _files(folder: Path, key_group: int) -> list[Path]:
