@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-single-readings bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry bench-lake-source bench-object-source bench-http-receiver
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-single-readings bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-table-lookup bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry bench-lake-source bench-object-source bench-http-receiver
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,6 +146,9 @@ bench-database-sink: setup ## rows of PostgreSQL beside psycopg alone (ARGS="--u
 
 bench-table-source: setup ## rows read from PostgreSQL beside psycopg alone (ARGS="--url postgresql://...")
 	@$(BIN)/python -m benchmarks.table_source $(ARGS)
+bench-table-lookup: setup ## lookups in a table of PostgreSQL beside psycopg alone (ARGS="--url postgresql://...")
+	@$(BIN)/python -m benchmarks.table_lookup $(ARGS)
+
 bench-object-sink: setup ## files of an object store beside obstore and pyarrow alone (ARGS="--uri s3://BUCKET/PREFIX")
 	@$(BIN)/python -m benchmarks.object_sink $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Kills of a job that writes to a server, and of that server, under load; a last run does the rest."""
+"""Kills of a job that works with a server, and of that server, under load; a last run does the rest."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from job_process import PATIENCE_S, JobProcess, await_true, kill, run_arguments
 from penstock.jobs.settings import RunSettings
 
 __all__ = [
+    "BUSY_S",
+    "PROCESSES",
     "Feed",
     "KilledSink",
     "await_progress",
@@ -29,6 +31,8 @@ __all__ = [
 ]
 
 
+# A machine that has other work as well may need this long for a start and what has come meanwhile.
+BUSY_S = 900.0
 PROCESSES = ("driver", "JVM", "worker")
 
 
@@ -46,33 +50,36 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class KilledSink:
-    """A job, and what takes its server away for a moment."""
+    """A job, and what takes its server away for a moment, if it has one."""
 
     folder: Path
     feed: Feed
     settings: Callable[..., RunSettings]
-    interrupt: Callable[[], None]
+    interrupt: Callable[[], None] | None = None
+    job: Path = COUNTING_JOB
+    patience_s: float = PATIENCE_S
 
     def survive(self, names: Iterable[str], chance: random.Random, note: Callable[[str], None]) -> None:
         """Kill one after the other, each once the run has committed something, and let a bounded run do the rest."""
-        arguments = run_arguments(COUNTING_JOB, self.settings())
+        arguments = run_arguments(self.job, self.settings())
         with self.feed.feeding():
             for victim in names:
                 with JobProcess(arguments, self.folder) as job:
-                    await_progress(job, lambda: newest_commit(self.folder))
+                    await_progress(job, lambda: newest_commit(self.folder), self.patience_s)
                     time.sleep(chance.uniform(0, 2))
                     note(victim)
                     strike(victim, job, self.interrupt)
                     time.sleep(chance.uniform(0, 2))
-        with JobProcess(run_arguments(COUNTING_JOB, self.settings(bounded=True)), self.folder) as job:
-            assert job.wait().code == 0, job.err
+        with JobProcess(run_arguments(self.job, self.settings(bounded=True)), self.folder) as job:
+            assert job.wait(self.patience_s).code == 0, job.err
 
 
-def strike(victim: str, job: JobProcess, interrupt: Callable[[], None]) -> None:
+def strike(victim: str, job: JobProcess, interrupt: Callable[[], None] | None) -> None:
     """Kill a process of a job, or take its server away for a moment."""
     if victim in PROCESSES:
         kill_process(victim, job)
     else:
+        assert interrupt is not None, victim
         interrupt()
 
 

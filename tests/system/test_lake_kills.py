@@ -15,13 +15,11 @@ from lake_feed import Feed, LakeFeed
 from lake_tables import LAKES
 from pyspark.sql import SparkSession
 from reliability import noting
-from sink_kills import await_progress, finish, kill_process
+from sink_kills import BUSY_S, await_progress, finish, kill_process
 
 NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
 # How often each is killed.
 VICTIMS = {"driver": 7, "JVM": 7, "worker": 6}
-# A machine that has other work as well may need this long for a start and what has come meanwhile.
-BUSY_S = 900.0
 
 
 # One lake is written and the other is read here; `make chaos` has both ways of both.

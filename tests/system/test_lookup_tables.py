@@ -25,7 +25,7 @@ from penstock.doctor.bindings import examine_bindings
 from penstock.errors import BindingError, ExternalSystemError, PenstockError, PlaceMissingError
 from penstock.jobs.job_loader import load_job
 from penstock.jobs.settings import RunSettings
-from penstock.joins.lookup_source import forget_rows, rows_of_keys
+from penstock.joins.lookup_source import BETWEEN_ROWS, LookupKeys, forget_rows, rows_of_keys
 from penstock.records.schemas import record_type
 
 JOB = """
@@ -35,6 +35,12 @@ job = ps.Job("floors")
 readings = job.data_stream("readings", schema="room STRING, n INT")
 rooms = job.lookup_table("rooms", schema="id STRING, floor INT")
 readings.lookup_join("floors", rooms, on=("room", "id"), how="left", fields=["n", "floor"]).sink_to("known")
+"""
+SQL = """
+CREATE STREAM readings (room STRING, n INT);
+CREATE TABLE rooms (id STRING, floor INT);
+INSERT INTO known SELECT r.n, d.floor FROM readings AS r
+LEFT JOIN rooms FOR SYSTEM_TIME AS OF PROCTIME() AS d ON r.room = d.id;
 """
 
 
@@ -74,19 +80,26 @@ def lookups(postgres: PostgresServer) -> Iterator[Lookups]:
 
 
 def rows(source: PostgresLookup, fields: tuple[str, ...], *keys: tuple[Any, ...]) -> list[list[Any]]:
-    found = source.find(fields, keys)
-    return [[json.loads(row) for row in found.get(key, ())] for key in keys]
+    found = source.find(fields, keys_of(*keys))
+    return [[json.loads(row) for row in one.split(BETWEEN_ROWS) if row] for one in found]
+
+
+def keys_of(*keys: tuple[Any, ...]) -> LookupKeys:
+    return LookupKeys.of(list(zip(*keys, strict=True)))
 
 
 def test_many_keys_are_found_with_one_query(lookups: Lookups) -> None:
     """Whatever their number, and each as it is in the table; what no table can have is not there."""
     lookups.execute("INSERT INTO rooms SELECT 'room-' || n, n FROM generate_series(0, 29999) AS n")
     source = lookups.source("id STRING, floor INT")
-    keys = [(f"room-{n}",) for n in range(0, 40_000, 2)] + [("nul\0",), ("",), ("'; DROP TABLE rooms; --%s",)]
+    odd = ["nul\0", "", "'; DROP TABLE rooms; --%s", '","', "\\", '\\"', "{}", "NULL"]
+    keys = [f"room-{n}" for n in range(0, 40_000, 2)] + odd
+    lookups.execute("INSERT INTO rooms VALUES ('\"\\,\"', -1), ('NULL', -2)")
     before = lookups.execute("SELECT count(*) FROM rooms")
-    found = source.find(("id",), keys)
-    assert {key: [json.loads(row) for row in has] for key, has in found.items()} == {
-        (f"room-{n}",): [{"id": f"room-{n}", "floor": n}] for n in range(0, 30_000, 2)
+    found = dict(zip(keys, source.find(("id",), keys_of(*((key,) for key in keys))), strict=True))
+    assert {key: json.loads(row) for key, row in found.items() if row} == {
+        **{f"room-{n}": {"id": f"room-{n}", "floor": n} for n in range(0, 30_000, 2)},
+        "NULL": {"id": "NULL", "floor": -2},
     }
     assert lookups.execute("SELECT count(*) FROM rooms") == before
     asked = lookups.execute(
@@ -139,6 +152,15 @@ def test_keys_of_several_columns_and_views(lookups: Lookups) -> None:
     assert list(map(len, rows(view, ("land",), ("de",), ("fr",)))) == [1, 2]
 
 
+def test_a_document_with_line_ends_is_in_one_row(lookups: Lookups) -> None:
+    """As the server keeps it, beside other rows."""
+    lookups.execute("CREATE TABLE plans (id int PRIMARY KEY, plan json)")
+    lookups.execute("""INSERT INTO plans SELECT n, '{\n"a":\r\n 1}' FROM generate_series(1, 2500) AS n""")
+    source = lookups.source("id INT, plan STRUCT<a: INT>", "plans")
+    found = rows(source, ("id",), *((n,) for n in range(2500, -1, -1)))
+    assert found == [[{"id": n, "plan": {"a": 1}}] for n in range(2500, 0, -1)] + [[]]
+
+
 @pytest.mark.parametrize(
     ("table", "fields", "by", "told"),
     [
@@ -182,8 +204,8 @@ def test_rows_are_kept_for_a_while(lookups: Lookups) -> None:
     now = 0.0
 
     def floors(*names: str) -> list[list[int]]:
-        found = rows_of_keys(source, ("id",), [(name,) for name in names], lambda: now)
-        return [[json.loads(row)["floor"] for row in found[(name,)]] for name in names]
+        found = rows_of_keys(source, ("id",), LookupKeys.of([names]), lambda: now)
+        return [[json.loads(row)["floor"]] if row else [] for row in found]
 
     assert floors("a", "x") == [[1], []]
     lookups.execute("UPDATE rooms SET floor = 10 * floor; INSERT INTO rooms VALUES ('x', 9)")
@@ -229,8 +251,8 @@ def test_a_server_that_was_gone_is_asked_again() -> None:
 
 
 def test_a_job_looks_records_up_in_both_modes(tmp_path: Path, spark: SparkSession, lookups: Lookups) -> None:
-    """With what the table has by then, and no secret in the checkpoint."""
-    (tmp_path / "job.py").write_text(JOB)
+    """As SQL says, with what the table has by then, and no secret in the checkpoint."""
+    (tmp_path / "floors.sql").write_text(SQL)
     (tmp_path / "in").mkdir()
     lookups.execute("INSERT INTO rooms SELECT 'r' || n, n FROM generate_series(0, 99) AS n")
     (tmp_path / "password").write_text(PASSWORD)
@@ -248,7 +270,7 @@ def test_a_job_looks_records_up_in_both_modes(tmp_path: Path, spark: SparkSessio
             "known": f"jsonl:{tmp_path}/out",
         }
         given: dict[str, Any] = {**settings, "bindings": bindings, "checkpoint": str(tmp_path / "state")}
-        with JobInSession(spark, tmp_path / "job.py", RunSettings(bounded=True, **given)) as job:
+        with JobInSession(spark, tmp_path / "floors.sql", RunSettings(bounded=True, **given)) as job:
             job.wait()
         lookups.execute("UPDATE rooms SET floor = floor + 100")
         # Until the workers of the session have forgotten what they found.

@@ -67,6 +67,7 @@ _RULES = {
         readings | visits | readings r | visits AS v | readings r | visits v | w | nothing | (<select>) t | <window> | <place>
         | readings AS r (a, b) | main.readings | a.b.c.readings | readings TABLESAMPLE (1 ROWS) | (VALUES (1)) t | (<table>)
         | readings FOR SYSTEM_TIME AS OF r.seen AS v | visits FOR SYSTEM_TIME AS OF <value> AS v | readings VERSION AS OF 1
+        | places FOR SYSTEM_TIME AS OF PROCTIME() AS v | places
         | UNNEST(<value>) AS t (x) | LATERAL (<select>) t | readings, visits | TABLE(<value>) | JSON_TABLE(note, '$') t
     """,
     "place": """

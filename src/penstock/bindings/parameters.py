@@ -121,8 +121,8 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "format",
-        ("http-listen",),
-        SOURCE_ROLES,
+        ("http-listen", *WEB_SCHEMES),
+        ALL_ROLES,
         ("json", "cloudevents"),
         "json",
         "Whether requests have JSON records or CloudEvents, in the structured, batched or binary mode.",
@@ -154,7 +154,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "attributes",
-        (*_MESSAGE_SCHEMES, "http-listen"),
+        (*_MESSAGE_SCHEMES, "http-listen", *WEB_SCHEMES),
         ALL_ROLES,
         "fields with names",
         "none",
@@ -163,7 +163,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     *(
         Parameter(
             f"event_{name}",
-            ("kafka", "amqp", "amqps", *MQTT_SCHEMES),
+            ("kafka", "amqp", "amqps", *MQTT_SCHEMES, *WEB_SCHEMES),
             ("sink",),
             "text",
             "needed for format=cloudevents",
@@ -173,11 +173,11 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter(
         "event_mode",
-        ("kafka",),
+        ("kafka", *WEB_SCHEMES),
         ("sink",),
         ("structured", "binary"),
         "structured",
-        "Whether the attributes of a CloudEvent are in the JSON of its message, or headers of the message.",
+        "Whether the attributes of a CloudEvent are in its JSON, or headers of its message or request.",
     ),
     Parameter(
         "start",

@@ -337,7 +337,7 @@ class ObjectsBinding:
 
 
 @dataclass(frozen=True)
-class WebhookBinding:
+class WebhookBinding(MessageSettings):
     """A server that takes records by POST. `uri` has secrets masked; `url` has neither a query nor a login.
 
     `headers` and `query` are parts of each request, whose values may be references. `origin` is None where it depends
@@ -349,6 +349,7 @@ class WebhookBinding:
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    format: MessageFormat = "json"
     records_per_request: int = 1
     requests_at_once: int = 1
     timeout_s: int = 10

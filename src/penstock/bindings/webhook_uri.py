@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock.bindings.event_parts import events_of
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import WebhookBinding
 from penstock.bindings.uri_parts import UriParts, parse_server, split_authority
@@ -36,6 +37,15 @@ def parse_webhook(uri: UriParts) -> WebhookBinding:
             raise ValueError(f"header.{name} is not a header")
         if name.lower() in _OWN_HEADERS:
             raise ValueError(f"the header {name} is set by penstock")
+    events = events_of(known, uri.role)
+    if events is not None and events.is_binary:
+        own = [name for name in headers if name.lower().startswith("ce-")]
+        if own:
+            raise ValueError(f"header.{own[0]} is an attribute of an event; use attributes=")
+        if known.get("records_per_request", 1) > 1:
+            raise ValueError(
+                f"records_per_request={known['records_per_request']}, but with event_mode=binary a request is one event"
+            )
     if known.get("requests_at_once", 1) > _MAX_AT_ONCE:
         raise ValueError(f"requests_at_once={known['requests_at_once']} must be at most {_MAX_AT_ONCE}")
     numbers = ("records_per_request", "requests_at_once", "timeout_s", "retry_s")
@@ -45,6 +55,8 @@ def parse_webhook(uri: UriParts) -> WebhookBinding:
         url=f"{uri.scheme}:{uri.rest}",
         headers=headers,
         query=query,
+        format=known.get("format", "json"),
+        events=events,
         origin=uri.switch("origin"),
         **{name: known[name] for name in numbers if name in known},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,13 +23,14 @@ from penstock.databases.table_catalog import (
     table_indexes,
 )
 from penstock.errors import ExternalSystemError, PlaceMissingError
-from penstock.joins.lookup_source import Key, LookupSource, Rows
+from penstock.joins.lookup_source import BETWEEN_ROWS, LookupKeys, LookupSource, Rows
 from penstock.sinks.patience import Patience
 
 __all__ = ["PostgresLookup", "check_lookup"]
 
 # Also keeps the memory of a query small.
 _KEYS_PER_QUERY: Final = 10_000
+_KEYS_PER_ROW: Final = 1000
 _TABLES: Final = ("r", "p", "m")
 _VIEWS: Final = ("v", "f")
 
@@ -50,9 +51,11 @@ _UUID_TEXT: Final = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F
 
 @dataclass(frozen=True)
 class _OpenTable:
+    """A connection, the query for rows, and the type of each field of the keys in it."""
+
     connection: Any
     query: str
-    columns: Mapping[str, Column]
+    kinds: Sequence[_KeyType]
 
 
 # By process and place; a worker asks from one thread at a time.
@@ -80,15 +83,15 @@ class PostgresLookup(LookupSource):
         with connection, as_looked_up(self.binding):
             check_lookup(connection, self.binding, self.schema, fields)
 
-    def find(self, fields: Sequence[str], keys: Sequence[Key]) -> Mapping[Key, Rows]:
-        """Return the rows that keys have now. A query is repeated while the server is away."""
-        found: dict[Key, Rows] = {}
+    def find(self, fields: Sequence[str], keys: LookupKeys) -> list[Rows]:
+        """Return the rows that each key has now. A query is repeated while the server is away."""
+        found: list[Rows] = []
         for start in range(0, len(keys), _KEYS_PER_QUERY):
-            part = keys[start : start + _KEYS_PER_QUERY]
+            part = keys.part(start, _KEYS_PER_QUERY)
             patience = Patience(self.binding.retry_s)
             while True:
                 try:
-                    found |= self._find(tuple(fields), part)
+                    found += self._find(tuple(fields), part)
                     break
                 except ExternalSystemError as e:
                     _close(self._place(tuple(fields)))
@@ -96,23 +99,19 @@ class PostgresLookup(LookupSource):
                         raise
         return found
 
-    def _find(self, fields: tuple[str, ...], keys: Sequence[Key]) -> dict[Key, Rows]:
+    def _find(self, fields: tuple[str, ...], keys: LookupKeys) -> list[Rows]:
         place = self._place(fields)
         opened = _open.get(place)
         if opened is None:
             opened = _open[place] = self._opened(fields)
-        kinds = [
-            _key_type(self.binding, opened.columns[name], self.schema.field(name).type) for name in fields
-        ]
-        asked = [key for key in keys if all(map(_may_be_there, key, kinds))]
-        if not asked:
-            return {}
+        found = [""] * len(keys)
+        numbers = _may_be_there(keys, opened.kinds)
+        arrays = [_array(column[number] for number in numbers) for column in keys.columns]
         with as_looked_up(self.binding):
-            rows = opened.connection.execute(opened.query, [list(one) for one in zip(*asked, strict=True)])
-            found: dict[Key, Rows] = {}
-            for number, row in rows:
-                key = asked[number - 1]
-                found[key] = (*found.get(key, ())[:1], row)
+            for places, rows in opened.connection.execute(opened.query, arrays).fetchall():
+                for number, row in zip(places, rows.split(BETWEEN_ROWS), strict=True):
+                    key = numbers[number - 1]
+                    found[key] = f"{found[key]}{BETWEEN_ROWS}{row}" if found[key] else row
         return found
 
     def _opened(self, fields: tuple[str, ...]) -> _OpenTable:
@@ -126,10 +125,15 @@ class PostgresLookup(LookupSource):
         except BaseException:
             connection.close()
             raise
-        return _OpenTable(connection, self._query(fields, columns), columns)
-
-    def _query(self, fields: Sequence[str], columns: Mapping[str, Column]) -> str:
         kinds = [_key_type(self.binding, columns[name], self.schema.field(name).type) for name in fields]
+        return _OpenTable(connection, self._query(fields, columns, kinds), kinds)
+
+    def _query(self, fields: Sequence[str], columns: Mapping[str, Column], kinds: Sequence[_KeyType]) -> str:
+        """Return a query that has an array of keys for each field.
+
+        Its rows are few: each has the numbers of some keys, and what the table has for each. The server packs them
+        faster than the client unpacks single rows, and none of them is larger than a text can be.
+        """
         lists = ", ".join(f"%s::{kind.sql}[]" for kind in kinds)
         names = [f"k{number}" for number in range(len(fields))]
         equal = " AND ".join(
@@ -138,8 +142,9 @@ class PostgresLookup(LookupSource):
         table = escaped(quoted(self.binding.schema, self.binding.table))
         row = escaped(row_json(RowShape(self.schema), columns))
         return (
-            f"SELECT k.n, {row} FROM unnest({lists}) WITH ORDINALITY AS k ({', '.join(names)}, n) "
-            f"JOIN {table} AS t ON {equal}"
+            f"SELECT array_agg(k.n), string_agg({row}, chr({ord(BETWEEN_ROWS)})) "
+            f"FROM unnest({lists}) WITH ORDINALITY AS k ({', '.join(names)}, n) "
+            f"JOIN {table} AS t ON {equal} GROUP BY (k.n - 1) / {_KEYS_PER_ROW}"
         )
 
     def _place(self, fields: tuple[str, ...]) -> tuple[Any, ...]:
@@ -216,8 +221,29 @@ def _key_type(binding: PostgresBinding, column: Column, kind: pa.DataType) -> _K
     return found
 
 
-def _may_be_there(value: Any, kind: _KeyType) -> bool:
-    """Return whether a table may have a key; what PostgreSQL does not take as a value of the type is in no table."""
-    if kind is _TEXT:
-        return "\0" not in value
-    return kind is not _UUID or _UUID_TEXT.fullmatch(value) is not None
+def _may_be_there(keys: LookupKeys, kinds: Sequence[_KeyType]) -> Sequence[int]:
+    """Return the numbers of the keys that a table may have.
+
+    What PostgreSQL does not take as a value of the type is in no table.
+    """
+    found: Sequence[int] = range(len(keys))
+    for column, kind in zip(keys.columns, kinds, strict=True):
+        if kind is _UUID:
+            found = [number for number in found if _UUID_TEXT.fullmatch(column[number])]
+        elif kind is _TEXT and "\0" in "".join(column):
+            found = [number for number in found if "\0" not in column[number]]
+    return found
+
+
+def _array(values: Iterable[Any]) -> str:
+    r"""Return the values of keys as an array of PostgreSQL, made of few operations on the text of all.
+
+    >>> print(_array(['a', 'b"c', 'back\\slash', 'x,{y}', '']), _array([1, -2]), _array([]))
+    {"a","b\"c","back\\slash","x,{y}",""} {"1","-2"} {}
+    """
+    texts = [value if isinstance(value, str) else str(value) for value in values]
+    if not texts:
+        return "{}"
+    # Texts with a NUL are in no table, and none is here.
+    joined = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{joined}"}}'

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from penstock.engine.emission_causes import causes_in
 from penstock.engine.function_instance import FunctionInstance
 from penstock.engine.group_emissions import DueTimers, row_times
 from penstock.engine.group_run import GroupRun
 from penstock.engine.step import MAIN, StepResult
-from penstock.joins.lookup_source import Key, Rows
+from penstock.joins.lookup_source import LookupKeys, Rows
 from penstock.joins.table_lookup import TableLookup
-from penstock.models.kept_answers import LOOKUPS
+from penstock.models.kept_answers import LOOKUPS, KeptAnswers
 from penstock.operators.functions import Context
 from penstock.operators.record_blocks import Block, join_blocks
 from penstock.state.group_state import GroupState
 from penstock.state.open_values import OpenValues
 
-__all__ = ["LookupRun"]
+__all__ = ["LookupRun", "rows_taken"]
 
 
 class LookupRun(GroupRun):
@@ -43,7 +41,7 @@ class LookupRun(GroupRun):
         names = list(self._core.inputs[-1].record_type.field_names)
         joined = join_blocks(blocks)
         of_blocks = [self._lookup.keys_of(block.batch.select(names)) for block in joined]
-        rows = self._found(list(dict.fromkeys(key for of in of_blocks for key in of.keys)))
+        rows = rows_taken(self._lookup, self._binding.answers, [of.keys for of in of_blocks])
         for block, of in zip(joined, of_blocks, strict=True):
             found = self._lookup.enriched(block.batch.select(names), of, rows)
             for row, reason in found.failures.items():
@@ -55,15 +53,26 @@ class LookupRun(GroupRun):
                 self._result.emissions.append(self._emission(MAIN, found.batch, found.rows, of_rows))
         return self._result
 
-    def _found(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """Return the rows of keys: those that this work has taken before, else those that the table has."""
-        answers, taken = self._binding.answers, self._lookup.taken
-        if taken is None:
-            taken = self._lookup.taken = {name: tuple(rows) for name, rows in answers.taken(LOOKUPS)}
-        names = {key: msgspec.json.encode(key).decode() for key in keys}
-        new = self._lookup.find([key for key, name in names.items() if name not in taken])
-        if new:
-            answers.note(LOOKUPS, [[names[key], rows] for key, rows in new.items()])
-            # Also for later key groups, whatever the table has by then.
-            taken |= {names[key]: rows for key, rows in new.items()}
-        return {key: taken[name] for key, name in names.items()}
+
+def rows_taken(lookup: TableLookup, answers: KeptAnswers, keys: Sequence[LookupKeys]) -> dict[str, Rows]:
+    """Return the rows of keys by their names: those that this work has taken before, else those that the table has.
+
+    It returns all that the work has taken, also for keys of earlier key groups.
+    """
+    taken = lookup.taken
+    if taken is None:
+        taken = lookup.taken = {}
+        for rows in answers.taken(LOOKUPS):
+            taken |= rows
+    unknown: LookupKeys | None = None
+    for some in keys:
+        asked = frozenset(() if unknown is None else unknown.names)
+        if taken or asked:
+            some = some.where([name not in taken and name not in asked for name in some.names])
+        unknown = some if unknown is None else unknown.plus(some)
+    if unknown is not None and len(unknown):
+        found = dict(zip(unknown.names, lookup.find(unknown), strict=True))
+        answers.note(LOOKUPS, [found])
+        # Also for later key groups, whatever the table has by then.
+        taken |= found
+    return taken

@@ -222,7 +222,7 @@ def open_sink(
     if isinstance(binding, WebhookBinding):
         from penstock.webhooks.webhook_sink import WebhookSink
 
-        return WebhookSink(binding, format_of("json", record_type))
+        return WebhookSink(binding, message_format(binding, record_type, None))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)
 

@@ -9,9 +9,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.joins.held_rows import HeldRows, Ints
-from penstock.joins.lookup_source import Key, LookupSource, Rows, forget_rows, rows_of_keys
+from penstock.joins.lookup_source import (
+    BETWEEN_ROWS,
+    LookupKeys,
+    LookupSource,
+    Rows,
+    forget_rows,
+    rows_of_keys,
+)
 from penstock.joins.pair_expressions import NONE, PairExpressions, Pairs
 from penstock.operators.expression_transforms import ExpressionSetting
 from penstock.operators.functions import ProcessFunction
@@ -26,7 +34,7 @@ __all__ = ["Enriched", "KeysOfRecords", "TableLookup", "table_lookup"]
 class KeysOfRecords:
     """The distinct keys of records, and the number of the key of each; `NONE` for a record with a null in it."""
 
-    keys: Sequence[Key]
+    keys: LookupKeys
     numbers: Ints
 
 
@@ -47,7 +55,7 @@ class TableLookup(ProcessFunction):
     """
 
     source: LookupSource | None = None
-    # The rows that the run of a slot has taken so far, by the JSON of their keys.
+    # The rows that the run of a slot has taken so far, by the names of their keys.
     taken: dict[str, Rows] | None = None
 
     def __init__(
@@ -82,14 +90,18 @@ class TableLookup(ProcessFunction):
         if self.source is not None:
             forget_rows(self.source)
 
-    def find(self, keys: Sequence[Key]) -> dict[Key, Rows]:
-        """Return the rows that the table has for keys. Raises ExternalSystemError when it does not answer."""
+    def find(self, keys: LookupKeys) -> list[Rows]:
+        """Return the rows that the table has for each key. Raises ExternalSystemError when it does not answer."""
         assert self.source is not None, "a plan has the tables that the job is bound to"
         return rows_of_keys(self.source, self.fields, keys)
 
     def keys_of(self, records: pa.RecordBatch) -> KeysOfRecords:
         """Return the keys of records."""
         columns = [records.column(name) for name, _ in self.on]
+        if len(columns) == 1:
+            encoded = columns[0].dictionary_encode()
+            numbers = encoded.indices.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+            return KeysOfRecords(LookupKeys.of([encoded.dictionary.to_pylist()]), numbers)
         valid = np.ones(records.num_rows, bool)
         numbers = np.zeros(records.num_rows, np.int64)
         for column in columns:
@@ -98,19 +110,15 @@ class TableLookup(ProcessFunction):
             codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
             # Pairs of numbers become numbers again, so that they stay small however many fields there are.
             numbers = np.unique(numbers * (len(encoded.dictionary) + 1) + codes, return_inverse=True)[1]
-        known, first, numbers = np.unique(numbers[valid], return_index=True, return_inverse=True)
+        _, first, numbers = np.unique(numbers[valid], return_index=True, return_inverse=True)
         rows = pa.array(np.flatnonzero(valid)[first])
-        keys = (
-            list(zip(*(column.take(rows).to_pylist() for column in columns), strict=True))
-            if len(known)
-            else []
-        )
+        keys = LookupKeys.of([column.take(rows).to_pylist() for column in columns])
         found = np.full(records.num_rows, NONE, np.int64)
         found[valid] = numbers
         return KeysOfRecords(keys, found)
 
-    def enriched(self, records: pa.RecordBatch, of: KeysOfRecords, rows: Mapping[Key, Rows]) -> Enriched:
-        """Return the records with the rows that their keys have."""
+    def enriched(self, records: pa.RecordBatch, of: KeysOfRecords, rows: Mapping[str, Rows]) -> Enriched:
+        """Return the records with the rows that their keys have, by the names of the keys."""
         left = _rows(records, self.kinds[0])
         right, found, reasons = self._decoded(of.keys, rows)
         places = np.append(found, NONE)[of.numbers]
@@ -140,19 +148,16 @@ class TableLookup(ProcessFunction):
             batch, chosen = batch.take(pa.array(fine)), chosen[fine]
         return Enriched(batch, chosen, dict(sorted(problems.items())))
 
-    def _decoded(
-        self, keys: Sequence[Key], rows: Mapping[Key, Rows]
-    ) -> tuple[HeldRows, Ints, dict[int, str]]:
+    def _decoded(self, keys: LookupKeys, rows: Mapping[str, Rows]) -> tuple[HeldRows, Ints, dict[int, str]]:
         """Return the rows of keys, which of them each key has, and why the row of some keys is no record."""
-        found = [rows[key] for key in keys]
+        found = pa.array([rows[name] for name in keys.names], pa.string())
         places = np.full(len(keys), NONE, np.int64)
-        reasons = {
-            number: f"the table {self.table!r} has several rows for it"
-            for number, one in enumerate(found)
-            if len(one) > 1
-        }
-        numbers = np.array([number for number, one in enumerate(found) if len(one) == 1], np.int64)
-        raw = pa.array([found[number][0].encode() for number in numbers], pa.binary())
+        is_row = pc.not_equal(found, "").to_numpy(zero_copy_only=False)
+        several = pc.match_substring(found, BETWEEN_ROWS).to_numpy(zero_copy_only=False)
+        why = f"the table {self.table!r} has several rows for it"
+        reasons = dict.fromkeys(np.flatnonzero(several).tolist(), why)
+        numbers = np.flatnonzero(is_row & ~several)
+        raw = found.take(pa.array(numbers)).cast(pa.binary())
         decoded = JsonFormat(self.kinds[1], allow_nan=True).decode(raw)
         good = np.arange(len(raw)) if decoded.rows is None else decoded.rows
         places[numbers[good]] = np.arange(len(good))

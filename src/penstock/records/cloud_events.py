@@ -17,9 +17,10 @@ from penstock.records.message_metadata import MessagePart, body_type, defaults_o
 from penstock.records.types import Field, RecordType, python_values
 from penstock.records.wire_formats import Decoded, decode_non_null, decode_pieces, join_lines, reject_invalid
 
-__all__ = ["EVENT_CONTENT_TYPE", "CloudEventsFormat", "binary_attributes"]
+__all__ = ["BATCH_CONTENT_TYPE", "EVENT_CONTENT_TYPE", "CloudEventsFormat", "binary_attributes"]
 
 EVENT_CONTENT_TYPE: Final = "application/cloudevents+json; charset=UTF-8"
+BATCH_CONTENT_TYPE: Final = "application/cloudevents-batch+json; charset=UTF-8"
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 _REQUIRED: Final = {"specversion": Literal["1.0"], "id": _Text, "source": _Text, "type": _Text}

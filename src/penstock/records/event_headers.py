@@ -19,12 +19,21 @@ import pyarrow.compute as pc
 from penstock.errors import SchemaError
 from penstock.records.types import RecordType
 
-__all__ = ["EventHeaders", "attribute_texts", "event_headers_of", "http_header_text", "is_json_data"]
+__all__ = [
+    "EventHeaders",
+    "attribute_texts",
+    "event_headers_of",
+    "http_header_text",
+    "http_header_value",
+    "is_json_data",
+]
 
 _REQUIRED: Final = ("specversion", "id", "source", "type")
 _CONTENT_TYPE: Final = "content-type"
 _STRUCTURED: Final = b"application/cloudevents"
 _JSON_TYPE: Final = re.compile(rb"[^/;]+/(?:[^;]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+# What the HTTP binding of CloudEvents leaves as it is in headers.
+_PRINTABLE: Final = bytes(code for code in range(0x21, 0x7F) if code not in b'"%')
 # A text that is one in JSON, too. All other texts stay texts, which do not fit a field of another type.
 _BARE: Final = re.compile(r"true|false|-?(?:0|[1-9][0-9]*)")
 
@@ -132,3 +141,12 @@ def http_header_text(value: bytes) -> bytes:
     if len(value) > 1 and value.startswith(b'"') and value.endswith(b'"'):
         value = re.sub(rb"\\(.)", rb"\1", value[1:-1])
     return urllib.parse.unquote_to_bytes(value)
+
+
+def http_header_value(text: bytes) -> str:
+    r"""Return the header of HTTP for an attribute, with percents where the binding of CloudEvents asks for them.
+
+    >>> http_header_value(b"caf\xc3\xa9 a"), http_header_text(http_header_value(b'"100%"').encode())
+    ('caf%C3%A9%20a', b'"100%"')
+    """
+    return urllib.parse.quote_from_bytes(text, safe=_PRINTABLE)

@@ -12,6 +12,7 @@ from penstock.bindings.types import (
     QueueBinding,
     RabbitStreamBinding,
     RegistryBinding,
+    WebhookBinding,
 )
 from penstock.records.cloud_events import CloudEventsFormat
 from penstock.records.protobuf_types import ProtobufSource
@@ -26,7 +27,13 @@ from penstock.registries.registry_client import kept_client
 __all__ = ["MessageBinding", "check_registry", "message_format"]
 
 MessageBinding: TypeAlias = (
-    KafkaBinding | MqttBinding | ExchangeBinding | QueueBinding | RabbitStreamBinding | HttpListenBinding
+    KafkaBinding
+    | MqttBinding
+    | ExchangeBinding
+    | QueueBinding
+    | RabbitStreamBinding
+    | HttpListenBinding
+    | WebhookBinding
 )
 
 

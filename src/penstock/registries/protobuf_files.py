@@ -23,7 +23,10 @@ __all__ = [
 ]
 
 SERIALIZED: Final = "serialized"
-"""The form in which a registry gives files as their descriptors, so that nobody else has to parse their text."""
+"""The form in which a registry gives files as their descriptors, so that nobody else has to parse their text.
+
+A registry that does not know it gives the text.
+"""
 
 _WELL_KNOWN: Final = tuple(
     f"google/protobuf/{name}.proto"
@@ -119,9 +122,7 @@ def _parsed(text: str) -> Any:
     try:
         return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, DecodeError, ValueError) as e:
-        raise SchemaError(
-            "the registry gives it as text; it needs a registry that gives protobuf with format=serialized"
-        ) from e
+        raise SchemaError("what the registry has is neither a .proto file nor its descriptor") from e
 
 
 def _well_known(name: str) -> Any:

@@ -25,6 +25,7 @@ from penstock.registries.framed_messages import (
     schema_of,
     without_header,
 )
+from penstock.registries.proto_compiler import compiled, is_text
 from penstock.registries.protobuf_files import (
     SERIALIZED,
     MessageFiles,
@@ -191,6 +192,8 @@ class RegisteredProtobufFormat:
 
     def _reader(self, schema_id: int) -> _Reader:
         found = schema_of(self._registry, schema_id, _KIND, SERIALIZED)
+        if is_text(found.text):
+            found = compiled(found)
         return _Reader(MessageFiles(found), self._type, allow_nan=self._allow_nan)
 
     def decode(self, raw: pa.Array) -> Decoded:

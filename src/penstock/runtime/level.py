@@ -20,7 +20,7 @@ from penstock.engine.slot import Slot, held_name
 from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult
 from penstock.errors import StateError
-from penstock.models.kept_answers import ByTime, write_answers
+from penstock.models.kept_answers import SlotAnswers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block, join_blocks
@@ -173,10 +173,10 @@ class _OpenSlot:
     name: Hashable
     entries: Entries
     tables: SlotTables
+    answers: SlotAnswers
     was_woken: bool = False
     has_swept: bool = False
     tallies: dict[str, dict[str, VersionTally]] = field(default_factory=dict)
-    answers: dict[str, ByTime] = field(default_factory=dict)
 
 
 class _StepRunner:
@@ -242,7 +242,8 @@ class _StepRunner:
             tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        return _OpenSlot(slot, name, entries, tables)
+        answers = SlotAnswers(self._plan.answer_place, self.node.step, slot.key_groups[0])
+        return _OpenSlot(slot, name, entries, tables, answers)
 
     def run(self, work: _Work) -> Iterator[PackedRow]:
         """Run the step on its input of one round."""
@@ -297,10 +298,7 @@ class _StepRunner:
         if self._core.models:
             for model, tallies in run.tallies().items():
                 add_tallies(self._opened.tallies.setdefault(model, {}), tallies)
-        for group, by_time in run.answers.new.items():
-            known = self._opened.answers.setdefault(group, {})
-            for now_ms, taken in by_time.items():
-                known.setdefault(now_ms, []).extend(taken)
+        self._opened.answers.add(run.answers)
         self.next_timer_ms = run.next_timer_ms
 
     def cut(self, *, goes_on: bool) -> Iterator[PackedRow | None]:
@@ -320,9 +318,8 @@ class _StepRunner:
 
     def _store(self, opened: _OpenSlot, *, has_changed: bool, goes_on: bool) -> Iterator[PackedRow | None]:
         tables, first = opened.tables, opened.slot.key_groups[0]
-        if opened.answers:
-            # Before the work counts, so that its repetition takes the same.
-            write_answers(self._plan.model_folder, self.node.step, first, opened.answers)
+        # Before the work counts, so that its repetition takes the same.
+        opened.answers.write()
         if opened.tallies:
             yield counts_row("scores", self.node.step, 0, first, msgspec.json.encode(opened.tallies))
         yield from tables.pieces()

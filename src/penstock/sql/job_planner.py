@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,7 +17,7 @@ from penstock.records.types import RecordType
 from penstock.sql.explanation import explain
 from penstock.sql.fitted_columns import WantedColumn, fitted
 from penstock.sql.relations import Expressions, Relation
-from penstock.sql.select_planner import Named, Query, SelectPlanner
+from penstock.sql.select_planner import Named, Outside, Query, SelectPlanner
 from penstock.sql.statements import (
     CreateFunction,
     CreateStream,
@@ -32,6 +33,7 @@ from penstock.sql.statements import (
 from penstock.sql.user_functions import register
 from penstock.state.shared import Setting
 from penstock.streams.job_description import JobDescription
+from penstock.streams.lookup_table import LookupTable
 from penstock.streams.stream import DataStream
 from penstock.streams.watermark_strategies import Watermarks
 
@@ -83,7 +85,11 @@ class _JobPlanner:
     ) -> None:
         self._job: Final = job
         self._own: Final = Expressions(text, names={node.partition("/")[2] for node in job.graph.nodes})
-        self._planner: Final = SelectPlanner(self._own)
+        self._outside: Final[dict[str, Outside]] = {
+            name: functools.partial(LookupTable, job.graph, name, kind)
+            for name, kind in job.graph.lookups.items()
+        }
+        self._planner: Final = SelectPlanner(self._own, self._outside)
         self._load: Final = load
         self._tables: Final[dict[str, Named]] = {}
         self._declared: Final[dict[str, CreateTable]] = {}
@@ -123,7 +129,7 @@ class _JobPlanner:
     # -- declarations --
 
     def _check_new(self, name: str, at: int) -> None:
-        if name in self._tables or name in self._declared:
+        if name in self._tables or name in self._declared or name in self._outside:
             raise self._own.error(at, f"There is a table {name!r} already; choose another name.")
 
     def _columns(self, statement: CreateStream | CreateTable) -> tuple[str, RecordType]:
@@ -165,11 +171,23 @@ class _JobPlanner:
     def _create_table(self, statement: CreateTable) -> None:
         self._check_new(statement.name, statement.at)
         if statement.columns:
-            self._columns(statement)
+            schema, _ = self._columns(statement)
+            self._outside[statement.name] = functools.partial(self._looked_up, statement, schema)
         properties = self._properties(statement, ("binding",))
         self._declared[statement.name] = statement
         if "binding" in properties:
             self._job.bindings[statement.name] = properties["binding"]
+
+    def _looked_up(self, statement: CreateTable, schema: str) -> LookupTable:
+        """Return a declared table as one in which records are looked up; it is part of the job from now on."""
+        name, graph = statement.name, self._job.graph
+        if name in self._sinks:
+            raise JobDefinitionError(
+                f"{name!r} is inserted into; look records up in a table of another name."
+            )
+        if name in graph.lookups:
+            return LookupTable(graph, name, graph.lookups[name])
+        return self._job.lookup_table(name, schema=schema)
 
     def _properties(self, statement: CreateStream | CreateTable, known: tuple[str, ...]) -> dict[str, str]:
         for one in statement.properties:
@@ -232,6 +250,10 @@ class _JobPlanner:
         own, name = self._own, statement.name
         if name in self._tables:
             raise own.error(statement.at, f"{name!r} is read here; insert into a table of another name.")
+        if name in self._job.graph.lookups:
+            raise own.error(
+                statement.at, f"Records are looked up in {name!r}; insert into a table of another name."
+            )
         declared = self._declared.get(name)
         base = name if number == 0 else f"{name}-{number + 1}"
         wanted = [WantedColumn(column) for column in statement.columns]
@@ -300,6 +322,7 @@ class _JobPlanner:
     def _rehearsal(self) -> Iterator[None]:
         """Describe something only to check or explain it: the job is as before afterwards."""
         nodes, names = dict(self._job.graph.nodes), set(self._own.names)
+        lookups = dict(self._job.graph.lookups)
         planned = dict(self._planned)
         try:
             yield
@@ -308,6 +331,8 @@ class _JobPlanner:
             self._planned.update(planned)
             self._job.graph.nodes.clear()
             self._job.graph.nodes.update(nodes)
+            self._job.graph.lookups.clear()
+            self._job.graph.lookups.update(lookups)
             self._own.names.clear()
             self._own.names.update(names)
 
@@ -331,7 +356,7 @@ class SqlOptions:
 
 def describe_sql(job: JobDescription, text: str, options: SqlOptions) -> SqlResult:
     """Describe what a SQL text says in a job. Raises ExpressionError, with the position, at what is wrong."""
-    before, bindings = dict(job.graph.nodes), dict(job.bindings)
+    before, lookups, bindings = dict(job.graph.nodes), dict(job.graph.lookups), dict(job.bindings)
     sql = SqlText(text, 0)
     try:
         planner = _JobPlanner(job, sql, options.tables, options.load)
@@ -342,6 +367,8 @@ def describe_sql(job: JobDescription, text: str, options: SqlOptions) -> SqlResu
         # A text that is refused leaves the job as it was.
         job.graph.nodes.clear()
         job.graph.nodes.update(before)
+        job.graph.lookups.clear()
+        job.graph.lookups.update(lookups)
         job.bindings.clear()
         job.bindings.update(bindings)
         if isinstance(e, RecursionError):

@@ -1,17 +1,19 @@
-"""Join planner: maps JOIN ... ON to interval joins and to joins with versions of a time."""
+"""Join planner: maps JOIN ... ON to interval joins, to joins with versions of a time, and to lookups."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlglot import exp
 
-from penstock.sql.relations import Expressions, Relation, WindowTable
+from penstock.sql.relations import Expressions, LookedUp, Relation, WindowTable
 
-__all__ = ["JoinTerms", "joined"]
+__all__ = ["JoinTerms", "is_now", "joined"]
+
+_Side: TypeAlias = Relation | LookedUp
 
 _SIGNS: Final[dict[type, str]] = {exp.GTE: ">=", exp.GT: ">", exp.LTE: "<=", exp.LT: "<"}
 _TURNED: Final = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
@@ -34,13 +36,14 @@ class JoinTerms:
 @dataclass(frozen=True)
 class _Sides:
     left: Relation
-    right: Relation
+    right: _Side
     own: Expressions
 
-    def side_of(self, part: exp.Column) -> tuple[Relation, str]:
+    def side_of(self, part: exp.Column) -> tuple[_Side, str]:
         """Return the side of a column, and its name there. Raises ExpressionError if it is of none or both."""
+        sides: tuple[_Side, ...] = (self.left, self.right)
         if part.table:
-            for side in (self.left, self.right):
+            for side in sides:
                 if part.parts[0].name == side.alias and len(part.parts) == 2:
                     if part.name not in side.columns:
                         raise self.own.error(
@@ -48,7 +51,7 @@ class _Sides:
                             f"{side.alias!r} has no column {part.name!r}; its columns are {', '.join(side.columns)}.",
                         )
                     return side, part.name
-        found = [side for side in (self.left, self.right) if part.name in side.columns and not part.table]
+        found = [side for side in sides if part.name in side.columns and not part.table]
         if len(found) != 1:
             what = "both sides have it; qualify it" if found else "no side has it"
             raise self.own.error(part, f"The column {part.sql()!r} is unknown here: {what}.")
@@ -96,7 +99,7 @@ class _Sides:
                 terms.upper = length if terms.upper is None else min(terms.upper, length)
         return True
 
-    def _moment(self, part: exp.Expression) -> tuple[Relation, dt.timedelta] | None:
+    def _moment(self, part: exp.Expression) -> tuple[_Side, dt.timedelta] | None:
         """Return the side and the length of `side.time + INTERVAL ...`, or None for another expression."""
         while isinstance(part, exp.Paren):
             part = part.this
@@ -113,7 +116,7 @@ class _Sides:
 
 
 def joined(
-    left: Relation, join: exp.Join, right_of: Callable[[exp.Table], Relation], own: Expressions, base: str
+    left: Relation, join: exp.Join, right_of: Callable[[exp.Table], _Side], own: Expressions, base: str
 ) -> Relation:
     """Return the relation of a join. Raises ExpressionError for what is not supported."""
     how = _how(join, own)
@@ -140,9 +143,14 @@ def joined(
         "settings": None if rest is None else own.used_settings(rest) or None,
     }
     with own.errors_at(source):
-        keyed, other = left.stream.key_by(*terms.left), right.stream.key_by(*terms.right)
         step = own.unique(f"{base}.join")
-        if version is not None and _is_now(version):
+        if isinstance(right, LookedUp):
+            # Without a key, a record that has a null there has no row, and is no dead letter.
+            pairs = list(zip(terms.left, terms.right, strict=True))
+            looked_up = left.stream.lookup_join(step, right.table, on=pairs, **options)
+            return Relation(looked_up, "", sides=names)
+        keyed, other = left.stream.key_by(*terms.left), right.stream.key_by(*terms.right)
+        if version is not None and is_now(version):
             made = keyed.lookup_join(step, other, **options)
         elif version is not None:
             _check_version(version, terms, sides)
@@ -213,7 +221,7 @@ def _common_window(terms: JoinTerms, sides: _Sides, source: exp.Expression) -> W
     return left
 
 
-def _is_now(version: exp.Expression) -> bool:
+def is_now(version: exp.Expression) -> bool:
     """Return whether the newest version is wanted: FOR SYSTEM_TIME AS OF PROCTIME()."""
     at = version.args.get("expression")
     return isinstance(at, exp.Anonymous) and str(at.this).upper() == "PROCTIME" and not at.expressions
@@ -234,7 +242,7 @@ def _check_version(version: exp.Expression, terms: JoinTerms, sides: _Sides) -> 
 
 
 def _fields(
-    left: Relation, right: Relation, *, with_bounds: bool
+    left: Relation, right: _Side, *, with_bounds: bool
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """Return the fields of a join, with names that none has twice, and these names by side and column."""
     fields: list[str] = []
@@ -244,7 +252,8 @@ def _fields(
         taken |= set(_BOUNDS)
         names[left.alias] |= dict(zip(_BOUNDS, _BOUNDS, strict=True))
         fields += _BOUNDS
-    for side in (left, right):
+    sides: tuple[_Side, ...] = (left, right)
+    for side in sides:
         for column in side.columns:
             made = column
             if side is right:

@@ -19,11 +19,12 @@ from penstock.operators.event_times import EVENT_TIME
 from penstock.records.schemas import record_type
 from penstock.records.types import Field
 from penstock.state.shared import Setting
+from penstock.streams.lookup_table import LookupTable
 from penstock.streams.stream import DataStream
 from penstock.tables.changes import CHANGE
 from penstock.windows.assigners import GridWindows, SessionWindows
 
-__all__ = ["Expressions", "Relation", "WindowTable", "column_named", "unqualified"]
+__all__ = ["Expressions", "LookedUp", "Relation", "WindowTable", "column_named", "unqualified"]
 
 _NOTHING: Final = record_type("nothing BOOLEAN")
 
@@ -70,6 +71,25 @@ class Relation:
         """Return whether a column holds the event time."""
         time = self.stream.origin.time
         return name == time or (time == EVENT_TIME and name in self.times)
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """The right side of a join that is a table outside the job, under the name that columns may be qualified with."""
+
+    table: LookupTable
+    alias: str
+    window: None = None
+    ranked: None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.table.record_type.field_names
+
+    def is_time(self, name: str) -> bool:  # noqa: ARG002  # its rows are those of now
+        """Return whether a column holds the event time: none does."""
+        return False
 
 
 @dataclass

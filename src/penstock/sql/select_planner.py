@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,13 +12,14 @@ from sqlglot import exp
 
 from penstock.sql.fitted_columns import common_columns, fitted
 from penstock.sql.grouping import Grouping, has_aggregates
-from penstock.sql.join_planner import joined
+from penstock.sql.join_planner import is_now, joined
 from penstock.sql.over_planner import OverRows, has_over
 from penstock.sql.ranked_rows import is_rank, limited, ranked_rows
-from penstock.sql.relations import Expressions, Relation, column_named, unqualified
+from penstock.sql.relations import Expressions, LookedUp, Relation, column_named, unqualified
 from penstock.sql.sql_dialect import WINDOW_FUNCTIONS
 from penstock.sql.unnested_rows import unnested
 from penstock.sql.window_tables import windowed
+from penstock.streams.lookup_table import LookupTable
 
 __all__ = ["Query", "SelectPlanner"]
 
@@ -43,6 +44,7 @@ _WORDS: Final = {
 }
 
 Named = Callable[[], Relation]
+Outside = Callable[[], LookupTable]
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,11 @@ class Query:
 
 
 class SelectPlanner:
-    """Plans the queries of one text."""
+    """Plans the queries of one text. `outside` are the tables outside the job that a query may look records up in."""
 
-    def __init__(self, own: Expressions) -> None:
+    def __init__(self, own: Expressions, outside: Mapping[str, Outside]) -> None:
         self._own: Final = own
+        self._outside: Final = outside
 
     def plan(self, query: Query) -> Relation:
         """Return the relation of a query's results. Raises ExpressionError at what is wrong or not supported."""
@@ -243,13 +246,22 @@ class SelectPlanner:
         )
         return dataclasses.replace(selected, ranked=ranked)
 
-    def _joined_table(self, query: Query, source: exp.Expression) -> Relation:
+    def _joined_table(self, query: Query, source: exp.Expression) -> Relation | LookedUp:
         """Return the right side of a join."""
-        if isinstance(source, exp.Table) and source.args.get("version"):
-            plain = source.copy()
-            plain.set("version", None)
+        if not isinstance(source, exp.Table) or not source.args.get("version"):
+            return self._from(query, source)
+        plain = source.copy()
+        plain.set("version", None)
+        name = source.name
+        if name in query.tables or name not in self._outside:
             return self._from(query, plain)
-        return self._from(query, source)
+        self._check(plain, frozenset(("this", "alias")))
+        if not is_now(source.args["version"]):
+            raise self._own.error(
+                source, f"The table {name!r} has its rows of now alone: FOR SYSTEM_TIME AS OF PROCTIME()."
+            )
+        with self._own.errors_at(source):
+            return LookedUp(self._outside[name](), self._alias_of(plain) or name)
 
     def _from(self, query: Query, source: exp.Expression) -> Relation:
         own = self._own
@@ -279,6 +291,12 @@ class SelectPlanner:
         if source.args.get("db") or source.args.get("catalog"):
             raise self._own.error(source, "A table has a plain name, without a dot; no files can be named.")
         name = str(source.this.name)
+        if name not in query.tables and name in self._outside:
+            raise self._own.error(
+                source,
+                f"{name!r} is a table outside the job, in which records are looked up: JOIN {name} FOR SYSTEM_TIME AS "
+                "OF PROCTIME() ON a.id = b.id.",
+            )
         if name not in query.tables:
             raise self._own.error(
                 source,

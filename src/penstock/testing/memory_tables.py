@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from penstock.errors import ExternalSystemError, SchemaError
-from penstock.joins.lookup_source import Key, LookupSource, Rows
+from penstock.joins.lookup_source import BETWEEN_ROWS, LookupKeys, LookupSource, Rows
 from penstock.records.types import RecordType
 from penstock.records.wire_formats import JsonFormat
 from penstock.testing.batch_runner import BatchRunner
@@ -31,19 +31,19 @@ class MemoryTable:
         self.name: Final = name
         self.record_type: Final = record_type
         self.rows: list[Any] = []
-        self.queries: list[list[Key]] = []
+        self.queries: list[list[tuple[Any, ...]]] = []
         self.is_away = False
 
-    def find(self, fields: Sequence[str], keys: Sequence[Key]) -> dict[Key, Rows]:
-        """Return the rows that keys have. Raises ExternalSystemError, and SchemaError for a row of another type."""
-        self.queries.append(list(keys))
+    def find(self, fields: Sequence[str], keys: LookupKeys) -> list[Rows]:
+        """Return the rows of each key. Raises ExternalSystemError, and SchemaError for a row of another type."""
+        asked = list(zip(*keys.columns, strict=True))
+        self.queries.append(asked)
         if self.is_away:
             raise ExternalSystemError(f"The table {self.name!r} does not answer.")
-        found: dict[Key, Rows] = {}
+        found: dict[tuple[Any, ...], list[str]] = {}
         for row, text in zip(*self._records(), strict=True):
-            key = tuple(getattr(row, field) for field in fields)
-            found[key] = (*found.get(key, ()), text)
-        return {key: found[key] for key in keys if key in found}
+            found.setdefault(tuple(getattr(row, field) for field in fields), []).append(text)
+        return [BETWEEN_ROWS.join(found.get(key, ())) for key in asked]
 
     def _records(self) -> tuple[list[Any], list[str]]:
         kind = self.record_type
@@ -66,8 +66,8 @@ class _MemorySource(LookupSource):
     def check(self, fields: Sequence[str]) -> None:
         """Do nothing: it answers."""
 
-    def find(self, fields: Sequence[str], keys: Sequence[Key]) -> Mapping[Key, Rows]:
-        """Return the rows that keys have now."""
+    def find(self, fields: Sequence[str], keys: LookupKeys) -> list[Rows]:
+        """Return the rows that each key has now."""
         return self.held.find(fields, keys)
 
 

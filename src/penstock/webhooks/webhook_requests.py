@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import httpx
 from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import WebhookBinding
 from penstock.errors import ExternalSystemError
+from penstock.records.cloud_events import BATCH_CONTENT_TYPE, EVENT_CONTENT_TYPE
 
 __all__ = ["Answer", "Sender", "check_server", "kept_sender", "wait_s"]
 
@@ -56,19 +57,22 @@ class Sender:
         self._client: Final = httpx.Client(
             headers={
                 **resolved_settings(stream, binding.headers),
-                "Content-Type": "application/json",
+                "Content-Type": _content_type(binding),
             },
             params=resolved_settings(stream, binding.query),
             timeout=binding.timeout_s,
             limits=httpx.Limits(max_connections=binding.requests_at_once),
         )
 
-    def send(self, body: bytes, request_id: str | None) -> Answer:
-        """Send a body until the server has judged it.
+    def send(
+        self, body: bytes, request_id: str | None, attributes: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send a body, of an event with `attributes` as headers, until the server has judged it.
 
         Raises ExternalSystemError when it has not done so for `retry_s`, or when place or login are wrong.
         """
         headers = {} if request_id is None else {"Idempotency-Key": request_id}
+        headers.update(attributes or {})
         begun_s, pause_s = self._clock(), _FIRST_WAIT_S
         while True:
             asked_s = None
@@ -146,6 +150,12 @@ def wait_s(retry_after: str | None, date: str | None) -> float | None:
         return max(0.0, (until - now).total_seconds())
     except (ValueError, TypeError):
         return None
+
+
+def _content_type(binding: WebhookBinding) -> str:
+    if binding.events is None or binding.events.is_binary:
+        return "application/json"
+    return EVENT_CONTENT_TYPE if binding.records_per_request == 1 else BATCH_CONTENT_TYPE
 
 
 def _describe(response: httpx.Response) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import WebhookBinding
+from penstock.records.cloud_events import binary_attributes
+from penstock.records.event_headers import http_header_value
 from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.message_parts import origins_of
@@ -22,7 +24,7 @@ _MAX_BYTES: Final = 1 << 30
 
 
 class WebhookSink:
-    """A sink that sends each record, or some in an array, as the JSON body of a request.
+    """A sink that sends each record, or some in an array, as the JSON body of a request. They may be CloudEvents.
 
     A request is repeated while the server is away or overloaded. What it refuses (4xx) is rejected record by record.
     After a crash requests of the newest micro-batch or interval are sent again, with the same `Idempotency-Key`.
@@ -53,11 +55,15 @@ class WebhookSink:
 
 @dataclass(frozen=True)
 class _Request:
-    """Some records that follow each other in a block: the first row, their bodies, and what tells each apart."""
+    """Some records that follow each other in a block: the first row, their bodies, and what tells each apart.
+
+    `attributes` are headers, of a request with one event in the binary mode.
+    """
 
     first: int
     bodies: Sequence[bytes]
     ids: Sequence[str] | None
+    attributes: Mapping[str, str] | None = None
 
     def halves(self) -> tuple[_Request, _Request]:
         """Return two requests with the same records."""
@@ -100,14 +106,20 @@ class _RequestTask(RejectingTask):
         if self._binding.origin and self._origin is not None:
             ids = [one.decode() for one in origins_of(self._context, self._origin).to_pylist()]
         size = self._binding.records_per_request
+        attributes = _event_headers(self._binding, batch)
         return [
-            _Request(first, bodies[first : first + size], None if ids is None else ids[first : first + size])
+            _Request(
+                first,
+                bodies[first : first + size],
+                None if ids is None else ids[first : first + size],
+                None if attributes is None else attributes[first],
+            )
             for first in range(0, len(bodies), size)
         ]
 
     def _send(self, request: _Request) -> Iterator[Rejection]:
         """Send a request; when the server refuses it, find out which of its records, and send the others."""
-        answer = self._sender.send(self._body(request), _request_id(request.ids))
+        answer = self._sender.send(self._body(request), _request_id(request.ids), request.attributes)
         if answer.taken:
             return
         if len(request.bodies) > 1:
@@ -127,3 +139,16 @@ def _request_id(ids: Sequence[str] | None) -> str | None:
     if ids is None:
         return None
     return ids[0] if len(ids) == 1 else f"{ids[0]}..{ids[-1]}"
+
+
+def _event_headers(binding: WebhookBinding, batch: pa.RecordBatch) -> list[dict[str, str]] | None:
+    """Return the attributes of each record as headers, if they are events in the binary mode."""
+    events = binding.events
+    if events is None or not events.is_binary:
+        return None
+    columns = binary_attributes(batch, events.attributes, (events.id, events.source, events.type))
+    names = [f"ce-{name}" for name in columns]
+    return [
+        {name: http_header_value(value) for name, value in zip(names, row, strict=True) if value is not None}
+        for row in zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    ]

@@ -224,6 +224,18 @@ WRONG: list[tuple[str, Role, str]] = [
         "sink",
         "headers=ce_id:ce_id, but an event has a header of that name itself",
     ),
+    ("http://h/x?event_id=a", "sink", "event_id is for format=cloudevents alone"),
+    ("http://h/x?format=avro", "sink", "format='avro' must be one of json, cloudevents"),
+    (
+        "http://h/x?format=cloudevents&event_id={a}&event_source=b&event_type=c&event_mode=binary&header.CE-Room=a",
+        "sink",
+        "header.CE-Room is an attribute of an event; use attributes=",
+    ),
+    (
+        "http://h/x?format=cloudevents&event_id={a}&event_source=b&event_type=c&event_mode=binary&records_per_request=2",
+        "sink",
+        "records_per_request=2, but with event_mode=binary a request is one event",
+    ),
     ("http-listen://h:1/t?attributes=a:id", "data", "attributes is for format=cloudevents alone"),
     ("mqtt://h:1/t?format=cloudevents&event_id=x", "sink", "needs event_source=TEXT, event_type=TEXT"),
     ("csv:in?delimiter=none", "data", "delimiter=none separates no values"),

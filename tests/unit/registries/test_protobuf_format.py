@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import pickle
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from property_examples import examples
 from registry_server import RegistryServer, descriptor_of, running_registry
 
 from penstock.bindings.types import RegistryBinding
-from penstock.errors import SchemaError
+from penstock.errors import BindingError, SchemaError
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import Decoded
@@ -186,13 +187,53 @@ def test_a_file_that_cannot_be_columns_is_named(
     assert why in found.bad[0][1]
 
 
-def test_a_registry_without_descriptors_is_named(
-    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    number = registry.register("t-value", READING, schemaType="PROTOBUF")
+@pytest.fixture
+def texts(registry: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> RegistryServer:
+    """A registry that has protobuf as text alone."""
     monkeypatch.setattr(registry, "serialized", lambda found: found["schema"])
-    found = decoded(registry, Reading, struct.pack(">bI", 0, number) + b"\0")
-    assert "it needs a registry that gives protobuf with format=serialized" in found.bad[0][1]
+    return registry
+
+
+def test_files_that_are_text_alone_are_compiled(texts: RegistryServer) -> None:
+    """With what they import, from the registry and from protobuf; each once for all its messages."""
+    texts.register("unit", UNIT, schemaType="PROTOBUF")
+    reference = [{"name": "parts/unit.proto", "subject": "unit", "version": 1}]
+    number = texts.register("t-value", NEWER, schemaType="PROTOBUF", references=reference)
+    newer = source_of("plant.Reading", NEWER, {"parts/unit.proto": UNIT})
+    at = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
+    value = message(number, b"\0", newer, sensorID="c", celsius=3.5, at=at, unit=1)
+    found = decoded(texts, "sensor_id STRING, celsius DOUBLE, at TIMESTAMP, unit STRING", value, value)
+    assert found.bad == []
+    assert found.batch.to_pylist() == [{"sensor_id": "c", "celsius": 3.5, "at": at, "unit": "KELVIN"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "why"),
+    [
+        ("message A { nonsense }", "", r"protoc refuses its text (schema.proto:1:"),
+        ('import "google/nothing.proto"; message A {}', "", "google/nothing.proto: File not found"),
+        ('import "/etc/passwd"; message A {}', "", "protoc refuses its text"),
+        ("message A {}", "../../a.proto", "it refers to '../../a.proto', which is no name of a .proto file"),
+        ("message A {}", "/tmp/a.proto", "it refers to '/tmp/a.proto', which is no name"),
+    ],
+)
+def test_a_text_that_is_no_file_is_named(texts: RegistryServer, text: str, name: str, why: str) -> None:
+    """Nothing is written or read outside of the folder of the compiler."""
+    texts.register("part", "message B {}", schemaType="PROTOBUF")
+    reference = [{"name": name, "subject": "part", "version": 1}] if name else []
+    number = texts.register("t-value", text, schemaType="PROTOBUF", references=reference)
+    found = decoded(texts, Reading, struct.pack(">bI", 0, number) + b"\0")
+    assert why in found.bad[0][1]
+
+
+def test_a_compiler_that_is_missing_ends_the_run(
+    texts: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command that installs it, and no dead letters."""
+    number = texts.register("t-value", READING, schemaType="PROTOBUF")
+    monkeypatch.setitem(sys.modules, "grpc_tools", None)
+    with pytest.raises(BindingError, match=r"pip install 'penstock\[protobuf-text\]'"):
+        decoded(texts, Reading, struct.pack(">bI", 0, number) + b"\0")
 
 
 def test_what_is_encoded_names_its_message_and_is_decoded_to_the_same() -> None:
