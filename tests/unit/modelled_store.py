@@ -67,6 +67,9 @@ class ModelledStore:
         for name in names:
             self.objects.pop(name, None)
 
+    def remove_unfinished(self) -> None:
+        """Nothing is left: an object is there whole or not at all."""
+
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         self.requests += 1
         found = sorted(
