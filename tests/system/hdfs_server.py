@@ -1,4 +1,4 @@
-"""A real HDFS for tests: a NameNode and a DataNode from Hadoop's jars, on free ports, to be killed and started again."""
+"""A real HDFS for tests: a NameNode and a DataNode from Hadoop's jars, on free ports, to be killed and restarted."""
 
 from __future__ import annotations
 

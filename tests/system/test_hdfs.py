@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,8 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from file_feed import COUNTING_JOB
+from hdfs_feed import HdfsFeed
 from hdfs_server import HdfsServer
+from job_in_session import JobInSession
+from pyspark.sql import SparkSession
 
+from penstock.checkpoints.stored_checkpoint import working_folder
 from penstock.errors import AlreadyThereError, BindingError, ExternalSystemError, NotThereError
 from penstock.objects import hdfs_client, hdfs_connections
 from penstock.objects.object_folder import IN_HASTE, ObjectFolder
@@ -72,27 +79,8 @@ def test_of_several_writers_one_creates_a_file(hdfs: HdfsServer) -> None:
     files = folder_of(hdfs, "raced")
     for writer, found in enumerate(won):
         assert all(files.read(name) == b"%d" % writer for name in found)
-    assert sorted(files.names("")) == names
+    assert sorted(one.name for one in files.objects()) == names
     assert not files.create(names[0], b"late")
-
-
-def test_an_answer_that_is_lost_is_found_out(hdfs: HdfsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rename has happened, and its answer, or that of the file's end, does not arrive; the next attempt sees it."""
-    files = folder_of(hdfs, "lost")
-    lose = ["rename", "close", "rename"]
-    asked = hdfs_connections.within
-
-    def within(limit_s: float, work: object) -> object:
-        name = getattr(work, "__name__", "")
-        found = asked(limit_s, work)  # type: ignore[arg-type]
-        if lose and lose[0] in (name, getattr(work, "__qualname__", "")):
-            lose.pop(0)
-            raise TimeoutError
-        return found
-
-    monkeypatch.setattr(hdfs_client, "within", within)
-    assert files.create("a", b"one") is True
-    assert files.read("a") == b"one"
 
 
 def test_what_a_writer_has_left_is_not_there_and_is_removed_when_it_is_old(hdfs: HdfsServer) -> None:
@@ -133,7 +121,7 @@ def test_a_command_may_name_a_file(hdfs: HdfsServer) -> None:
     assert read_object(uri, 100) == b'{"limit": 3}'
     with pytest.raises(ObjectError, match="is larger than 5 bytes"):
         read_object(uri, 5)
-    with pytest.raises(ObjectError, match="none' cannot be read: the file does not exist$"):
+    with pytest.raises(ObjectError, match=r"none' cannot be read: the file does not exist$"):
         read_object(f"{hdfs.url}/settings/none", 100)
 
 
@@ -142,19 +130,24 @@ def test_a_user_without_rights_is_told(hdfs: HdfsServer, monkeypatch: pytest.Mon
     files = folder_of(hdfs, "secured")
     hdfs_connections.forget_client(files.place)
     try:
-        with pytest.raises(BindingError, match=r"access is denied \(Permission denied: user=stranger, access=WRITE"):
+        with pytest.raises(
+            BindingError, match=r"access is denied \(Permission denied: user=stranger, access=WRITE"
+        ):
             files.create("a", b"x")
     finally:
         hdfs_connections.forget_client(files.place)
 
 
+@pytest.mark.chaos
 def test_servers_that_are_away_are_waited_for_or_told(hdfs: HdfsServer) -> None:
     """A NameNode that is killed, or frozen; a writer with patience goes on when it is back."""
     files = folder_of(hdfs, "away")
     assert files.create("a", b"x")
     hdfs.name_node.signal(signal.SIGKILL)
     begun = time.monotonic()
-    with pytest.raises(ExternalSystemError, match=f"the NameNode 127.0.0.1:{hdfs.port} does not answer: connection"):
+    with pytest.raises(
+        ExternalSystemError, match=f"the NameNode 127.0.0.1:{hdfs.port} does not answer: connection"
+    ):
         files.holds("a")
     assert time.monotonic() - begun < 10
     patient = folder_of(hdfs, "away", Patience(5_000, 60_000, 600_000, retries=60, retry_ms=60_000))
@@ -163,3 +156,23 @@ def test_servers_that_are_away_are_waited_for_or_told(hdfs: HdfsServer) -> None:
         hdfs.name_node.start()
         assert created.result()
     assert files.read("b") == b"y"
+
+
+def test_a_job_whose_checkpoint_is_on_hdfs_goes_on_from_an_empty_disk(
+    tmp_path: Path, spark: SparkSession, hdfs: HdfsServer
+) -> None:
+    """All state and positions are there, as are inputs and outputs, and a third run finds nothing left to do."""
+    feed = HdfsFeed(tmp_path, hdfs)
+    settings = feed.settings(tmp_path, bounded=True)
+    for must_continue in (False, True):
+        feed.write()
+        with JobInSession(
+            spark, COUNTING_JOB, dataclasses.replace(settings, must_continue=must_continue)
+        ) as job:
+            job.wait()
+        shutil.rmtree(working_folder(feed.checkpoint))
+    feed.assert_exactly_once()
+    with JobInSession(spark, COUNTING_JOB, settings) as job:
+        job.wait()
+    shutil.rmtree(working_folder(feed.checkpoint))
+    feed.assert_exactly_once()

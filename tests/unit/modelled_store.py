@@ -25,6 +25,10 @@ class ModelledStore:
         self._fate = fate
         self._one = threading.Lock()
 
+    def forget(self, name: str) -> None:
+        """Have an object gone."""
+        self.objects.pop(name, None)
+
     def arrive(self) -> None:
         """Let the requests arrive that are under way."""
         for name, content in self.late:

@@ -72,9 +72,6 @@ class HdfsClient:
         hidden = _Hidden(path)
 
         def create() -> bool:
-            # So that nothing needs to be written.
-            if not hidden.is_written and self._holds(path):
-                return False
             if not hidden.is_written:
                 self._write(hidden, io.BytesIO(content))
             try:
