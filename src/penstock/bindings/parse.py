@@ -213,8 +213,12 @@ def _check_no_uri(scheme: str, path: str) -> None:
     if inner == "file":
         instead = f"write the path alone, {scheme}:/DIR"
     elif inner in _CLOUD_SCHEMES:
-        place = "hdfs://HOST:PORT/PATH" if inner == "hdfs" else "s3://BUCKET/PREFIX"
-        instead = f"bind to a store with {place}?format=parquet, jsonl or csv"
+        place = (
+            "HDFS with hdfs://HOST:PORT/PATH"
+            if inner == "hdfs"
+            else "an object store with s3://BUCKET/PREFIX"
+        )
+        instead = f"bind to {place}?format=parquet, jsonl or csv"
     elif inner in _SCHEMES:
         instead = f"write {inner}:{slashes}... without {scheme}: before it"
     else:

@@ -315,7 +315,16 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert is_stored("az://container/rooms")
     assert working_folder("s3://bucket/rooms/") == working_folder("s3://bucket/rooms")
     assert working_folder("s3://bucket/rooms").parent == tmp_path
-    for wrong in ("s3://", "s3://bucket", "s3://user@bucket/x", "s3://bucket/a/../b"):
+    assert is_stored("hdfs://namenode:8020/rooms")
+    assert working_folder("hdfs://namenode:8020/rooms") != working_folder("hdfs://other:8020/rooms")
+    for wrong in (
+        "hdfs://namenode:8020",
+        "hdfs://me@namenode/x",
+        "s3://",
+        "s3://bucket",
+        "s3://user@bucket/x",
+        "s3://bucket/a/../b",
+    ):
         with pytest.raises(CheckpointError, match="is no place for a checkpoint"):
             working_folder(wrong)
 
