@@ -59,8 +59,6 @@ class HdfsServer:
                 "dfs.replication": "1",
                 "dfs.datanode.address": f"127.0.0.1:{data_port}",
                 "dfs.namenode.safemode.extension": "0",
-                # Otherwise many a file waits half a second for the report of its only DataNode.
-                "dfs.namenode.file.close.num-committed-allowed": "1",
                 **{f"dfs.{name}": "127.0.0.1:0" for name in loopback},
             },
         )
