@@ -39,6 +39,10 @@ class _Daemon(LocalServer):
     def start(self) -> None:
         self.launch(self._server.command(self._main), self._answers, folder=self._server.folder)
 
+    def kill(self) -> None:
+        """Kill -9."""
+        self.signal(signal.SIGKILL)
+
 
 class HdfsServer:
     """One NameNode and one DataNode; a context manager. Their ports and files stay the same over restarts."""
@@ -106,7 +110,7 @@ class HdfsServer:
     def kill(self) -> None:
         """Kill -9."""
         for daemon in (self.data_node, self.name_node):
-            daemon.signal(signal.SIGKILL)
+            daemon.kill()
 
 
 def _write(path: Path, settings: dict[str, str]) -> None:

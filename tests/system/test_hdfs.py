@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import os
 import shutil
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from file_feed import COUNTING_JOB
+from file_feed import COUNTING_JOB, SENSORS
 from hdfs_feed import HdfsFeed
 from hdfs_server import HdfsServer
 from job_in_session import JobInSession
 from pyspark.sql import SparkSession
 
+import penstock as ps
 from penstock.checkpoints.stored_checkpoint import working_folder
 from penstock.errors import AlreadyThereError, BindingError, ExternalSystemError, NotThereError
 from penstock.objects import hdfs_client, hdfs_connections
@@ -143,7 +146,7 @@ def test_servers_that_are_away_are_waited_for_or_told(hdfs: HdfsServer) -> None:
     """A NameNode that is killed, or frozen; a writer with patience goes on when it is back."""
     files = folder_of(hdfs, "away")
     assert files.create("a", b"x")
-    hdfs.name_node.signal(signal.SIGKILL)
+    hdfs.name_node.kill()
     begun = time.monotonic()
     with pytest.raises(
         ExternalSystemError, match=f"the NameNode 127.0.0.1:{hdfs.port} does not answer: connection"
@@ -176,3 +179,38 @@ def test_a_job_whose_checkpoint_is_on_hdfs_goes_on_from_an_empty_disk(
         job.wait()
     shutil.rmtree(working_folder(feed.checkpoint))
     feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+def test_savepoints_and_dumps_are_on_hdfs(tmp_path: Path, spark: SparkSession, hdfs: HdfsServer) -> None:
+    """Another machine takes them of the checkpoint, by its URI, and a new job goes on from the savepoint."""
+    feed = HdfsFeed(tmp_path, hdfs)
+    feed.write()
+    with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
+        job.wait()
+    shutil.rmtree(working_folder(feed.checkpoint))
+    dump = f"{feed.checkpoint}.dump"
+    penstock("state", "dump", feed.checkpoint, "--to", dump, "--format=jsonl")
+    assert ps.query_snapshot(
+        dump, 'SELECT count(*) AS keys, sum("count") AS total FROM state.counts'
+    ).to_pylist() == [{"keys": SENSORS, "total": SENSORS}]
+    penstock("savepoint", feed.checkpoint)
+    (savepoint,) = json.loads(penstock("savepoint", feed.checkpoint, "--list", "--output=json"))
+    assert savepoint["uri"].startswith(f"{feed.checkpoint}.savepoints/")
+    feed.write()
+    settings = feed.settings(tmp_path, checkpoint=f"{feed.checkpoint}.new", bounded=True)
+    with JobInSession(
+        spark, COUNTING_JOB, dataclasses.replace(settings, from_savepoint=savepoint["uri"])
+    ) as job:
+        job.wait()
+    shutil.rmtree(working_folder(f"{feed.checkpoint}.new"))
+    feed.assert_exactly_once()
+
+
+def penstock(*arguments: str) -> str:
+    """What a command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from modelled_hdfs import HdfsFate, ModelledHdfs
 from modelled_store import Fate, ModelledStore
+from property_examples import some_in_test
 
 from penstock.checkpoints import stored_checkpoint, stored_entries, stored_log
 from penstock.checkpoints.ownership import Ownership
@@ -334,7 +335,7 @@ def _tables_every(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(module, "TABLE_EVERY", number)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", some_in_test(range(60), every=3))
 def test_whatever_happens_one_run_owns_the_checkpoint_and_nothing_saved_is_lost(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +346,7 @@ def test_whatever_happens_one_run_owns_the_checkpoint_and_nothing_saved_is_lost(
     _live_through(store, chance, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", some_in_test(range(40), every=3))
 def test_whatever_happens_so_it_is_on_hdfs(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
