@@ -100,9 +100,7 @@ class HdfsFeed(FileFeed):
             found = list(self._client.list_status(f"{self._home}/{folder}/_manifests", recursive=True))
         except FileNotFoundError:
             return []
-        names = [Path(one.path).name for one in found if not one.isdir]
-        lines = {Path(one.path).name: one.path for one in found}
-        return [lines[name] for name in names if name.split(".")[0].isdecimal()]
+        return [one.path for one in found if not one.isdir and Path(one.path).stem.isdecimal()]
 
     def _lines_of(self, folder: str, manifest: str) -> list[bytes]:
         files = json.loads(self._client.read(manifest).read())["files"]

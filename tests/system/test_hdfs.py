@@ -183,18 +183,17 @@ def test_a_job_whose_checkpoint_is_on_hdfs_goes_on_from_an_empty_disk(
 
 @pytest.mark.chaos
 def test_savepoints_and_dumps_are_on_hdfs(tmp_path: Path, spark: SparkSession, hdfs: HdfsServer) -> None:
-    """Another machine takes them of the checkpoint, by its URI, and a new job goes on from the savepoint."""
+    """They are taken of a running job, and a new job goes on from the savepoint."""
     feed = HdfsFeed(tmp_path, hdfs)
-    feed.write()
-    with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, bounded=True)) as job:
-        job.wait()
-    shutil.rmtree(working_folder(feed.checkpoint))
     dump = f"{feed.checkpoint}.dump"
-    penstock("state", "dump", feed.checkpoint, "--to", dump, "--format=jsonl")
-    assert ps.query_snapshot(
-        dump, 'SELECT count(*) AS keys, sum("count") AS total FROM state.counts'
-    ).to_pylist() == [{"keys": SENSORS, "total": SENSORS}]
-    penstock("savepoint", feed.checkpoint)
+    feed.write()
+    with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path)) as job:
+        job.await_true(lambda: len(feed.rows()) == SENSORS)
+        penstock("state", "dump", feed.checkpoint, "--to", dump, "--format=jsonl")
+        penstock("savepoint", feed.checkpoint)
+    shutil.rmtree(working_folder(feed.checkpoint))
+    counted = 'SELECT count(*) AS keys, sum("count") AS total FROM state.counts'
+    assert ps.query_snapshot(dump, counted).to_pylist() == [{"keys": SENSORS, "total": SENSORS}]
     (savepoint,) = json.loads(penstock("savepoint", feed.checkpoint, "--list", "--output=json"))
     assert savepoint["uri"].startswith(f"{feed.checkpoint}.savepoints/")
     feed.write()
