@@ -94,7 +94,8 @@ def _engine(url: str) -> sa.Engine:
     if parsed is not None and parsed.get_backend_name() == "postgresql" and parsed.database:
         return _postgresql(parsed)
     raise JobDefinitionError(
-        "The URL of the store must be sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
+        "The URL of the store must be sqlite:///PATH, postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or "
+        "s3://BUCKET/PREFIX."
     )
 
 
