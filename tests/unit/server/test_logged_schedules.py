@@ -224,7 +224,7 @@ class World:
 
 
 servers = st.integers(0, SERVERS - 1)
-kinds = st.sampled_from(["add", "add_as_leader", "lead", "read", "restart"])
+kinds = st.sampled_from(["lead", "add_as_leader", "lead", "add_as_leader", "add", "read", "restart"])
 simple = st.one_of(
     st.tuples(kinds, servers),
     st.tuples(st.just("add_some"), servers, st.integers(2, 3 * EVERY)),
@@ -235,7 +235,7 @@ asleep = st.tuples(
     st.just("sleep"),
     servers,
     st.integers(0, 12),
-    st.tuples(st.sampled_from(["add", "add_as_leader", "lead", "read"])),
+    st.tuples(st.sampled_from(["add_as_leader", "lead", "add", "read"])),
     st.lists(simple, min_size=1, max_size=8),
 )
 schedules = st.lists(st.one_of(simple, simple, asleep), min_size=5, max_size=20)

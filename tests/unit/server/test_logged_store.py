@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +13,7 @@ from empty_stores import connect_to_empty
 from modelled_store import Fate, ModelledStore
 from store_cases import LEASE_MS, Opens, StoreCases, asks, become, new_job
 
-from penstock.errors import ExternalSystemError, StoreError
+from penstock.errors import ExternalSystemError, JobDefinitionError, StoreError
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.store import row_view, view_folder
 from penstock.server.store.change_log import BehindError, Change, ChangeLog
@@ -21,6 +23,7 @@ from penstock.server.store.store import Store
 EVERY = 4
 SHOWN = "s3://bucket/server"
 REVISION = "0001"
+PATIENCE_S = 30.0
 
 
 class Seconds:
@@ -178,6 +181,28 @@ def test_a_server_that_stands_still_within_a_transaction_is_told_when_that_is_lo
     assert f"changes/{2:010}" not in objects.objects
 
 
+def test_a_server_that_starts_while_changes_are_removed_begins_anew(
+    objects: ModelledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has listed is gone, and one that slept has created a part of it again."""
+    first = server(objects)
+    first.add_event(None, "before")
+    find = objects.find
+    slept: list[bool] = []
+
+    def sleeps(name: str) -> bytes | None:
+        if name.startswith("changes/") and not slept:
+            slept.append(True)
+            for number in range(3 * EVERY):
+                first.add_event(None, f"{number}")
+            assert objects.create(name, msgspec.json.encode(change(1, "lost")))
+        return find(name)
+
+    monkeypatch.setattr(objects, "find", sleeps)
+    assert said(server(objects)) == said(first)
+    assert slept
+
+
 @pytest.mark.parametrize("late", [True, False])
 def test_a_change_whose_answer_is_lost_counts_once(late: bool) -> None:
     """Or is overtaken by another one, while it is under way."""
@@ -212,6 +237,86 @@ def test_while_the_object_store_is_away_each_call_says_so(
             with pytest.raises(StoreError, match=r"cannot be used: s3://bucket: no answer"):
                 call()
     assert [job.id for job in store.jobs()] == ["job-one"]
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3://user@bucket/server", "s3://bucket", "s3://bucket/../server"])
+def test_other_uris_are_refused(uri: str) -> None:
+    """Without what may be a secret."""
+    with pytest.raises(JobDefinitionError, match=r"^s3://\.\.\. is no place .*Give s3://BUCKET/PREFIX"):
+        Store.open(uri)
+
+
+class Gate:
+    """Objects whose reader waits with what it has found, the first time."""
+
+    def __init__(self, objects: ModelledStore) -> None:
+        self._objects = objects
+        self.finds = 0
+        self.failing = False
+        self.reached, self.opens = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
+
+    def find(self, name: str) -> bytes | None:
+        found = self._objects.find(name)
+        if name.startswith("changes/"):
+            self.finds += 1
+            if self.finds == 1:
+                self.reached.set()
+                assert self.opens.wait(PATIENCE_S)
+            elif self.failing:
+                raise ExternalSystemError("no answer")
+        return found
+
+
+class CountingLock:
+    """A lock that knows how many have asked for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.asked = threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self.asked.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_reads_that_wait_share_a_look_that_began_after_they_asked(
+    objects: ModelledStore, failing: bool
+) -> None:
+    """Not the one they wait for, which may have missed what they must see; and its failure is theirs."""
+    gate = Gate(objects)
+    transactions = LoggedTransactions(log_of(gate))  # type: ignore[arg-type]
+    lock = transactions._lock = CountingLock()  # type: ignore[assignment,misc]
+    store, other = Store(transactions), server(objects)
+    found: list[object] = []
+
+    def read() -> None:
+        try:
+            found.append(said(store))
+        except StoreError:
+            found.append("failed")
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    threads[0].start()
+    assert gate.reached.wait(PATIENCE_S)
+    other.add_event(None, "told")
+    for thread in threads[1:]:
+        thread.start()
+    for _ in threads:
+        assert lock.asked.acquire(timeout=PATIENCE_S)
+    gate.failing = failing
+    gate.opens.set()
+    for thread in threads:
+        thread.join()
+    # The first one's look ended before any other began, and saw nothing.
+    assert sorted(found, key=str) == sorted([[], *["failed" if failing else ["told"]] * 3], key=str)
+    assert gate.finds == (2 if failing else 3)
 
 
 def test_an_object_store_that_replaces_objects_is_refused(objects: ModelledStore) -> None:

@@ -19,7 +19,7 @@ from typing import Final, Self, TypeVar
 import sqlalchemy as sa
 
 from penstock.checkpoints.stored_home import place_of_home
-from penstock.errors import StoreError
+from penstock.errors import CheckpointError, JobDefinitionError, StoreError
 from penstock.objects.object_folder import IN_HASTE, ObjectFolder
 from penstock.server.store.change_log import BehindError, Change, ChangeLog, Snapshot
 from penstock.server.store.database import leadership
@@ -51,7 +51,7 @@ class LoggedTransactions:
         # One thread at a time follows the log or adds to it.
         self._lock: Final = threading.Lock()
         self._looks = 0
-        self._failure: StoreError | None = None
+        self._failure: str | None = None
         self._resources: Final = contextlib.ExitStack()
         self._folder: Final = self._resources.enter_context(view_folder())
         try:
@@ -63,8 +63,15 @@ class LoggedTransactions:
 
     @classmethod
     def at(cls, uri: str) -> Self:
-        """Open the store at `s3://BUCKET/PREFIX`. Raises CheckpointError for another URI."""
-        place = place_of_home(uri)
+        """Open the store at `s3://BUCKET/PREFIX`. Raises JobDefinitionError for another URI."""
+        try:
+            place = place_of_home(uri)
+        except CheckpointError:
+            scheme = uri.partition("://")[0]
+            raise JobDefinitionError(
+                f"{scheme}://... is no place for the store of a server. Give {scheme}://BUCKET/PREFIX; keys belong in "
+                "the environment of the server."
+            ) from None
         return cls(ChangeLog(ObjectFolder(place, {}, IN_HASTE), place.shown))
 
     def close(self) -> None:
@@ -82,7 +89,7 @@ class LoggedTransactions:
             if self._looks == before:
                 self._look()
             elif self._failure is not None:
-                raise StoreError(str(self._failure))
+                raise StoreError(self._failure)
             view = self._view
         with view.reading() as connection:
             yield connection
@@ -124,24 +131,33 @@ class LoggedTransactions:
     def _look(self) -> None:
         """Bring the tables up to the newest change."""
         self._looks += 1
+        try:
+            self._follow()
+        except BaseException as e:
+            self._failure = str(e)
+            raise
         self._failure = None
+
+    def _follow(self) -> None:
         try:
             changes = self._log.newer(self._number)
-            self._view.apply(changes)
-            for change in changes:
-                self._note(change)
         except BehindError:
             before, self._view = self._view, self._load()
             before.close()
-        except StoreError as e:
-            self._failure = e
-            raise
+            return
+        self._view.apply(changes)
+        for change in changes:
+            self._note(change)
 
     def _load(self) -> RowView:
         """Return new tables, from the newest snapshot and the changes after it."""
         view = RowView(self._folder / f"{uuid.uuid4().hex}.db")
-        snapshot, changes = self._log.load(view.revision)
-        view.apply([snapshot, *changes])
+        try:
+            snapshot, changes = self._log.load(view.revision)
+            view.apply([snapshot, *changes])
+        except BaseException:
+            view.close()
+            raise
         self._number = changes[-1].number if changes else snapshot.number
         self._lease_seen_s = self._clock_s()
         return view

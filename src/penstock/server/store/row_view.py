@@ -32,6 +32,7 @@ class RowView:
     """The tables in a new file. Readers see the last transaction that has ended, whatever is being written."""
 
     def __init__(self, path: Path) -> None:
+        self._path: Final = path
         self._engine: Final = connect(sqlite_url(path))
         # From here on each connection captures.
         self._engine.dispose()
@@ -42,8 +43,10 @@ class RowView:
             ).scalar_one()
 
     def close(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all connections, and remove the file. Those that read go on."""
         self._engine.dispose()
+        for end in ("", "-wal", "-shm"):
+            Path(f"{self._path}{end}").unlink(missing_ok=True)
 
     def reading(self) -> contextlib.AbstractContextManager[sa.Connection]:
         """Open a transaction that only reads."""

@@ -66,8 +66,8 @@ class Store:
     def open(cls, url: str) -> Self:
         """Open the store at a URL, and create or migrate it if necessary.
 
-        The URL is one of `connect`, or `s3://BUCKET/PREFIX`. Raises JobDefinitionError or CheckpointError for any other
-        URL, StoreError if the store cannot be used.
+        The URL is one of `connect`, or `s3://BUCKET/PREFIX`. Raises JobDefinitionError for any other URL, StoreError if
+        the store cannot be used.
         """
         if is_stored(url):
             return cls(LoggedTransactions.at(url))
