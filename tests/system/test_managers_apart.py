@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 import stored_driver
 from job_process import await_true, kill, processes_of
 from own_disk import DISK, can_have_own_disk
+from reliability import Injected, noting
 from s3_server import S3Server
 
 from penstock.checkpoints.stored_home import place_of_home
@@ -51,7 +53,7 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        """Start the server, on a new disk."""
+        """Start the server, on an empty disk. Drivers that are left keep theirs."""
         with (self._root / f"{self.name}.log").open("ab") as err:
             self.process = subprocess.Popen(
                 self._command,
@@ -86,6 +88,11 @@ class Machine:
 
     def close(self) -> None:
         self.signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        """End the server; its drivers go on."""
+        self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -135,8 +142,25 @@ class Apart:
     def await_run(self, run: int, machine: Machine) -> None:
         """A run works, as a server says, and numbers come out."""
         await_true(lambda: machine.job(self.job) == ("RUNNING", run), self.log)
+        self.await_progress()
+
+    def await_leader(self, machine: Machine) -> None:
+        await_true(lambda: self.leads()[-1] == machine.process.pid, self.log)
+
+    def await_progress(self) -> None:
+        """Numbers come out that no run has begun before now."""
         before = len(self.numbers())
-        await_true(lambda: len(self.numbers()) > before + 2, self.log)
+        await_true(lambda: len(self.numbers()) > before + 3, self.log)
+
+    def check(self) -> None:
+        """Each number came out once, from one run after the other, each started by one leader after the other."""
+        runs = self.runs()
+        assert runs == sorted(runs)
+        statuses = [event for event in self.store.events(self.job) if event.what == "status"]
+        leaders = [event.detail["leader"] for event in statuses]
+        assert leaders == sorted(leaders)
+        epochs = [event.detail["epoch"] for event in self.store.events() if event.what == "a manager leads"]
+        assert epochs == sorted(set(epochs))
 
     def runs(self) -> list[int]:
         """The runs that numbers came from, in the order of the numbers, which are all there."""
@@ -164,6 +188,8 @@ def apart(tmp_path: Path, s3: S3Server, s3_environment: pytest.MonkeyPatch) -> I
         made.close()
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
 def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart: Apart) -> None:
     """A machine stands still and comes back, a leader is killed, and then its machine: the job counts on, once each."""
     first, second = apart.pair()
@@ -180,9 +206,8 @@ def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart:
     assert set(apart.runs()[before:]) <= {2}
 
     (driver,) = second.drivers()
-    second.process.kill()
-    second.process.wait()
-    await_true(lambda: apart.pair()[0] is first, apart.log)
+    second.end()
+    apart.await_leader(first)
     # Its driver goes on.
     time.sleep(2 * apart_serve.RUN_LEASE_S)
     assert first.job(apart.job) == ("RUNNING", 2)
@@ -192,10 +217,85 @@ def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart:
     first.client.patch(f"/v1/jobs/{apart.job}", json={"desired": "CANCELED"}).raise_for_status()
     await_true(lambda: first.job(apart.job)[0] == "CANCELED", apart.log)
     assert first.drivers() == []
-    runs = apart.runs()
-    assert runs == sorted(runs)
-    assert set(runs) == {1, 2, 3}
-    statuses = [event for event in apart.store.events(apart.job) if event.what == "status"]
-    leaders = [event.detail["leader"] for event in statuses]
-    assert leaders == sorted(leaders)
+    apart.check()
+    assert set(apart.runs()) == {1, 2, 3}
     assert len(apart.leads()) == 3
+
+
+class Losses:
+    """One loss after the other, of whatever the job needs most."""
+
+    def __init__(self, apart: Apart, s3: S3Server, seed: int, injected: Injected) -> None:
+        self._apart = apart
+        self._s3 = s3
+        self._chance = random.Random(seed)
+        self._injected = injected
+
+    def stand_still(self) -> None:
+        """The leader's machine stands still, and comes back while another goes on."""
+        self._injected.add("machine of the leader that stands still beyond all leases")
+        leader, other = self._apart.pair()
+        leader.signal(signal.SIGSTOP)
+        self._apart.await_leader(other)
+        if self._chance.random() < 0.5:
+            self._apart.await_progress()
+        leader.signal(signal.SIGCONT)
+
+    def kill_leader(self) -> None:
+        """Only the leading server."""
+        self._injected.add("kill -9 of the leader")
+        leader, other = self._apart.pair()
+        leader.end()
+        self._apart.await_leader(other)
+        self._begin_again(leader)
+
+    def lose_machine(self) -> None:
+        """The machine of the leader, with its disk."""
+        self._injected.add("machine of the leader, with its disk")
+        leader, other = self._apart.pair()
+        leader.close()
+        self._apart.await_leader(other)
+        self._begin_again(leader)
+
+    def kill_driver(self) -> None:
+        """Wherever it is."""
+        drivers = [pid for machine in self._apart.machines for pid in machine.drivers()]
+        if drivers:
+            self._injected.add("kill -9 of the driver")
+            kill(self._chance.choice(drivers), signal.SIGKILL)
+
+    def kill_object_store(self) -> None:
+        """What all of them share, for some seconds."""
+        self._injected.add("kill -9 of the object store")
+        self._s3.kill()
+        time.sleep(self._chance.uniform(0, 4))
+        self._s3.start()
+
+    def _begin_again(self, machine: Machine) -> None:
+        time.sleep(self._chance.uniform(0, 2))
+        machine.start()
+        machine.await_start()
+
+    def lose_one(self) -> None:
+        losses = [
+            self.stand_still,
+            self.kill_leader,
+            self.lose_machine,
+            self.kill_driver,
+            self.kill_object_store,
+        ]
+        self._chance.choice(losses)()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_losses_of_servers_that_share_only_a_store(apart: Apart, s3: S3Server) -> None:
+    """Thirty: the job counts on, each number comes out once, and runs never take turns."""
+    seed = 31
+    arguments = "-k losses_of_servers_that_share_only_a_store"
+    with noting("lost leases", arguments, str(seed)) as injected:
+        losses = Losses(apart, s3, seed, injected)
+        for _ in range(30):
+            losses.lose_one()
+            apart.await_progress()
+        apart.check()
