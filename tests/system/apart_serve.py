@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from typing import Any
 
 import stored_driver
 
@@ -11,11 +12,21 @@ from penstock.cli import app
 from penstock.server import server
 from penstock.server.manager import manager
 
-LEASE_S = 2.0
-RUN_LEASE_S = 2.5
+LEASE_S = 3.0
+RUN_LEASE_S = 5.0
+
+
+class QuickManager(manager.Manager):
+    """A manager with these leases."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        *others, settings = arguments
+        super().__init__(
+            *others, dataclasses.replace(settings, lease_s=LEASE_S, run_lease_s=RUN_LEASE_S), **more
+        )
+
 
 if __name__ == "__main__":
     manager._DRIVER = (sys.executable, stored_driver.__file__)  # type: ignore[misc]
-    settings = dataclasses.replace(manager.ManagerSettings(), lease_s=LEASE_S, run_lease_s=RUN_LEASE_S)
-    server.ServeSettings.__dataclass_fields__["manager"].default_factory = lambda: settings
+    server.Manager = QuickManager  # type: ignore[misc]
     app(["serve", *sys.argv[1:]])

@@ -17,9 +17,9 @@ from penstock.base.durable import write_atomically
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.checkpoints.stored_home import place_of_home
 from penstock.errors import FencedError
+from penstock.jobs.requests import Answer, Requests
 from penstock.objects.object_folder import AT_WORK, ObjectFolder
-from penstock.server.runs.driver import Launch
-from penstock.server.runs.lease_places import leases_of
+from penstock.server.runs.driver import Launch, keep_lease
 from penstock.server.runs.leases import LeaseKeeper
 from penstock.server.runs.processes import (
     ALIVE_VARIABLE,
@@ -37,12 +37,12 @@ def main() -> None:
     launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
     os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
-    leases = leases_of(launch.settings["checkpoint"])
-    leases.beat_s = 0.3
-    with LeaseKeeper(leases, launch.lease) as keeper:
+    keeper = keep_lease(launch)
+    keeper._leases.beat_s = 0.3
+    with keeper:
         try:
             count(launch, keeper, folder)
-            ended = Ended("stopped", "a signal")
+            ended = Ended("stopped", "a signal, or a request")
         except FencedError as e:
             ended = Ended("failed", str(e))
         write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def count(launch: Launch, keeper: LeaseKeeper, folder: Path) -> None:
-    """Count from where the checkpoint is, until a signal."""
+    """Count from where the checkpoint is, until a signal, or a request to stop."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     uri = launch.settings["checkpoint"]
@@ -60,6 +60,7 @@ def count(launch: Launch, keeper: LeaseKeeper, folder: Path) -> None:
         stored.take()
         path = stored.folder / "count"
         number = int(path.read_text()) if path.exists() else 0
+        requests = Requests(stored.folder, launch.run)
         keeper.working = True
         write_atomically(folder / PROGRESS_FILE, b'{"batch_id": 7}')
         while not stopped.wait(0.1):
@@ -68,6 +69,9 @@ def count(launch: Launch, keeper: LeaseKeeper, folder: Path) -> None:
             number += 1
             path.write_text(f"{number}")
             stored.save()
+            if (request := requests.next()) is not None:
+                requests.answer(request, Answer(details={"batch": number}))
+                return
 
 
 if __name__ == "__main__":

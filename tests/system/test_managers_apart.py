@@ -25,6 +25,7 @@ from s3_server import S3Server
 
 from penstock.checkpoints.stored_home import place_of_home
 from penstock.objects.object_folder import AT_WORK, ObjectFolder
+from penstock.server.runs.processes import process_of
 from penstock.server.store.store import Store
 
 TOKEN = "token-of-both-servers-0123456789-0123456789"
@@ -144,6 +145,11 @@ class Apart:
         await_true(lambda: machine.job(self.job) == ("RUNNING", run), self.log)
         self.await_progress()
 
+    def want(self, desired: str) -> None:
+        """As a user asks of the leader."""
+        leader = self.pair()[0]
+        leader.client.patch(f"/v1/jobs/{self.job}", json={"desired": desired}).raise_for_status()
+
     def await_leader(self, machine: Machine) -> None:
         await_true(lambda: self.leads()[-1] == machine.process.pid, self.log)
 
@@ -191,7 +197,7 @@ def apart(tmp_path: Path, s3: S3Server, s3_environment: pytest.MonkeyPatch) -> I
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart: Apart) -> None:
-    """A machine stands still and comes back, a leader is killed, and then its machine: the job counts on, once each."""
+    """A machine stands still and comes back, a leader is killed, and its driver is asked to stop: the job counts on."""
     first, second = apart.pair()
     apart.await_run(1, second)
 
@@ -211,14 +217,20 @@ def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart:
     # Its driver goes on.
     time.sleep(2 * apart_serve.RUN_LEASE_S)
     assert first.job(apart.job) == ("RUNNING", 2)
-    kill(driver, signal.SIGKILL)
+    apart.want("PAUSED")
+    await_true(lambda: first.job(apart.job)[0] == "PAUSED", apart.log)
+    assert process_of(driver) is None
+    apart.want("RUNNING")
     apart.await_run(3, first)
+    (driver,) = first.drivers()
+    kill(driver, signal.SIGKILL)
+    apart.await_run(4, first)
 
-    first.client.patch(f"/v1/jobs/{apart.job}", json={"desired": "CANCELED"}).raise_for_status()
+    apart.want("CANCELED")
     await_true(lambda: first.job(apart.job)[0] == "CANCELED", apart.log)
     assert first.drivers() == []
     apart.check()
-    assert set(apart.runs()) == {1, 2, 3}
+    assert set(apart.runs()) == {1, 2, 3, 4}
     assert len(apart.leads()) == 3
 
 
