@@ -9,15 +9,22 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from answering_server import Answer, answering
 from s3_server import DOMAIN, KEY, SECRET, STRANGER, STRANGER_SECRET, S3Server
+from threads_at_once import call_at_once
 
 import penstock as ps
+from penstock.checkpoints.stored_home import place_of_home
+from penstock.objects.object_folder import IN_HASTE, ObjectFolder
 from penstock.objects.objects import ObjectError, read_object
+from penstock.server.store.change_log import ChangeLog
+from penstock.server.store.logged_transactions import LoggedTransactions
+from penstock.server.store.store import Store
 from penstock.testing.batch_runner import BatchRunner
 
 MAX_BYTES = 1000
@@ -332,3 +339,33 @@ def test_settings_come_from_an_object(
     s3_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     replay = before.run(inputs)
     assert (replay.data, replay.receipts) == (result.data, result.receipts)
+
+
+def test_servers_that_share_a_bucket_have_one_order_of_transactions(
+    s3: S3Server, s3_environment: pytest.MonkeyPatch
+) -> None:
+    """However they come, one leads, and who has slept while changes were removed goes on behind the newest one."""
+    s3.put("servers", "there", b"")
+    place = place_of_home("s3://servers/one")
+
+    def open_store() -> Store:
+        return Store(LoggedTransactions(ChangeLog(ObjectFolder(place, {}, IN_HASTE), place.shown, 4)))
+
+    stores = [open_store() for _ in range(3)]
+    *working, asleep = stores
+    assert [store.lead(f"{number}", 60_000) for number, store in enumerate(stores)] == [1, None, None]
+
+    def write(store: Store, number: int) -> None:
+        for event in range(5):
+            store.add_event(None, f"{number}-{event}")
+
+    call_at_once([partial(write, store, number) for number, store in enumerate(working)])
+    assert f"one/changes/{2:010}" not in s3.tags("servers", "one/changes")
+    asleep.add_event(None, "awake")
+    told = [event.what for event in asleep.events()]
+    assert sorted(told) == sorted(["awake", *(f"{n}-{event}" for n in range(2) for event in range(5))])
+    assert told[-1] == "awake"
+    fresh = Store.open("s3://servers/one")
+    assert all(store.events() == asleep.events() for store in (*working, fresh))
+    for store in (*stores, fresh):
+        store.close()

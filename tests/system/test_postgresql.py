@@ -9,13 +9,14 @@ import time
 import pytest
 import sqlalchemy as sa
 from postgres_server import PASSWORD, PostgresServer
-from store_cases import LEASE_MS, StoreCases, asks, new_job
+from store_cases import LEASE_MS, Opens, StoreCases, asks, new_job
 
 from penstock.errors import StoreError
 from penstock.server.store.database import leadership
 from penstock.server.store.engine import connect
 from penstock.server.store.leadership import check_leader
 from penstock.server.store.store import Store
+from penstock.server.store.transactions import EngineTransactions
 
 
 class TestPostgresql(StoreCases):
@@ -24,6 +25,10 @@ class TestPostgresql(StoreCases):
     @pytest.fixture
     def url(self, postgres: PostgresServer) -> str:
         return postgres.new_schema()
+
+    @pytest.fixture
+    def opens(self, url: str) -> Opens:
+        return lambda: EngineTransactions(connect(url))
 
     def test_a_lease_ends_by_the_clock_of_the_database(self, store: Store, clock: object) -> None:
         """The managers' own clocks do not matter."""

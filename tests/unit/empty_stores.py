@@ -6,10 +6,13 @@ import functools
 import tempfile
 from pathlib import Path
 
+import sqlalchemy as sa
+
+from penstock.server.store import engine
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
-__all__ = ["open_store"]
+__all__ = ["connect_to_empty", "open_store"]
 
 
 def open_store(path: Path) -> Store:
@@ -18,6 +21,14 @@ def open_store(path: Path) -> Store:
     path.touch(0o600, exist_ok=False)
     path.write_bytes(_empty())
     return Store.open(sqlite_url(path))
+
+
+def connect_to_empty(url: str) -> sa.Engine:
+    """Do what `connect` does for a new file, without migrations."""
+    path = Path(url.removeprefix("sqlite:///"))
+    path.touch(0o600)
+    path.write_bytes(_empty())
+    return engine._engine(url)
 
 
 @functools.cache

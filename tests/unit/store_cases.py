@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
 import sqlalchemy as sa
@@ -23,12 +23,13 @@ from penstock.server.lifecycle.decisions import Decision, End, EndKind
 from penstock.server.lifecycle.restarts import RestartHistory
 from penstock.server.lifecycle.statuses import Desired, IllegalTransitionError, JobStatus
 from penstock.server.store.database import METADATA, jobs
-from penstock.server.store.engine import connect, writing
 from penstock.server.store.row_types import JobRow, NewJob, OperationRow, Stop
 from penstock.server.store.store import Store
+from penstock.server.store.transactions import Transactions
 from penstock.server.store.user_requests import MANAGER, Asked
 
 LEASE_MS = 60_000
+Opens: TypeAlias = Callable[[], Transactions]
 
 
 class Clock:
@@ -66,19 +67,26 @@ def become(store: Store, leader: int, job_id: str, *statuses: JobStatus, end: En
 
 
 class StoreCases:
-    """The cases. A class of tests gives the URL of an empty database."""
+    """The cases. A class of tests opens an empty database, as often as it is called."""
 
     @pytest.fixture
-    def url(self) -> str:
+    def opens(self) -> Opens:
         raise NotImplementedError
+
+    def note_later_version(self, opens: Opens) -> None:
+        """Do what a later version of penstock does."""
+        later = sa.text("UPDATE alembic_version SET version_num = '9999'")
+        opened = opens()
+        opened.write(lambda connection: connection.execute(later))
+        opened.close()
 
     @pytest.fixture
     def clock(self) -> Clock:
         return Clock()
 
     @pytest.fixture
-    def store(self, url: str, clock: Clock) -> Iterator[Store]:
-        opened = Store(connect(url), clock)
+    def store(self, opens: Opens, clock: Clock) -> Iterator[Store]:
+        opened = Store(opens(), clock)
         yield opened
         opened.close()
 
@@ -107,37 +115,34 @@ class StoreCases:
 
     # Migrations
 
-    def test_migrations_make_the_tables_that_the_code_knows(self, url: str) -> None:
+    def test_migrations_make_the_tables_that_the_code_knows(self, opens: Opens) -> None:
         """From nothing; and once more changes nothing."""
         for _ in range(2):
-            engine = connect(url)
-            with engine.connect() as connection:
+            opened = opens()
+            with opened.reading() as connection:
                 context = MigrationContext.configure(connection, opts={"compare_type": True})
                 assert compare_metadata(context, METADATA) == []
                 assert context.get_current_revision() == "0001"
-            engine.dispose()
+            opened.close()
 
-    def test_several_processes_may_migrate_call_at_once(self, url: str) -> None:
+    def test_several_processes_may_migrate_call_at_once(self, opens: Opens) -> None:
         """Each finds the tables made, by itself or another."""
         failed: list[BaseException] = []
 
         def open_it() -> None:
             try:
-                connect(url).dispose()
+                opens().close()
             except BaseException as e:
                 failed.append(e)
 
         call_at_once([open_it] * 4)
         assert failed == []
 
-    def test_a_store_of_a_later_version_is_refused(self, url: str) -> None:
+    def test_a_store_of_a_later_version_is_refused(self, opens: Opens) -> None:
         """With what to do about it; nothing is changed."""
-        engine = connect(url)
-        with writing(engine) as connection:
-            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-        engine.dispose()
+        self.note_later_version(opens)
         with pytest.raises(StoreError, match=r"another version of penstock .*9999.* newest version"):
-            connect(url)
+            opens()
 
     # Jobs
 
@@ -334,9 +339,9 @@ class StoreCases:
                 change()
         assert before == (store.jobs(), store.runs("job-one"), store.events(), store.operation(operation.id))
 
-    def test_many_that_want_to_lead_get_one_leader(self, url: str, store: Store) -> None:
+    def test_many_that_want_to_lead_get_one_leader(self, opens: Opens, store: Store) -> None:
         """At the same moment, and from several processes' connections."""
-        stores = [Store(connect(url)) for _ in range(4)]
+        stores = [Store(opens()) for _ in range(4)]
         found: list[int | None] = []
         call_at_once([lambda s=s, n=n: found.append(s.lead(f"m{n}", LEASE_MS)) for n, s in enumerate(stores)])
         assert sorted(found, key=str) == [1, None, None, None]
@@ -451,14 +456,14 @@ class StoreCases:
         assert [event.detail for event in store.events("a")] == [{"n": 1}, {"n": 3}]
 
     @pytest.mark.parametrize("statement", ["UPDATE events SET who = 'eve'", "DELETE FROM events"])
-    def test_events_are_only_added(self, url: str, store: Store, statement: str) -> None:
+    def test_events_are_only_added(self, opens: Opens, store: Store, statement: str) -> None:
         """The database refuses to change or delete one."""
         store.add_event(None, "told")
         before = store.events()
-        engine = connect(url)
-        with pytest.raises(Exception, match="events are only added"), writing(engine) as connection:
-            connection.execute(sa.text(statement))
-        engine.dispose()
+        opened = opens()
+        with pytest.raises(Exception, match="events are only added"):
+            opened.write(lambda connection: connection.execute(sa.text(statement)))
+        opened.close()
         assert store.events() == before
 
     def test_a_transaction_that_fails_leaves_nothing(self, store: Store, leader: int) -> None:
@@ -472,14 +477,14 @@ class StoreCases:
         assert (store.jobs(), store.events()) == before
         assert store.runs("job-one") == []
 
-    def test_jobs_with_runs_stay(self, url: str, store: Store, leader: int) -> None:
+    def test_jobs_with_runs_stay(self, opens: Opens, store: Store, leader: int) -> None:
         """Foreign keys are on."""
         store.submit(new_job(), asks())
         become(store, leader, "job-one", JobStatus.STARTING)
-        engine = connect(url)
-        with pytest.raises(sa.exc.IntegrityError), writing(engine) as connection:
-            connection.execute(jobs.delete())
-        engine.dispose()
+        opened = opens()
+        with pytest.raises(sa.exc.IntegrityError):
+            opened.write(lambda connection: connection.execute(jobs.delete()))
+        opened.close()
 
 
 def as_dict(job: JobRow) -> dict[str, Any]:

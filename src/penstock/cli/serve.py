@@ -62,7 +62,8 @@ class _Options:
         typer.Option(
             metavar="URL",
             envvar="PENSTOCK_SERVER_STORE",
-            help="sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE. Default: a file in the home.",
+            help="sqlite:///PATH, postgresql://USER:PASSWORD@HOST/DATABASE or s3://BUCKET/PREFIX. Default: a file in "
+            "the home.",
         ),
     ] = None
     tokens: Annotated[

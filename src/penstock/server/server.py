@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import uvicorn
@@ -71,7 +71,7 @@ class ServeSettings:
         home: the folder of the manager.
         shared: the folder of checkpoints and savepoints, or their prefix on an object store, for managers on several
             machines; default: in the home.
-        store: the URL of the store; default: a file in the home.
+        store: the URL of the store, or its prefix on an object store; default: a file in the home.
         tokens: a file with lines NAME ROLE TOKEN.
         hosts: additional names of the server that requests may use.
         tls_certificate: a PEM file with the certificate; requires its key.
@@ -332,10 +332,16 @@ def _config(settings: ServeSettings, started: Started, door: Authenticator) -> S
         url=started.url,
         tls=door.tls,
         hosts=sorted(door.hosts),
-        store="postgresql" if (settings.store or "").startswith("postgresql") else "sqlite",
+        store=_kind_of_store(settings.store or ""),
         poll_s=settings.manager.poll_s,
         max_body_bytes=door.max_body_bytes,
     )
+
+
+def _kind_of_store(url: str) -> Literal["sqlite", "postgresql", "object store"]:
+    if is_stored(url):
+        return "object store"
+    return "postgresql" if url.startswith("postgresql") else "sqlite"
 
 
 @contextlib.contextmanager

@@ -7,20 +7,21 @@ import time
 from pathlib import Path
 
 import pytest
-from store_cases import StoreCases, asks, become, new_job
+from store_cases import Opens, StoreCases, asks, become, new_job
 
 from penstock.errors import JobDefinitionError, StoreError
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.store.engine import connect, sqlite_url
 from penstock.server.store.store import Store
+from penstock.server.store.transactions import EngineTransactions
 
 
 class TestSqlite(StoreCases):
     """All cases, in a file."""
 
     @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        return sqlite_url(tmp_path / "manager" / "store.db")
+    def opens(self, tmp_path: Path) -> Opens:
+        return lambda: EngineTransactions(connect(sqlite_url(tmp_path / "manager" / "store.db")))
 
     def test_a_lease_from_the_future_does_not_last(self, store: Store, clock: object) -> None:
         """When the clock went back, the lease of one that is gone is over."""
@@ -37,7 +38,7 @@ class TestSqlite(StoreCases):
         clock.ms += 1  # type: ignore[attr-defined]
         assert store.lead("b", 5000) == 2
 
-    def test_what_the_store_holds_is_for_its_owner(self, url: str, store: Store, tmp_path: Path) -> None:
+    def test_what_the_store_holds_is_for_its_owner(self, store: Store, tmp_path: Path) -> None:
         """Bindings may hold passwords."""
         store.submit(new_job(), asks())
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "manager").iterdir()}
@@ -61,7 +62,7 @@ class TestSqlite(StoreCases):
 @pytest.mark.parametrize("url", ["", "store.db", "mysql://h/db", "sqlite://", "postgresql://host", "://"])
 def test_other_urls_are_refused(url: str) -> None:
     """With the forms there are."""
-    with pytest.raises(JobDefinitionError, match="sqlite:///PATH or postgresql://"):
+    with pytest.raises(JobDefinitionError, match="sqlite:///PATH, postgresql://"):
         connect(url)
 
 

@@ -1,7 +1,7 @@
 """Managers on two machines, with homes of their own and checkpoints that they share, though without Spark.
 
-The machines are two names; each manager has its folder, and sees of the other what is in the store and beside
-checkpoints.
+The machines are two names; each manager has its folder and its tables, and sees of the other what is in a model of an
+object store and beside checkpoints.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import small_driver
-from empty_stores import open_store
+from empty_stores import connect_to_empty
 from left_drivers import kill_left_drivers
+from modelled_store import ModelledStore
 
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager import manager as manager_module
@@ -27,6 +28,10 @@ from penstock.server.runs.directory import ServerDirectory
 from penstock.server.runs.processes import process_of, started_process
 from penstock.server.service.job_resources import Submission
 from penstock.server.service.service import JobService
+from penstock.server.store import row_view
+from penstock.server.store.change_log import ChangeLog
+from penstock.server.store.logged_transactions import LoggedTransactions
+from penstock.server.store.store import Store
 
 PATIENCE_S = 40.0
 RUN_LEASE_S = 1.5
@@ -39,7 +44,8 @@ class Machine:
         self.name = name
         self.home = ServerDirectory(place.root / name, shared)
         settings = ManagerSettings(poll_s=0.02, lease_s=0.3, run_lease_s=RUN_LEASE_S)
-        self.manager = Manager(place.store, place.catalog, self.home, settings, host=name)
+        self.store = place.new_store()
+        self.manager = Manager(self.store, place.catalog, self.home, settings, host=name)
 
     def pid(self, job_id: str, run: int) -> int:
         begun = started_process(self.home.run(job_id, run))
@@ -56,11 +62,15 @@ class TwoHosts:
         definitions.mkdir()
         (definitions / "small.py").write_text("works")
         (definitions / "small.yaml").write_text("job: small.py\nrestart: 'fixed-delay:attempts=9,delay=0s'\n")
-        self.store = open_store(root / "store.db")
+        self._objects = ModelledStore()
+        self.store = self.new_store()
         self.catalog = Catalog([definitions])
         self.north = Machine(self, "north", shared("north"))
         self.south = Machine(self, "south", shared("south"))
         self.service = JobService(self.store, self.catalog, self.north.home)
+
+    def new_store(self) -> Store:
+        return Store(LoggedTransactions(ChangeLog(self._objects, "s3://bucket/server")))
 
     def submit(self) -> str:
         operation = self.service.submit(Submission(definition="small"), "ann")
@@ -96,7 +106,13 @@ class TwoHosts:
 
     def close(self) -> None:
         kill_left_drivers(self.root)
-        self.store.close()
+        for store in (self.store, self.north.store, self.south.store):
+            store.close()
+
+
+@pytest.fixture(autouse=True)
+def tables_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_view, "connect", connect_to_empty)
 
 
 @pytest.fixture

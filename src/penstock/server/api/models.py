@@ -74,7 +74,7 @@ class ServerConfig(ResponseModel):
     url: str
     tls: bool = Field(description="Whether clients use https.")
     hosts: list[str] = Field(description="The host names that requests may use for the server.")
-    store: Literal["sqlite", "postgresql"]
+    store: Literal["sqlite", "postgresql", "object store"]
     poll_s: float = Field(description="The interval at which the manager checks jobs, in seconds.")
     max_body_bytes: int = Field(description="The largest allowed request body, in bytes.")
 

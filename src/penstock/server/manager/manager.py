@@ -27,7 +27,7 @@ from penstock.errors import (
     UnknownIdError,
     system_error_of,
 )
-from penstock.jobs.requests import Request, answer_to, post
+from penstock.jobs.requests import Answer, Request, answer_to, post
 from penstock.server.lifecycle.decisions import Decision, Driver, DriverState, Effect, decide
 from penstock.server.lifecycle.statuses import ENDED, WITH_DRIVER, JobStatus
 from penstock.server.manager.autoscaler import Autoscaler
@@ -49,6 +49,7 @@ from penstock.server.runs.processes import (
     terminate,
 )
 from penstock.server.runs.retention import Kept, keep_within
+from penstock.server.runs.run_requests import answer_of_run, post_to_run
 from penstock.server.store.row_types import JobRow
 from penstock.server.store.store import Store, wall_clock_ms
 from penstock.server.store.user_requests import MANAGER
@@ -118,7 +119,9 @@ class Manager:
         # Whether this machine started a run from this folder, by job and run.
         self._here: dict[tuple[str, int], bool] = {}
         self._processes: Final = Processes(settings.job_umask)
-        self._operator: Final = OperationWorker(store, home, Processes(settings.job_umask))
+        self._operator: Final = OperationWorker(
+            store, home, self._post, self._answer, Processes(settings.job_umask)
+        )
         self._autoscaler: Final = Autoscaler(store, home, now_ms)
         self._exit_codes: dict[Path, int] = {}
         self._failures: Final = RecurringFailures(_log)
@@ -305,7 +308,7 @@ class Manager:
                 self._noted.add((job.id, job.epoch))
         if driver.end is None or job.status not in WITH_DRIVER:
             return driver
-        answer = answer_to(job.folder, _stop_request(job).id)
+        answer = self._answer(job, _stop_request(job).id)
         if answer is None:
             return driver
         end = dataclasses.replace(driver.end, stop_done=True, stop_error=answer.error, details=answer.details)
@@ -402,8 +405,25 @@ class Manager:
     def _ask_stop(self, job: JobRow) -> None:
         request = _stop_request(job)
         if request.id not in self._asked:
-            post(job.folder, request)
+            self._post(job, request)
             self._asked.add(request.id)
+
+    def _has_folder(self, job: JobRow) -> bool:
+        """Return whether the newest run of a job works in a folder that this machine sees."""
+        return not is_stored(job.checkpoint) or self._is_here(job, self._home.run(job.id, job.epoch))
+
+    def _post(self, job: JobRow, request: Request) -> None:
+        """Send a request to the newest run of a job."""
+        if self._has_folder(job):
+            post(job.folder, request)
+        else:
+            post_to_run(leases_of(job.checkpoint), job.id, job.epoch, request)
+
+    def _answer(self, job: JobRow, request_id: str) -> Answer | None:
+        """Return the answer of the newest run of a job, None if there is none yet."""
+        if self._has_folder(job):
+            return answer_to(job.folder, request_id)
+        return answer_of_run(leases_of(job.checkpoint), job.id, job.epoch, request_id)
 
 
 def _stop_request(job: JobRow) -> Request:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from penstock.errors import LeadershipLostError, StoreError
-from penstock.jobs.requests import Request, answer_to, post
+from penstock.jobs.requests import Answer, Request
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager.recurring_failures import RecurringFailures
 from penstock.server.manager.scaling_state import reason_to_yield
@@ -33,12 +34,29 @@ class OperationWorker:
 
     What needs Spark runs as a task: a CLI command in its own process. Tasks run one at a time because jobs have
     priority.
+
+    Args:
+        store: the store of the jobs.
+        home: the folder of the manager.
+        send: sends a request to the newest run of a job.
+        answer_of: returns the answer of the newest run of a job to the request with an id, None without one.
+        processes: those of tasks.
+
     """
 
-    def __init__(self, store: Store, home: ServerDirectory, processes: Processes | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        home: ServerDirectory,
+        send: Callable[[JobRow, Request], None],
+        answer_of: Callable[[JobRow, str], Answer | None],
+        processes: Processes,
+    ) -> None:
         self._store: Final = store
         self._home: Final = home
-        self._processes: Final = processes or Processes()
+        self._send: Final = send
+        self._answer_of: Final = answer_of
+        self._processes: Final = processes
         self._failures: Final = RecurringFailures(_log)
         self._asked: set[str] = set()
 
@@ -96,15 +114,14 @@ class OperationWorker:
             run=job.epoch,
             operation=operation.id,
         )
-        checkpoint = job.folder
-        answer = answer_to(checkpoint, request.id) if job.epoch else None
+        answer = self._answer_of(job, request.id) if job.epoch else None
         if answer is not None and answer.error:
             self._store.end_operation(leader, operation, error=answer.error)
         elif answer is not None:
             self._store.end_operation(leader, operation, result=answer.details)
         elif job.status is JobStatus.RUNNING and request.id not in self._asked:
             self._store.mark_operation_running(leader, operation)
-            post(checkpoint, request)
+            self._send(job, request)
             self._asked.add(request.id)
 
     def _start_task(self, leader: int, operation: OperationRow, job: JobRow) -> None:

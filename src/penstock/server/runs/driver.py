@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.base.durable import write_atomically
+from penstock.checkpoints.stored_checkpoint import is_stored, working_folder
 from penstock.errors import (
     BindingError,
     FencedError,
@@ -40,8 +41,9 @@ from penstock.server.runs.processes import (
     EndedKind,
     process_of,
 )
+from penstock.server.runs.run_requests import RequestRelay
 
-__all__ = ["ENTRY_POINTS", "Launch", "expand_variables", "main"]
+__all__ = ["ENTRY_POINTS", "Launch", "expand_variables", "keep_lease", "main"]
 
 ENTRY_POINTS: Final = "penstock.jobs"
 """The entry point group under which installed packages offer jobs."""
@@ -72,11 +74,21 @@ def main() -> None:
     os.set_inheritable(int(os.environ.pop(ALIVE_VARIABLE)), False)
     write_atomically(folder / BEGUN_FILE, msgspec.json.encode(process_of(os.getpid())))
     launch = msgspec.json.decode((folder / LAUNCH_FILE).read_bytes(), type=Launch)
-    with LeaseKeeper(leases_of(launch.settings["checkpoint"]), launch.lease) as keeper:
+    with keep_lease(launch) as keeper:
         code, ended = _run(folder, launch, keeper)
         write_atomically(folder / ENDED_FILE, msgspec.json.encode(ended))
         keeper.end(ended)
     sys.exit(code)
+
+
+def keep_lease(launch: Launch) -> LeaseKeeper:
+    """Return the keeper of the run's lease, which also relays requests if the checkpoint is on an object store."""
+    checkpoint = launch.settings["checkpoint"]
+    leases = leases_of(checkpoint)
+    if not is_stored(checkpoint):
+        return LeaseKeeper(leases, launch.lease)
+    relay = RequestRelay(leases, launch.lease, working_folder(checkpoint))
+    return LeaseKeeper(leases, launch.lease, relay=relay.relay)
 
 
 def _run(folder: Path, launch: Launch, keeper: LeaseKeeper) -> tuple[int, Ended]:

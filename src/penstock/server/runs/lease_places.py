@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -48,8 +48,11 @@ class LeasePlace(Protocol):
     def remove(self, numbers: Sequence[int]) -> None:
         """Remove leases, and what was asked of their runs."""
 
-    def ask(self, number: int, what: str) -> None:
-        """Ask the run of a lease to end: TERMINATE or KILL."""
+    def ask(self, number: int, what: str, content: bytes = b"") -> None:
+        """Ask something of the run of a lease: to end, with TERMINATE or KILL, or what the content says."""
+
+    def asked(self, number: int, what: str) -> bytes | None:
+        """Return the content of what was asked, None if it was not."""
 
     def look(self, number: int) -> tuple[int, Collection[str]]:
         """Return the newest number, -1 without any, and what is asked of the run of a lease."""
@@ -73,6 +76,21 @@ def _number_of(name: str) -> int | None:
     return int(number) if name.endswith(_SUFFIX) and number.isdigit() else None
 
 
+def _numbers(names: Iterable[str]) -> list[int]:
+    return sorted(number for name in names if (number := _number_of(name)) is not None)
+
+
+def _of(numbers: Sequence[int], names: Iterable[str]) -> list[str]:
+    """Return the names of leases, and of what was asked of their runs."""
+    wanted = {str(number) for number in numbers}
+    return [name for name in names if name.partition(".")[0] in wanted]
+
+
+def _looked(number: int, names: Sequence[str]) -> tuple[int, list[str]]:
+    asked = [name.partition(".")[2] for name in _of([number], names) if not name.endswith(_SUFFIX)]
+    return max(_numbers(names), default=-1), asked
+
+
 class _FolderLeases:
     """Leases as files in a folder next to that of the checkpoint."""
 
@@ -92,11 +110,7 @@ class _FolderLeases:
             )
 
     def numbers(self) -> list[int]:
-        try:
-            names = os.listdir(self._folder)  # noqa: PTH208  # quicker
-        except FileNotFoundError:
-            return []
-        return sorted(number for name in names if (number := _number_of(name)) is not None)
+        return _numbers(self._names())
 
     def read(self, number: int) -> bytes | None:
         try:
@@ -120,22 +134,29 @@ class _FolderLeases:
         write_atomically(self._path(number), content, durable=False)
 
     def remove(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            for path in (self._path(number), *(self._asked(number, what) for what in (TERMINATE, KILL))):
-                path.unlink(missing_ok=True)
+        for name in _of(numbers, self._names()):
+            (self._folder / name).unlink(missing_ok=True)
 
-    def ask(self, number: int, what: str) -> None:
-        self._asked(number, what).touch()
+    def ask(self, number: int, what: str, content: bytes = b"") -> None:
+        write_atomically(self._folder / f"{number}.{what}", content, durable=False)
+
+    def asked(self, number: int, what: str) -> bytes | None:
+        try:
+            return (self._folder / f"{number}.{what}").read_bytes()
+        except FileNotFoundError:
+            return None
 
     def look(self, number: int) -> tuple[int, Collection[str]]:
-        asked = [what for what in (TERMINATE, KILL) if self._asked(number, what).exists()]
-        return max(self.numbers(), default=-1), asked
+        return _looked(number, self._names())
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)  # noqa: PTH208  # quicker
+        except FileNotFoundError:
+            return []
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}{_SUFFIX}"
-
-    def _asked(self, number: int, what: str) -> Path:
-        return self._folder / f"{number}.{what}"
 
 
 class _StoreLeases:
@@ -156,7 +177,7 @@ class _StoreLeases:
             )
 
     def numbers(self) -> list[int]:
-        return sorted(number for name in self._names() if (number := _number_of(name)) is not None)
+        return _numbers(self._names())
 
     def read(self, number: int) -> bytes | None:
         return self._objects.find(self._name(number))
@@ -172,20 +193,16 @@ class _StoreLeases:
 
     def remove(self, numbers: Sequence[int]) -> None:
         if numbers:
-            wanted = {str(number) for number in numbers}
-            self._objects.remove(
-                [f"{LEASES}/{name}" for name in self._names() if name.partition(".")[0] in wanted]
-            )
+            self._objects.remove([f"{LEASES}/{name}" for name in _of(numbers, self._names())])
 
-    def ask(self, number: int, what: str) -> None:
-        self._objects.put(f"{LEASES}/{number}.{what}", io.BytesIO())
+    def ask(self, number: int, what: str, content: bytes = b"") -> None:
+        self._objects.put(f"{LEASES}/{number}.{what}", io.BytesIO(content))
+
+    def asked(self, number: int, what: str) -> bytes | None:
+        return self._objects.find(f"{LEASES}/{number}.{what}")
 
     def look(self, number: int) -> tuple[int, Collection[str]]:
-        newest, asked = -1, []
-        for name in self._names():
-            newest = max(newest, -1 if (found := _number_of(name)) is None else found)
-            asked += [what for what in (TERMINATE, KILL) if name == f"{number}.{what}"]
-        return newest, asked
+        return _looked(number, list(self._names()))
 
     def _names(self) -> Iterator[str]:
         return self._objects.names(LEASES)

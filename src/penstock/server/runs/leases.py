@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Self
 
 import msgspec
@@ -23,7 +23,7 @@ from penstock.server.lifecycle.decisions import GRACE_MS, Driver, DriverState, E
 from penstock.server.runs.lease_places import KILL, TERMINATE, LeasePlace
 from penstock.server.runs.processes import Ended, end_session
 
-__all__ = ["Lease", "LeaseKeeper", "LeaseWatch", "lease_of", "offer", "revoke"]
+__all__ = ["Lease", "LeaseKeeper", "LeaseWatch", "lease_of", "number_of_lease", "offer", "revoke"]
 
 _log: Final = logging.getLogger(__name__)
 # Far more than can be offered at once: a number must not become free while a run is about to take it.
@@ -70,6 +70,12 @@ def lease_of(leases: LeasePlace, job: str, run: int) -> Lease | None:
     return None if found is None else found[1]
 
 
+def number_of_lease(leases: LeasePlace, job: str, run: int) -> int | None:
+    """Return the number of the lease of a run; None if this machine sees none."""
+    found = _find(leases, job, run)
+    return None if found is None else found[0]
+
+
 def offer(leases: LeasePlace, lease: Lease) -> int:
     """Create the lease of a run as the newest one, and return its number. A run that has a lease keeps it.
 
@@ -111,6 +117,7 @@ class LeaseKeeper:
         number: the number of its lease.
         terminate: makes this process end gracefully.
         kill: ends this process and all others in its session.
+        relay: called with what is asked of the run, at each beat and, without that, before its final status.
 
     """
 
@@ -120,11 +127,13 @@ class LeaseKeeper:
         number: int,
         terminate: Callable[[], None] = _terminate_self,
         kill: Callable[[], None] = end_session,
+        relay: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         self._leases: Final = leases
         self._number: Final = number
         self._terminate: Final = terminate
         self._kill: Final = kill
+        self._relay: Final = relay
         self._lease: Lease | None = None
         self._terminated_s: float | None = None
         self._stop: Final = threading.Event()
@@ -147,6 +156,7 @@ class LeaseKeeper:
         self._thread.join()
         with contextlib.suppress(OSError, PenstockError):
             # If this fails, managers wait for the lease to expire.
+            self._relay(())
             self._write(ended)
 
     def beat(self) -> None:
@@ -163,6 +173,7 @@ class LeaseKeeper:
             self._terminate()
         if not lost:
             self._write(None)
+            self._relay(asked)
 
     def _keep(self) -> None:
         while not self._stop.wait(self._leases.beat_s):

@@ -1,1 +1,1 @@
-"""Store: desired and actual status of jobs, their runs, operations and audit log, in SQLite or PostgreSQL."""
+"""Store: desired and actual status of jobs, runs, operations and audit log, in a database or an object store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,8 @@ _CONNECTION_OPTIONS: Final = {
 }
 _MIGRATION_LOCK: Final = 0x70656E73746F636B
 _WRITES: Final = "penstock_writes"
+# Alembic has one context in a process.
+_migrating: Final = threading.Lock()
 
 
 def sqlite_url(path: Path) -> str:
@@ -54,7 +57,8 @@ def connect(url: str) -> sa.Engine:
             config = Config()
             config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            with _migrating:
+                command.upgrade(config, "head")
     except CommandError as e:
         raise StoreError(
             f"The store {_masked_url(engine)} was created by another version of penstock ({e}). Use the newest version "
@@ -94,7 +98,8 @@ def _engine(url: str) -> sa.Engine:
     if parsed is not None and parsed.get_backend_name() == "postgresql" and parsed.database:
         return _postgresql(parsed)
     raise JobDefinitionError(
-        "The URL of the store must be sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
+        "The URL of the store must be sqlite:///PATH, postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or "
+        "s3://BUCKET/PREFIX."
     )
 
 

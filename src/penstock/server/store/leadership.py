@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import sqlalchemy as sa
 
 from penstock.errors import LeadershipLostError
@@ -9,13 +11,17 @@ from penstock.server.store.database import leadership
 
 __all__ = ["check_leader", "resign", "try_to_lead"]
 
-_ROW = 1
+_ROW: Final = 1
+_RESIGNED: Final = 0
 
 
-def try_to_lead(connection: sa.Connection, holder: str, lease_ms: int, now_ms: int) -> int | None:
+def try_to_lead(
+    connection: sa.Connection, holder: str, lease_ms: int, now_ms: int, unchanged_ms: int | None = None
+) -> int | None:
     """Take or renew the lease. Returns the epoch with which the manager leads, or None while another manager leads.
 
-    On PostgreSQL, the clock of the database counts, so that managers on several machines agree.
+    On PostgreSQL, the clock of the database counts, so that managers on several machines agree. On an object store,
+    clocks of different machines are not compared: it counts for how long this one has seen the lease unchanged.
     """
     row = connection.execute(sa.select(leadership).with_for_update()).one_or_none()
     # Read the clock after locking: another manager may have renewed the lease while this one waited.
@@ -25,8 +31,11 @@ def try_to_lead(connection: sa.Connection, holder: str, lease_ms: int, now_ms: i
             leadership.insert().values(id=_ROW, holder=holder, epoch=1, expires_ms=now_ms + lease_ms)
         )
         return 1
-    # A lease that ends too late was taken before the clock went back.
-    holds = now_ms < row.expires_ms <= now_ms + lease_ms
+    if unchanged_ms is None:
+        # A lease that ends too late was taken before the clock went back.
+        holds = now_ms < row.expires_ms <= now_ms + lease_ms
+    else:
+        holds = row.expires_ms > _RESIGNED and unchanged_ms < lease_ms
     if row.holder != holder and holds:
         return None
     epoch: int = row.epoch if row.holder == holder else row.epoch + 1
@@ -36,7 +45,7 @@ def try_to_lead(connection: sa.Connection, holder: str, lease_ms: int, now_ms: i
 
 def resign(connection: sa.Connection, holder: str) -> None:
     """End the lease if the manager holds it, so that another manager does not have to wait."""
-    connection.execute(leadership.update().where(leadership.c.holder == holder).values(expires_ms=0))
+    connection.execute(leadership.update().where(leadership.c.holder == holder).values(expires_ms=_RESIGNED))
 
 
 def check_leader(connection: sa.Connection, epoch: int) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
+from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.errors import JobChangedError, JobStateError, UnknownIdError
 from penstock.server.lifecycle.decisions import Decision, End, may_want
 from penstock.server.lifecycle.restarts import NO_FAILURES
 from penstock.server.lifecycle.statuses import ENDED, Desired, JobStatus, check_transition
 from penstock.server.store.database import events, jobs, operations, runs
-from penstock.server.store.engine import connect, reading, writing
+from penstock.server.store.engine import connect
 from penstock.server.store.leadership import check_leader, resign, try_to_lead
+from penstock.server.store.logged_transactions import LoggedTransactions
 from penstock.server.store.row_types import (
     Event,
     JobRow,
@@ -26,6 +27,7 @@ from penstock.server.store.row_types import (
     RunRow,
     Stop,
 )
+from penstock.server.store.transactions import EngineTransactions, Transactions
 from penstock.server.store.user_requests import (
     MANAGER,
     UNFINISHED,
@@ -43,6 +45,7 @@ from penstock.server.store.user_requests import (
 __all__ = ["Store", "wall_clock_ms"]
 
 _Row = TypeVar("_Row")
+_Result = TypeVar("_Result")
 _DESIRED_KINDS: Final = ("cancel", "stop", "pause", "resume")
 
 
@@ -50,29 +53,35 @@ class Store:
     """An open store. Safe to use from several threads.
 
     Args:
-        engine: from `connect`.
+        transactions: those of its database.
         now_ms: the clock, in milliseconds since 1970.
 
     """
 
-    def __init__(self, engine: sa.Engine, now_ms: Callable[[], int] | None = None) -> None:
-        self._engine: Final = engine
+    def __init__(self, transactions: Transactions, now_ms: Callable[[], int] | None = None) -> None:
+        self._transactions: Final = transactions
         self._now_ms: Final = now_ms or wall_clock_ms
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open the store at a URL, and create or migrate it if necessary. Raises StoreError if it cannot be used."""
-        return cls(connect(url))
+        """Open the store at a URL, and create or migrate it if necessary.
+
+        The URL is one of `connect`, or `s3://BUCKET/PREFIX`. Raises JobDefinitionError for any other URL, StoreError if
+        the store cannot be used.
+        """
+        if is_stored(url):
+            return cls(LoggedTransactions.at(url))
+        return cls(EngineTransactions(connect(url)))
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self._transactions.close()
 
     # Reading
 
     def job(self, job_id: str) -> JobRow:
         """Return a job. Raises UnknownIdError."""
-        with reading(self._engine) as connection:
+        with self._transactions.reading() as connection:
             return _job(connection, job_id)
 
     def jobs(
@@ -138,7 +147,7 @@ class Store:
             )
             .limit(1)
         )
-        with reading(self._engine) as connection:
+        with self._transactions.reading() as connection:
             return connection.execute(query).first() is not None
 
     def rescales(self, job_id: str, limit: int = 100) -> list[OperationRow]:
@@ -169,11 +178,11 @@ class Store:
         return self._rows(query, Event)
 
     def _rows(self, query: sa.Select[Any], kind: type[_Row]) -> list[_Row]:
-        with reading(self._engine) as connection:
+        with self._transactions.reading() as connection:
             return rows_of(connection.execute(query), kind)
 
     def _operations(self, *conditions: sa.ColumnElement[bool]) -> list[OperationRow]:
-        with reading(self._engine) as connection:
+        with self._transactions.reading() as connection:
             return find_operations(connection, *conditions)
 
     # Requests of users
@@ -266,7 +275,8 @@ class Store:
         `checkpoint` says that its checkpoint will be deleted too. Raises JobStateError if the job has not ended, or if
         another job uses a checkpoint to be deleted.
         """
-        with writing(self._engine) as connection:
+
+        def remove(connection: sa.Connection) -> JobRow:
             job = _job(connection, job_id, lock=True)
             if job.status not in ENDED:
                 raise JobStateError(
@@ -284,18 +294,21 @@ class Store:
             connection.execute(jobs.delete().where(jobs.c.id == job_id))
             detail = {"name": job.name, "status": job.status, "checkpoint": checkpoint}
             add_event(connection, self._now_ms(), job_id, who, "deleted", detail)
-        return job
+            return job
+
+        return self._transactions.write(remove)
 
     def _do_once(
         self, asked: Asked, job_id: str | None, act: Callable[[sa.Connection], OperationRow]
     ) -> OperationRow:
         """Execute a request, unless it was executed before with the same key; then return that operation."""
         try:
-            with writing(self._engine) as connection:
-                return find_same_request(connection, asked, job_id) or act(connection)
+            return self._transactions.write(
+                lambda connection: find_same_request(connection, asked, job_id) or act(connection)
+            )
         except sa.exc.IntegrityError:
             # The key was used since the look-up.
-            with reading(self._engine) as connection:
+            with self._transactions.reading() as connection:
                 found = find_same_request(connection, asked, job_id)
             if found is None:
                 raise
@@ -305,29 +318,34 @@ class Store:
 
     def lead(self, holder: str, lease_ms: int) -> int | None:
         """Take or renew the lease. Returns the epoch with which the manager leads; None while another manager leads."""
+
+        def lead(connection: sa.Connection) -> int | None:
+            unchanged_ms = self._transactions.lease_unchanged_ms()
+            return try_to_lead(connection, holder, lease_ms, self._now_ms(), unchanged_ms)
+
         try:
-            with writing(self._engine) as connection:
-                return try_to_lead(connection, holder, lease_ms, self._now_ms())
+            return self._transactions.write(lead)
         except sa.exc.IntegrityError:
             # Another manager took the very first lease at the same moment.
             return None
 
     def resign(self, holder: str) -> None:
         """Give up the lease of a manager, if it has it."""
-        with writing(self._engine) as connection:
-            resign(connection, holder)
+        self._transactions.write(lambda connection: resign(connection, holder))
 
     def check_leader(self, leader: int) -> None:
         """Raise LeadershipLostError unless the epoch leads."""
-        with reading(self._engine) as connection:
+        with self._transactions.reading() as connection:
             check_leader(connection, leader)
 
-    @contextlib.contextmanager
-    def _leading(self, leader: int) -> Iterator[sa.Connection]:
-        """Open a transaction in which no other manager can take over. Raises LeadershipLostError."""
-        with writing(self._engine) as connection:
+    def _write_leading(self, leader: int, act: Callable[[sa.Connection], _Result]) -> _Result:
+        """Carry out a transaction in which no other manager can take over. Raises LeadershipLostError."""
+
+        def act_if_leading(connection: sa.Connection) -> _Result:
             check_leader(connection, leader)
-            yield connection
+            return act(connection)
+
+        return self._transactions.write(act_if_leading)
 
     def record(
         self, leader: int, job: JobRow, decision: Decision, *, host: str = "", end: End | None = None
@@ -354,7 +372,8 @@ class Store:
         starts = decision.status is JobStatus.STARTING
         if starts:
             changes |= {"epoch": job.epoch + 1, "signalled_ms": None}
-        with self._leading(leader) as connection:
+
+        def record(connection: sa.Connection) -> JobRow:
             as_it_was = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.version == job.version)
             if connection.execute(jobs.update().where(*as_it_was).values(changes)).rowcount != 1:
                 raise JobChangedError(f"The job {job.id} has changed since it was read. Read it again.")
@@ -373,7 +392,9 @@ class Store:
                 }
                 add_event(connection, self._now_ms(), job.id, MANAGER, "status", detail)
                 settle(connection, now_ms, after, end)
-        return after
+            return after
+
+        return self._write_leading(leader, record)
 
     def note_process(self, leader: int, run: RunRow, pid: int, started_ticks: int, boot: str) -> None:
         """Record the process of a run."""
@@ -391,9 +412,9 @@ class Store:
             self._note(leader, run, ended)
 
     def _note(self, leader: int, run: RunRow, values: dict[str, Any]) -> None:
-        with self._leading(leader) as connection:
-            mine = (runs.c.job_id == run.job_id, runs.c.epoch == run.epoch)
-            connection.execute(runs.update().where(*mine).values(values))
+        mine = (runs.c.job_id == run.job_id, runs.c.epoch == run.epoch)
+        change = runs.update().where(*mine).values(values)
+        self._write_leading(leader, lambda connection: connection.execute(change))
 
     def end_operation(
         self,
@@ -404,8 +425,12 @@ class Store:
         error: str | None = None,
     ) -> None:
         """End an operation with a result or an error."""
-        with self._leading(leader) as connection:
-            end_operation(connection, self._now_ms(), operation, result=result, error=error)
+        self._write_leading(
+            leader,
+            lambda connection: end_operation(
+                connection, self._now_ms(), operation, result=result, error=error
+            ),
+        )
 
     def begin_if_unchanged(self, leader: int, job: JobRow, asked: Asked) -> OperationRow:
         """Request an operation as the leader, on a job as observed.
@@ -413,7 +438,8 @@ class Store:
         Raises JobChangedError if the status, desired status or run of the job has changed, or an operation is
         unfinished.
         """
-        with self._leading(leader) as connection:
+
+        def begin(connection: sa.Connection) -> OperationRow:
             now = _job(connection, job.id, lock=True)
             mine = (operations.c.job_id == job.id, operations.c.state.in_(UNFINISHED))
             as_it_was = (now.status, now.desired, now.epoch) == (job.status, job.desired, job.epoch)
@@ -421,25 +447,29 @@ class Store:
                 raise JobChangedError(f"The job {job.id} has changed since it was read. Read it again.")
             return add_operation(connection, self._now_ms(), job.id, asked)
 
+        return self._write_leading(leader, begin)
+
     def add_event_of_leader(
         self, leader: int, job_id: str, who: str, what: str, detail: dict[str, Any]
     ) -> None:
         """Record an event. Raises LeadershipLostError if another manager leads."""
-        with self._leading(leader) as connection:
-            add_event(connection, self._now_ms(), job_id, who, what, detail)
+        self._write_leading(
+            leader, lambda connection: add_event(connection, self._now_ms(), job_id, who, what, detail)
+        )
 
     def mark_operation_running(self, leader: int, operation: OperationRow) -> None:
         """Set a PENDING operation to RUNNING."""
-        with self._leading(leader) as connection:
-            mine = (operations.c.id == operation.id, operations.c.state == "PENDING")
-            connection.execute(operations.update().where(*mine).values(state="RUNNING"))
+        mine = (operations.c.id == operation.id, operations.c.state == "PENDING")
+        change = operations.update().where(*mine).values(state="RUNNING")
+        self._write_leading(leader, lambda connection: connection.execute(change))
 
     def add_event(
         self, job_id: str | None, what: str, detail: dict[str, Any] | None = None, who: str = MANAGER
     ) -> None:
         """Record an event."""
-        with writing(self._engine) as connection:
-            add_event(connection, self._now_ms(), job_id, who, what, detail or {})
+        self._transactions.write(
+            lambda connection: add_event(connection, self._now_ms(), job_id, who, what, detail or {})
+        )
 
 
 def wall_clock_ms() -> int:

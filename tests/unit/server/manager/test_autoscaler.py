@@ -32,6 +32,7 @@ from penstock.server.service.service import JobService
 from penstock.server.store.engine import connect, sqlite_url
 from penstock.server.store.row_types import OperationRow
 from penstock.server.store.store import Store
+from penstock.server.store.transactions import EngineTransactions
 
 KEY_GROUPS = 128
 LEASE_MS = 1_000_000_000
@@ -47,7 +48,7 @@ class World:
         (definitions / "shop.py").write_text("")
         (definitions / "shop.yaml").write_text(f"job: shop.py\nscaling: {scaling}\n")
         self.home = ServerDirectory(root / "home")
-        self.store = Store(connect(sqlite_url(self.home.store)), self.now_ms)
+        self.store = Store(EngineTransactions(connect(sqlite_url(self.home.store))), self.now_ms)
         self.service = JobService(self.store, Catalog([definitions]), self.home)
         self.start_manager("first")
         submission = Submission(definition="shop", scaling=mode)

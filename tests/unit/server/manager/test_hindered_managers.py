@@ -19,7 +19,6 @@ from penstock.jobs.requests import Request
 from penstock.server.lifecycle import decisions
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.manager import manager as manager_module
-from penstock.server.manager import operations
 from penstock.server.manager.operations import OperationWorker
 
 
@@ -30,14 +29,14 @@ def test_what_cannot_be_done_for_one_holds_up_no_other(
     full, fits = place.submit("works"), place.submit("works")
     place.until(full, JobStatus.RUNNING)
     place.until(fits, JobStatus.RUNNING)
-    posted, broken = operations.post, True
+    posted, broken = manager_module.post, True
 
     def post(checkpoint: Path, request: Request) -> None:
         if broken and checkpoint == place.service.checkpoint(full):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         posted(checkpoint, request)
 
-    monkeypatch.setattr(operations, "post", post)
+    monkeypatch.setattr(manager_module, "post", post)
     waits = place.service.rescale(full, 2, "ann")
     done = place.service.rescale(fits, 3, "ann")
     place.work(lambda: place.service.operation(done.id).state == "DONE")

@@ -1,0 +1,313 @@
+"""Two servers on machines that share only an object store: one leads, and the other takes over with all that it had."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import apart_serve
+import httpx
+import own_disk
+import pytest
+import stored_driver
+from job_process import await_true, kill, processes_of
+from own_disk import DISK, can_have_own_disk
+from reliability import Injected, noting
+from s3_server import S3Server
+
+from penstock.checkpoints.stored_home import place_of_home
+from penstock.objects.object_folder import AT_WORK, ObjectFolder
+from penstock.server.runs.processes import process_of
+from penstock.server.store.store import Store
+
+TOKEN = "token-of-both-servers-0123456789-0123456789"
+
+
+class Machine:
+    """A server with a disk that no other process sees, and its drivers."""
+
+    def __init__(self, root: Path, name: str, bucket: str) -> None:
+        self.name = name
+        self._root = root
+        self._tag = uuid.uuid4().hex
+        disk = root / "disk"
+        disk.mkdir(exist_ok=True)
+        self._environment = {
+            **os.environ,
+            "PENSTOCK_TEST_RUN": self._tag,
+            "PENSTOCK_SERVER_TOKENS": f"ann admin {TOKEN}",
+            "TMPDIR": str(disk),
+            DISK: str(disk),
+        }
+        serve = [sys.executable, apart_serve.__file__, "--bind", "127.0.0.1:0", "-o", "json"]
+        serve += ["--jobs", str(root / "definitions"), "--home", str(disk / name)]
+        serve += ["--store", f"s3://{bucket}/server", "--shared", f"s3://{bucket}/shared"]
+        self._command = [sys.executable, own_disk.__file__, "--exec", *serve]
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, on an empty disk. Drivers that are left keep theirs."""
+        with (self._root / f"{self.name}.log").open("ab") as err:
+            self.process = subprocess.Popen(
+                self._command,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def await_start(self) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log()
+        url, header = json.loads(line)["url"], {"Authorization": f"Bearer {TOKEN}"}
+        self.client = httpx.Client(base_url=url, headers=header, timeout=30)
+
+    def log(self) -> str:
+        return (self._root / f"{self.name}.log").read_text()[-3000:]
+
+    def signal(self, number: int) -> None:
+        """To the server and its drivers: their machine stands still, or goes on, or is gone."""
+        for pid in processes_of(self._tag):
+            kill(pid, number)
+
+    def drivers(self) -> list[int]:
+        return [pid for pid, command in processes_of(self._tag).items() if stored_driver.__name__ in command]
+
+    def job(self, job_id: str) -> tuple[str, int]:
+        """The status and the run of a job, as this server tells it."""
+        found = self.client.get(f"/v1/jobs/{job_id}").raise_for_status().json()
+        return found["status"], found["run"]
+
+    def close(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        """End the server; its drivers go on."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Apart:
+    """Two machines, what they share, and a job."""
+
+    def __init__(self, root: Path, s3: S3Server) -> None:
+        if not can_have_own_disk():
+            pytest.skip("this system gives a process no disk of its own")
+        bucket = f"apart-{uuid.uuid4().hex[:8]}"
+        s3.put(bucket, "there", b"")
+        definitions = root / "definitions"
+        definitions.mkdir()
+        (definitions / "counts.py").touch()
+        (definitions / "counts.yaml").write_text(
+            "job: counts.py\nrestart: 'fixed-delay:attempts=99,delay=0s'\n"
+        )
+        self.store = Store.open(f"s3://{bucket}/server")
+        self.machines = [Machine(root, name, bucket) for name in ("north", "south")]
+
+    def start(self) -> None:
+        """Wait for a leader, and ask the other for a job."""
+        for machine in self.machines:
+            machine.await_start()
+        await_true(lambda: self.leads(), self.log)
+        operation = self.pair()[1].client.post("/v1/jobs", json={"definition": "counts"})
+        self.job: str = operation.raise_for_status().json()["job"]
+        checkpoint = self.store.job(self.job).checkpoint
+        self._out = ObjectFolder(place_of_home(f"{checkpoint}.out"), {}, AT_WORK)
+
+    def leads(self) -> list[int]:
+        """The processes that came to lead, one after the other."""
+        events = [event for event in self.store.events() if event.what == "a manager leads"]
+        return [int(event.detail["manager"].split("/")[1]) for event in events]
+
+    def pair(self) -> tuple[Machine, Machine]:
+        """The one that leads, and the other."""
+        newest = self.leads()[-1]
+        leader = next(machine for machine in self.machines if machine.process.pid == newest)
+        return leader, next(machine for machine in self.machines if machine is not leader)
+
+    def numbers(self) -> list[str]:
+        return sorted(one.name for one in self._out.objects())
+
+    def await_run(self, run: int, machine: Machine) -> None:
+        """A run works, as a server says, and numbers come out."""
+        await_true(lambda: machine.job(self.job) == ("RUNNING", run), self.log)
+        self.await_progress()
+
+    def want(self, desired: str) -> None:
+        """As a user asks of the leader."""
+        leader = self.pair()[0]
+        leader.client.patch(f"/v1/jobs/{self.job}", json={"desired": desired}).raise_for_status()
+
+    def await_leader(self, machine: Machine) -> None:
+        await_true(lambda: self.leads()[-1] == machine.process.pid, self.log)
+
+    def await_progress(self) -> None:
+        """Numbers come out that no run has begun before now."""
+        before = len(self.numbers())
+        await_true(lambda: len(self.numbers()) > before + 3, self.log)
+
+    def check(self) -> None:
+        """Each number came out once, from one run after the other, each started by one leader after the other."""
+        runs = self.runs()
+        assert runs == sorted(runs)
+        statuses = [event for event in self.store.events(self.job) if event.what == "status"]
+        leaders = [event.detail["leader"] for event in statuses]
+        assert leaders == sorted(leaders)
+        epochs = [event.detail["epoch"] for event in self.store.events() if event.what == "a manager leads"]
+        assert epochs == sorted(set(epochs))
+
+    def runs(self) -> list[int]:
+        """The runs that numbers came from, in the order of the numbers, which are all there."""
+        names = self.numbers()
+        assert names == [f"{number:06}" for number in range(len(names))]
+        return [int(self._out.read(name)) for name in names]
+
+    def log(self) -> str:
+        events = [(event.what, event.detail) for event in self.store.events()]
+        return f"{events[-12:]} {[machine.log() for machine in self.machines]}"
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.close()
+        self.store.close()
+
+
+@pytest.fixture
+def apart(tmp_path: Path, s3: S3Server, s3_environment: pytest.MonkeyPatch) -> Iterator[Apart]:
+    made = Apart(tmp_path, s3)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_the_other_server_takes_over_and_what_stood_still_commits_nothing(apart: Apart) -> None:
+    """A machine stands still and comes back, a leader is killed, and its driver is asked to stop: the job counts on."""
+    first, second = apart.pair()
+    apart.await_run(1, second)
+
+    first.signal(signal.SIGSTOP)
+    apart.await_run(2, second)
+    assert apart.pair()[0] is second
+    before = len(apart.numbers())
+    first.signal(signal.SIGCONT)
+    await_true(lambda: not first.drivers(), apart.log)
+    assert first.job(apart.job) == ("RUNNING", 2)
+    await_true(lambda: "Another manager leads" in first.log(), apart.log)
+    assert set(apart.runs()[before:]) <= {2}
+
+    (driver,) = second.drivers()
+    second.end()
+    apart.await_leader(first)
+    # Its driver goes on.
+    time.sleep(2 * apart_serve.RUN_LEASE_S)
+    assert first.job(apart.job) == ("RUNNING", 2)
+    apart.want("PAUSED")
+    await_true(lambda: first.job(apart.job)[0] == "PAUSED", apart.log)
+    assert process_of(driver) is None
+    apart.want("RUNNING")
+    apart.await_run(3, first)
+    (driver,) = first.drivers()
+    kill(driver, signal.SIGKILL)
+    apart.await_run(4, first)
+
+    apart.want("CANCELED")
+    await_true(lambda: first.job(apart.job)[0] == "CANCELED", apart.log)
+    assert first.drivers() == []
+    apart.check()
+    assert set(apart.runs()) == {1, 2, 3, 4}
+    assert len(apart.leads()) == 3
+
+
+class Losses:
+    """One loss after the other, of whatever the job needs most."""
+
+    def __init__(self, apart: Apart, s3: S3Server, seed: int, injected: Injected) -> None:
+        self._apart = apart
+        self._s3 = s3
+        self._chance = random.Random(seed)
+        self._injected = injected
+
+    def stand_still(self) -> None:
+        """The leader's machine stands still, and comes back while another goes on."""
+        self._injected.add("machine of the leader that stands still beyond all leases")
+        leader, other = self._apart.pair()
+        leader.signal(signal.SIGSTOP)
+        self._apart.await_leader(other)
+        if self._chance.random() < 0.5:
+            self._apart.await_progress()
+        leader.signal(signal.SIGCONT)
+
+    def kill_leader(self) -> None:
+        """Only the leading server."""
+        self._injected.add("kill -9 of the leader")
+        leader, other = self._apart.pair()
+        leader.end()
+        self._apart.await_leader(other)
+        self._begin_again(leader)
+
+    def lose_machine(self) -> None:
+        """The machine of the leader, with its disk."""
+        self._injected.add("machine of the leader, with its disk")
+        leader, other = self._apart.pair()
+        leader.close()
+        self._apart.await_leader(other)
+        self._begin_again(leader)
+
+    def kill_driver(self) -> None:
+        """Wherever it is."""
+        drivers = [pid for machine in self._apart.machines for pid in machine.drivers()]
+        if drivers:
+            self._injected.add("kill -9 of the driver")
+            kill(self._chance.choice(drivers), signal.SIGKILL)
+
+    def kill_object_store(self) -> None:
+        """What all of them share, for some seconds."""
+        self._injected.add("kill -9 of the object store")
+        self._s3.kill()
+        time.sleep(self._chance.uniform(0, 4))
+        self._s3.start()
+
+    def _begin_again(self, machine: Machine) -> None:
+        time.sleep(self._chance.uniform(0, 2))
+        machine.start()
+        machine.await_start()
+
+    def lose_one(self) -> None:
+        losses = [
+            self.stand_still,
+            self.kill_leader,
+            self.lose_machine,
+            self.kill_driver,
+            self.kill_object_store,
+        ]
+        self._chance.choice(losses)()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_losses_of_servers_that_share_only_a_store(apart: Apart, s3: S3Server) -> None:
+    """Thirty: the job counts on, each number comes out once, and runs never take turns."""
+    seed = 31
+    arguments = "-k losses_of_servers_that_share_only_a_store"
+    with noting("lost leases", arguments, str(seed)) as injected:
+        losses = Losses(apart, s3, seed, injected)
+        for _ in range(30):
+            losses.lose_one()
+            apart.await_progress()
+        apart.check()
