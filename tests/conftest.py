@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -36,11 +37,18 @@ _BROKER = pytest.StashKey[BrokerOfSession]()
 _MERGED_RECORDS = 3
 
 
+# Files that share a session of Spark run in two processes, since each more starts a session of its own.
+_SHARING_SPARK = "tests/integration/"
+_SECOND_HALF = f"{_SHARING_SPARK}test_j"
+
+
 class _FilesByServer(LoadFileScheduling):
     """Hands out tests file by file, and files of one server together."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
+        if file.startswith(_SHARING_SPARK):
+            return f"{_SHARING_SPARK}{1 + (file >= _SECOND_HALF)}"
         return _SERVERS.get(file, file)
 
 
@@ -67,10 +75,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Collect the tests, with what an earlier session or another process has made of them."""
+    """Collect the tests, with what an earlier session or another process has made of them.
+
+    What collection makes stays for the session, so that looking for garbage in it, then or later, finds nothing.
+    """
+    gc.disable()
     with bytecode_kept():
         rewrite_share(session.config)
-        return (yield)
+        collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,6 +37,7 @@ DRIVING = ("driver", "JVM")
 # Two JVMs start for each run, and the state is loaded from the store.
 PATIENCE_S = 1200.0
 COUNTED = 'SELECT count(*) AS keys, min("count") AS least, max("count") AS most FROM state.counts'
+IN_REAL_TIME = ("--checkpoint-interval=1s",)
 PROGRAM = (str(Path(__file__).with_name("own_disk.py")),)
 
 
@@ -148,9 +149,10 @@ class Apart:
 class Supervisor:
     """Starts the job again when a run has ended, on a machine with an empty disk; a context manager."""
 
-    def __init__(self, apart: Apart) -> None:
+    def __init__(self, apart: Apart, more: tuple[str, ...]) -> None:
         self._apart = apart
-        self.job = apart.job()
+        self._more = more
+        self.job = apart.job(*more)
         self.started = 1
 
     def __enter__(self) -> Self:
@@ -167,8 +169,13 @@ class Supervisor:
             assert time.monotonic() < deadline, self.job.err
             if not self.job.running:
                 self.job.__exit__()
-                self.job = self._apart.job()
+                self.job = self._apart.job(*self._more)
                 self.started += 1
+
+
+def how(more: tuple[str, ...]) -> str:
+    """How the faults of a mode are named."""
+    return " (in real time)" if more == IN_REAL_TIME else ""
 
 
 @dataclass(frozen=True)
@@ -202,19 +209,23 @@ def apart(tmp_path: Path, site: Site) -> Apart:
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_a_job_on_machines_that_share_only_a_store_goes_on_from_an_empty_disk(apart: Apart) -> None:
-    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder."""
+    """State, positions and dead letters are in the store; commands reach tasks from the driver's folder.
+
+    In both modes, from one to the other and back.
+    """
     feed = apart.feed
-    for number in range(2):
+    broken = 0
+    for more in ((), IN_REAL_TIME, IN_REAL_TIME, ()):
         feed.write()
-        with apart.job() as job:
+        with apart.job(*more) as job:
             apart.await_all(job)
-            if number == 0:
-                (apart.working_folder(job) / "commands" / "broken.jsonl").write_text("no command\n")
-                await_true(lambda: feed.dead_letters(), lambda: job.err, PATIENCE_S)
+            broken += 1
+            (apart.working_folder(job) / "commands" / f"broken-{broken}.jsonl").write_text("no command\n")
+            await_true(lambda: len(feed.dead_letters()) == broken, lambda: job.err, PATIENCE_S)  # noqa: B023
             apart.stop(job)
     feed.assert_exactly_once()
-    (letter,) = feed.dead_letters()
-    assert (letter["stream"], base64.b64decode(letter["raw"])) == ("commands", b"no command\n")
+    for letter in feed.dead_letters():
+        assert (letter["stream"], base64.b64decode(letter["raw"])) == ("commands", b"no command\n")
 
 
 @pytest.mark.chaos
@@ -232,18 +243,21 @@ def test_a_job_of_a_cluster_goes_on_with_all_tasks_on_one_machine_and_back(apart
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(apart: Apart) -> None:
+@pytest.mark.parametrize("more", [(), IN_REAL_TIME], ids=["micro-batches", "real time"])
+def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
+    apart: Apart, more: tuple[str, ...]
+) -> None:
     """A driver is suspended while its executors go on; another one takes over, and the first one wakes up."""
     feed = apart.feed
     with noting(SUITE, "-k zombie_driver_of_a_cluster") as injected:
-        with apart.job() as zombie:
+        with apart.job(*more) as zombie:
             with feed.feeding():
                 await_progress(zombie, lambda: len(feed.rows()), PATIENCE_S)
             everybody = [zombie.process.pid, *zombie.family()]
-            injected.add("driver, asleep while another took over")
+            injected.add(f"driver, asleep while another took over{how(more)}")
             for pid in everybody:
                 kill(pid, signal.SIGSTOP)
-            with apart.job() as other:
+            with apart.job(*more) as other:
                 apart.await_all(other)
                 apart.stop(other)
             feed.assert_exactly_once()
@@ -266,28 +280,32 @@ def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(5400)
-def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart) -> None:
+@pytest.mark.parametrize("more", [(), IN_REAL_TIME], ids=["micro-batches", "real time"])
+def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart, more: tuple[str, ...]) -> None:
     """Thirty under load: the server, an executor, the server, a worker, and then the driver with its machine's disk."""
     seed = 17
     chance = random.Random(seed)
     feed = apart.feed
-    with noting(SUITE, "-k kills_of_a_cluster_whose_state", str(seed)) as injected, Supervisor(apart) as runs:
+    with (
+        noting(SUITE, "-k kills_of_a_cluster_whose_state", str(seed)) as injected,
+        Supervisor(apart, more) as runs,
+    ):
         with feed.feeding():
             for number in range(ROUNDS):
                 for victim in WORKING:
                     runs.await_progress()
-                    injected.add("S3 server")
+                    injected.add(f"S3 server{how(more)}")
                     apart.server.kill()
                     time.sleep(chance.uniform(0, 3))
                     apart.server.start()
                     runs.await_progress()
                     time.sleep(chance.uniform(0, 2))
-                    injected.add(victim)
+                    injected.add(f"{victim}{how(more)}")
                     apart.kill_one(victim, chance)
                 runs.await_progress()
                 time.sleep(chance.uniform(0, 2))
                 victim = DRIVING[number % len(DRIVING)]
-                injected.add(f"{victim}, with its machine's disk")
+                injected.add(f"{victim}, with its machine's disk{how(more)}")
                 kill_process(victim, runs.job)
         feed.write()
         runs.await_progress()

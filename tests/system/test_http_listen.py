@@ -7,7 +7,6 @@ import random
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from certificates import Authority
 from conformance_page import note_conformance
 from conforming_sources import journaling
 from file_feed import COUNTING_JOB, SENSORS
+from http_sender import Sender
 from job_in_session import JobInSession
 from journaled_records import journaled
 from pyspark.sql import SparkSession
@@ -30,42 +30,6 @@ from penstock.machine.local_server import free_port
 from penstock.testing.connectors import SourceUnderTest, check_source
 
 RECEIVING = Path(__file__).with_name("receiving_process.py")
-
-
-class Sender:
-    """A client that sends each record with an id until it is answered with 202."""
-
-    def __init__(self, url: str, name: int) -> None:
-        self._url = url
-        self._name = name
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send)
-        self.taken: list[str] = []
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def has_taken(self, count: int) -> bool:
-        """Whether so many records were answered; fails when the thread has."""
-        assert self._thread.is_alive()
-        return len(self.taken) >= count
-
-    def _send(self) -> None:
-        with httpx.Client(trust_env=False, timeout=20) as client:
-            while not self._stop.is_set():
-                record = f"{self._name}-{len(self.taken)}"
-                try:
-                    answer = client.post(self._url, json=record, headers={"idempotency-key": record})
-                except httpx.TransportError:
-                    # Nobody listens until the receiver is started again.
-                    self._stop.wait(0.1)
-                    continue
-                assert answer.status_code == 202
-                self.taken.append(record)
 
 
 def test_what_was_answered_is_there_after_kills(tmp_path: Path) -> None:

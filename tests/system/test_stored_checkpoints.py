@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from file_feed import COUNTING_JOB, SENSORS
+from http_sender import Sender
 from job_in_session import JobInSession
-from job_process import JobProcess, kill, run_arguments
+from job_process import JobProcess, await_true, kill, run_arguments
 from object_feed import ObjectFeed
 from own_disk import DISK, can_have_own_disk
 from pyspark.sql import SparkSession
@@ -23,6 +24,10 @@ from s3_server import S3Server
 from sink_kills import await_progress, finish, kill_process
 
 from penstock.checkpoints.stored_checkpoint import working_folder
+from penstock.machine.local_server import free_port
+
+HOW = {0: "", 1000: " (in real time)"}
+"""How the fault of a mode is named, by the checkpoint interval in milliseconds."""
 
 VICTIMS = ("driver", "JVM", "worker", "driver")
 
@@ -48,16 +53,17 @@ def lose_disk(uri: str) -> None:
 def test_a_job_goes_on_from_an_empty_disk(
     tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All state and positions are in the store, and a third run finds nothing left to do."""
+    """All state and positions are in the store, in both modes, and a last run finds nothing left to do."""
     feed = ObjectFeed(tmp_path, s3)
     with checkpoint_on(s3, monkeypatch) as uri:
         settings = feed.settings(tmp_path, checkpoint=uri, bounded=True)
-        for _ in range(2):
+        for interval_ms in (0, 1000, 1000):
             feed.write()
-            with JobInSession(spark, COUNTING_JOB, settings) as job:
+            mode = dataclasses.replace(settings, checkpoint_interval_ms=interval_ms)
+            with JobInSession(spark, COUNTING_JOB, mode) as job:
                 job.wait()
             lose_disk(uri)
-        feed.assert_exactly_once()
+            feed.assert_exactly_once()
         with JobInSession(spark, COUNTING_JOB, dataclasses.replace(settings, must_continue=True)) as job:
             job.wait()
         feed.assert_exactly_once()
@@ -65,28 +71,29 @@ def test_a_job_goes_on_from_an_empty_disk(
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
-    tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
     """A suspended driver on a machine of its own; another takes over, and the first one wakes up."""
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
     feed = ObjectFeed(tmp_path, s3)
     command = "-k a_zombie_whose_checkpoint_is_on"
+    mode = {"checkpoint_interval_ms": interval_ms}
     with checkpoint_on(s3, monkeypatch) as uri, noting("checkpoints on object stores", command) as injected:
         working_folder(uri).mkdir()
-        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri))
+        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, **mode))
         program = (str(Path(__file__).with_name("own_disk.py")),)
         with JobProcess(arguments, tmp_path, {DISK: str(working_folder(uri))}, program) as zombie:
             with feed.feeding():
                 await_progress(zombie, lambda: len(feed.rows()))
             everybody = [zombie.process.pid, *zombie.family()]
-            injected.add("driver, asleep while another took over")
+            injected.add(f"driver, asleep while another took over{HOW[interval_ms]}")
             for pid in everybody:
                 kill(pid, signal.SIGSTOP)
-            with JobInSession(
-                spark, COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, bounded=True)
-            ) as job:
+            last = feed.settings(tmp_path, checkpoint=uri, bounded=True, **mode)
+            with JobInSession(spark, COUNTING_JOB, last) as job:
                 job.wait()
             feed.assert_exactly_once()
             done = feed.expected
@@ -98,15 +105,16 @@ def test_a_zombie_whose_checkpoint_is_on_an_object_store_commits_nothing(
         assert "Another run" in result.err
         assert "has taken over the checkpoint s3://checkpoints/jobs/" in result.err
         assert sorted(feed.rows()) == sorted(done.elements())
-        with JobInSession(spark, COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri, bounded=True)) as job:
+        with JobInSession(spark, COUNTING_JOB, last) as job:
             job.wait()
         feed.assert_exactly_once()
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
     """Thirty under load: in each run the server, then a process; then the machine is gone with its disk."""
     seed = 13
@@ -114,14 +122,15 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
     with S3Server(tmp_path) as server, checkpoint_on(server, monkeypatch) as uri:
         feed = ObjectFeed(tmp_path, server)
         feed.write()
-        arguments = run_arguments(COUNTING_JOB, feed.settings(tmp_path, checkpoint=uri))
+        settings = feed.settings(tmp_path, checkpoint=uri, checkpoint_interval_ms=interval_ms)
+        arguments = run_arguments(COUNTING_JOB, settings)
         command = "-k kills_of_a_job_whose_checkpoint_is_on"
         with noting("checkpoints on object stores", command, str(seed)) as injected:
             with feed.feeding():
                 for number in range(15):
                     with JobProcess(arguments, tmp_path) as job:
                         await_progress(job, lambda: len(feed.rows()))
-                        injected.add("server that has a job's checkpoint")
+                        injected.add(f"server that has a job's checkpoint{HOW[interval_ms]}")
                         server.kill()
                         time.sleep(chance.uniform(0, 2))
                         server.start()
@@ -129,9 +138,61 @@ def test_kills_of_a_job_whose_checkpoint_is_on_an_object_store(
                         await_progress(job, lambda: len(feed.rows()))
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]
-                        injected.add(f"{victim}, and then its machine's disk")
+                        injected.add(f"{victim}, and then its machine's disk{HOW[interval_ms]}")
                         kill_process(victim, job)
                         time.sleep(chance.uniform(0, 1))
                     lose_disk(uri)
             finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
             feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+def test_kills_of_a_job_that_receives_requests_and_of_its_machine(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
+) -> None:
+    """What was answered with 202 is processed once, though the machine that has answered is gone with its disk."""
+    chance = random.Random(19)
+    with checkpoint_on(s3, monkeypatch) as uri:
+        feed = ObjectFeed(tmp_path, s3)
+        port = free_port()
+        settings = feed.settings(tmp_path, checkpoint=uri, checkpoint_interval_ms=interval_ms)
+        settings.bindings["readings"] = f"http-listen://127.0.0.1:{port}/readings"
+        arguments = run_arguments(COUNTING_JOB, settings)
+        senders = [
+            Sender(
+                f"http://127.0.0.1:{port}/readings",
+                sensor,
+                lambda key: {"sensor": int(key.split("-")[0]), "number": 1},
+            )
+            for sensor in range(SENSORS)
+        ]
+        command = "-k kills_of_a_job_that_receives_requests"
+        with (
+            noting("checkpoints on object stores", command, "19") as injected,
+            contextlib.ExitStack() as stack,
+        ):
+            for sender in senders:
+                sender.start()
+                stack.callback(sender.stop)
+            for number in range(8):
+                with JobProcess(arguments, tmp_path) as job:
+                    await_progress(job, lambda: len(feed.rows()))
+                    time.sleep(chance.uniform(0, 2))
+                    victim = VICTIMS[number % len(VICTIMS)]
+                    injected.add(
+                        f"{victim} of a job that receives requests, and its machine's disk{HOW[interval_ms]}"
+                    )
+                    kill_process(victim, job)
+                lose_disk(uri)
+            with JobProcess(arguments, tmp_path) as job:
+                await_progress(job, lambda: len(feed.rows()))
+                for sender in senders:
+                    sender.stop()
+                taken = [len(sender.taken) for sender in senders]
+                await_true(lambda: len(feed.rows()) >= sum(taken), lambda: job.err)
+                job.signal(signal.SIGTERM)
+                assert job.wait().code == 0, job.err
+            expected = [(sensor, count + 1) for sensor in range(SENSORS) for count in range(taken[sensor])]
+            assert sorted(feed.rows()) == expected

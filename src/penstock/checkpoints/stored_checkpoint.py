@@ -14,7 +14,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -253,13 +253,24 @@ class StoredCheckpoint:
         Raises FencedError when another run has taken over the checkpoint, and ExternalSystemError when the store does
         not answer.
         """
+        self._bring(self._files.look)
+
+    def keep(self, folder: str) -> None:
+        """Bring what has changed in the files of one folder to the store, at any time; raises as `save` does.
+
+        The other files may be about to change together, so they wait for `save`. What refers to these ones must be
+        written later.
+        """
+        self._bring(lambda: self._files.look_in(folder))
+
+    def _bring(self, look: Callable[[], Changes]) -> None:
         with self._lock:
             if self._has_failed:
                 raise CheckpointError(
                     f"A change of the checkpoint {self.shown} could not be saved, so this run saves no more. Start the "
                     "job again; it resumes from what was saved before."
                 )
-            changes = self._files.look() if self._lost is None else Changes()
+            changes = look() if self._lost is None else Changes()
             if not changes:
                 error = self._ask()
                 if error is not None:

@@ -78,9 +78,23 @@ class WorkingFolder:
         to in folders below it, such as the tables of a snapshot of state, was there before.
         """
         found = Changes()
+        there = self._look_below("", found)
+        for path in [path for path in self._seen if path not in there]:
+            del self._seen[path]
+            found.gone.append(path)
+        return found
+
+    def look_in(self, folder: str) -> Changes:
+        """Return which files below one folder are new or have changed since the last look; none is gone."""
+        found = Changes()
+        self._look_below(f"{folder}/", found)
+        return found
+
+    def _look_below(self, folder: str, found: Changes) -> set[str]:
+        """Add the changes below a folder; return all that is there."""
         there: set[str] = set()
         now_ns = time.time_ns()
-        for path, entry in self._entries():
+        for path, entry in self._entries(folder):
             there.add(path)
             if entry is None:
                 if path not in self._seen:
@@ -90,10 +104,7 @@ class WorkingFolder:
             change = self._changed(path, entry, now_ns)
             if change is not None:
                 found.files[path] = change
-        for path in [path for path in self._seen if path not in there]:
-            del self._seen[path]
-            found.gone.append(path)
-        return found
+        return there
 
     def stored(self, path: str, pieces: tuple[Piece, ...]) -> None:
         """Note where the content of a file is that `look` has returned, so that the next may return what follows it."""
@@ -128,9 +139,9 @@ class WorkingFolder:
             return Change(status.st_mtime_ns, content[seen.size :], pieces)
         return Change(status.st_mtime_ns, content)
 
-    def _entries(self) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
+    def _entries(self, below: str) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
         """Yield the files with their paths, and the paths of empty folders, which end with a slash."""
-        waiting = [""]
+        waiting = [below]
         while waiting:
             folder = waiting.pop()
             try:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from penstock.errors import BindingError, ExternalSystemError, system_error_of
-from penstock.sources.receiver import Receiver
+from penstock.errors import ExternalSystemError, system_error_of
 
-__all__ = ["check_replayable", "check_room", "convert_system_errors", "describe_system_error"]
+__all__ = ["check_room", "convert_system_errors", "describe_system_error"]
 
 _MIN_BYTES: Final = 1 << 20
 
@@ -27,16 +26,6 @@ def check_room(folder: Path) -> None:
             f"The disk of the checkpoint {folder} is full: {left} bytes are left. Free some space there, and start the "
             "job again; it resumes where it was."
         ) from full
-
-
-def check_replayable(receivers: Collection[Receiver[Any]], shown: str) -> None:
-    """Raise BindingError if a stream of a job is received, and its checkpoint is on an object store."""
-    for receiver in receivers:
-        raise BindingError(
-            f"Stream {receiver.stream!r} is confirmed to its sender once this machine's disk has it, which is too "
-            f"early for the checkpoint {shown} on an object store. Bind the stream to files or Kafka, or use a folder "
-            "for the checkpoint."
-        )
 
 
 def describe_system_error(error: OSError | MemoryError, folder: Path) -> ExternalSystemError:

@@ -68,6 +68,7 @@ def coordinated(
         settings.checkpoint_interval_ms / 1000,
         _host(settings.master),
         check,
+        committer.ownership.confirm,
         committer.next_version,
     )
 

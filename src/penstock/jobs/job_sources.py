@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -87,6 +88,9 @@ _MessageBinding: TypeAlias = (
     | KinesisBinding
 )
 _Received: TypeAlias = SocketBinding | _MessageBinding
+
+# The last segment is read each time that it is kept in a store, and travels with plans.
+_STORED_SEGMENT_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,7 @@ def _source(
         assert isinstance(binding, _Received)
         folder = where / f"{node.name}.journal"
         receiver = _receiver(node, binding, folder, place)
-        log = JournalLog(folder)
+        log = JournalLog(folder, carries=place.apart)
         name = (
             _line_format(node.record_type) if isinstance(binding, SocketBinding) else _message_format(binding)
         )
@@ -250,43 +254,51 @@ def _message_format(binding: _MessageBinding) -> str:
 
 def _receiver(node: SourceNode, binding: _Received, folder: Path, place: SourcePlace) -> Receiver[Any]:
     bounded = place.settings.bounded
+    opened = functools.partial(_open_journal, folder, place.checkpoint)
     if isinstance(binding, SocketBinding):
-        return SocketReceiver(binding, JournalWriter(folder), bounded=bounded)
+        return SocketReceiver(binding, opened(), bounded=bounded)
     # Each library takes a tenth of a second to load, which other jobs need not wait for.
     if isinstance(binding, HttpListenBinding):
         from penstock.webhooks.http_receiver import HttpReceiver
 
         events = _event_headers(binding, node.record_type)
-        return HttpReceiver(binding, folder, JournalWriter(folder), bounded=bounded, events=events)
+        return HttpReceiver(binding, folder, opened(), bounded=bounded, events=events)
     if isinstance(binding, QueueBinding):
         from penstock.rabbitmq.rabbitmq_queue import QueueReceiver, check_queue
 
         check_queue(binding)
-        return QueueReceiver(binding, JournalWriter(folder), bounded=bounded)
+        return QueueReceiver(binding, opened(), bounded=bounded)
     if isinstance(binding, MqttBinding):
         from penstock.mqtt.mqtt_connection import check_topic_filter
         from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
 
         check_topic_filter(binding)
-        return MqttReceiver(
-            binding, session_of(binding, place.lineage.id), JournalWriter(folder), bounded=bounded
-        )
+        return MqttReceiver(binding, session_of(binding, place.lineage.id), opened(), bounded=bounded)
     if isinstance(binding, KinesisBinding):
         from penstock.kinesis.kinesis_receiver import KinesisReceiver
         from penstock.kinesis.kinesis_stream import check_stream as check_kinesis
 
         check_kinesis(binding)
-        return KinesisReceiver(binding, folder, JournalWriter(folder), bounded=bounded)
+        return KinesisReceiver(binding, folder, opened(), bounded=bounded)
     if isinstance(binding, PostgresBinding):
         shape = COMMAND_ROWS if node is COMMAND_NODE else RowShape(node.record_type.schema)
         check_table(binding, shape)
-        return TableReceiver(binding, shape, JournalWriter(folder), bounded=bounded)
+        return TableReceiver(binding, shape, opened(), bounded=bounded)
     if isinstance(binding, PythonBinding):
-        return CustomReceiver(binding, JournalWriter(folder), bounded=bounded)
+        return CustomReceiver(binding, opened(), bounded=bounded)
     from penstock.rabbitmq.rabbitmq_stream import StreamReceiver, check_stream
 
     check_stream(binding)
-    return StreamReceiver(binding, JournalWriter(folder), bounded=bounded)
+    return StreamReceiver(binding, opened(), bounded=bounded)
+
+
+def _open_journal(folder: Path, checkpoint: Checkpoint) -> JournalWriter:
+    """Open a journal, which is kept in the store of the checkpoint, too, if there is one."""
+    stored = checkpoint.stored
+    if stored is None:
+        return JournalWriter(folder)
+    name = folder.relative_to(checkpoint.folder).as_posix()
+    return JournalWriter(folder, _STORED_SEGMENT_BYTES, functools.partial(stored.keep, name))
 
 
 def _command_source(

@@ -29,7 +29,7 @@ from penstock.jobs.commit import BatchCommitter, Progress, RunServices, RunSumma
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
 from penstock.jobs.events import RunEvents, settings_of, user_name
-from penstock.jobs.hindrances import check_replayable, check_room, convert_system_errors
+from penstock.jobs.hindrances import check_room, convert_system_errors
 from penstock.jobs.intervals import changes_mode, check_cores
 from penstock.jobs.metrics_endpoint import serve_metrics
 from penstock.jobs.metrics_recorder import MetricsRecorder
@@ -182,8 +182,6 @@ class JobRunner:
             ownership = StoredOwnership(checkpoint.stored, ownership)
         bound = compile_job(self._job, settings, checkpoint, fence=ownership.check, gets_seed=bool(reasons))
         new_outputs = check_outputs(bound, checkpoint, settings.bindings, settings.new_outputs_from)
-        if checkpoint.stored is not None:
-            check_replayable(bound.receivers, checkpoint.stored.shown)
         # Another run that the locks have not kept out has time to notice this while Spark starts.
         ownership.begin()
         if checkpoint.stored is not None:

@@ -188,12 +188,8 @@ class RunSettings:
 
     def _check_stored(self) -> None:
         """Refuse what a checkpoint on an object store cannot do."""
-        reason = None
-        if self.checkpoint_interval_ms:
-            reason = "runs in micro-batches: leave out checkpoint_interval_ms, or use a folder"
-        elif self.fresh:
-            reason = "cannot be put aside: choose another prefix instead of fresh"
-        if reason is not None:
+        if self.fresh:
             raise JobDefinitionError(
-                f"A job with its checkpoint on an object store ({self.checkpoint}) {reason}."
+                f"A checkpoint on an object store ({self.checkpoint}) cannot be put aside: choose another prefix "
+                "instead of fresh."
             )

@@ -110,6 +110,7 @@ class Coordinator:
         interval_s: how long an interval takes, from the first work of its engines on.
         host: the address at which to listen.
         check: raises when the run no longer owns the checkpoint, or has read what the checkpoint does not know.
+        confirm: saves what is durable on this machine where the next run finds it; raises as `check` does.
         next_version: gives the version of what engines write from now on.
 
     """
@@ -126,6 +127,7 @@ class Coordinator:
         interval_s: float,
         host: str,
         check: Callable[[], None],
+        confirm: Callable[[], None],
         next_version: Callable[[], int] = lambda: 0,
     ) -> None:
         self._logs: Final = logs
@@ -137,6 +139,7 @@ class Coordinator:
         self._drains: Final = drains
         self._interval_s: Final = interval_s
         self._check: Final = check
+        self._confirm: Final = confirm
         self._next_version: Final = next_version
         self._server: Final = socket.create_server((host, 0), backlog=4 * tasks)
         port: int = self._server.getsockname()[1]
@@ -431,6 +434,7 @@ class Coordinator:
         if self._recorded is None:
             self._check()
             self._files.write(session.interval, Interval({**self._positions, **encoded}, logs))
+        self._confirm()
         self.ended_s = (session.cut_s, time.time())
         self._after = encoded if self._recorded is None else self._recorded.positions
         for one in session.sockets.values():

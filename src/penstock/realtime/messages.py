@@ -68,8 +68,15 @@ _LENGTH_BYTES: Final = 4
 _CLOSED: Final = "the other side has closed the connection"
 _CONNECT_TIMEOUT_S: Final = 30.0
 
-Range: TypeAlias = tuple[str, str, int, int]
-"""A split as plain values: partition, path, start, end."""
+
+class Range(msgspec.Struct, array_like=True, frozen=True):
+    """A split as plain values."""
+
+    partition: str
+    path: str
+    start: int
+    end: int
+    content: bytes | None = None
 
 
 class Reading(msgspec.Struct, array_like=True, frozen=True):
@@ -81,13 +88,13 @@ class Reading(msgspec.Struct, array_like=True, frozen=True):
     @classmethod
     def of(cls, splits: Iterable[Split]) -> Self:
         """Return what is read now."""
-        ranges = [(one.partition, one.path, one.start, one.end) for one in splits]
+        ranges = [Range(one.partition, one.path, one.start, one.end, one.content) for one in splits]
         return cls(now_ms(), ranges)
 
     @property
     def splits(self) -> list[Split]:
         """What was read."""
-        return [Split(*one) for one in self.ranges]
+        return [Split(one.partition, one.path, one.start, one.end, one.content) for one in self.ranges]
 
 
 class Round(msgspec.Struct, array_like=True, frozen=True):

@@ -76,12 +76,16 @@ class SourceChunk:
 
 @dataclass(frozen=True)
 class Split:
-    """A part of a batch's input that one task reads: bytes or rows [start, end) of one partition. Plain data."""
+    """A part of a batch's input that one task reads: bytes or rows [start, end) of one partition. Plain data.
+
+    `content` is that of a file which tasks cannot reach.
+    """
 
     partition: str
     path: str
     start: int
     end: int
+    content: bytes | None = None
 
 
 class ReplayableLog(Protocol[PositionT]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.records.types import RecordType
@@ -15,13 +14,6 @@ from penstock.sources.found_files import LoggedFile
 __all__ = ["CarriedFiles"]
 
 
-@dataclass(frozen=True)
-class _CarriedSplit(Split):
-    """A file with its content, as far as it was there when the file was found."""
-
-    content: bytes
-
-
 class CarriedFiles(FileLog):
     """The files of a folder that tasks cannot reach. Their plan has the contents, so they should be small."""
 
@@ -30,10 +22,11 @@ class CarriedFiles(FileLog):
 
     def _carried(self, file: LoggedFile) -> Split:
         with self._as_external(file.path), Path(file.path).open("rb") as opened:
-            return _CarriedSplit(file.partition, file.path, 0, file.size, opened.read(file.size))
+            # As far as it was there when the file was found.
+            return Split(file.partition, file.path, 0, file.size, opened.read(file.size))
 
     def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:
-        assert isinstance(split, _CarriedSplit)
+        assert split.content is not None
         # The ending says how the content is compressed.
         ending = Path(split.path).suffix
         with tempfile.NamedTemporaryFile(prefix="penstock-", suffix=ending) as file:

@@ -5,16 +5,18 @@ position of their first byte. The mark is the position up to which everything is
 since the journal began. One process writes; readers in other processes trust only what is before the mark.
 
 Data is on disk before the mark moves over it, so the mark itself need not be: a writer that opens the journal finds
-the end again by reading the blocks after the mark.
+the end again by reading the blocks after the mark. Where the checkpoint has its home on an object store, the store has
+the data, too, before the mark moves.
 """
 
 from __future__ import annotations
 
 import fcntl
+import io
 import itertools
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,9 +33,10 @@ from penstock.sources.journal_blocks import (
     whole_end,
 )
 
-__all__ = ["JournalLog", "JournalWriter", "journal_begin", "journal_end"]
+__all__ = ["SEGMENT_BYTES", "JournalLog", "JournalWriter", "journal_begin", "journal_end"]
 
-_SEGMENT_BYTES: Final = 64 << 20
+SEGMENT_BYTES: Final = 64 << 20
+"""The size at which a segment is full."""
 _SMALLEST_SPLIT_BYTES: Final = 1 << 20
 _MARK: Final = struct.Struct("<q")
 _ENDING: Final = ".blocks"
@@ -48,12 +51,20 @@ class JournalWriter:
     Args:
         folder: the journal's folder, created when it does not exist.
         segment_bytes: a new segment begins when one has grown to this size.
+        keep: brings what is on disk where it must be besides, before it counts.
 
     """
 
-    def __init__(self, folder: str | Path, segment_bytes: int = _SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        segment_bytes: int = SEGMENT_BYTES,
+        keep: Callable[[], None] = lambda: None,
+    ) -> None:
         self._folder = Path(folder)
         self._segment_bytes = segment_bytes
+        self._keep = keep
+        self.has_failed = False
         try:
             make_folder(self._folder)
             self._mark = os.open(self._folder / "mark", os.O_RDWR | os.O_CREAT, 0o644)
@@ -75,23 +86,27 @@ class JournalWriter:
         """Append records, any bytes, and make them durable; return the position after them.
 
         When this returns, all of them are on disk, and only then do readers see them; a crash before that leaves
-        all or none. `note` is the writer's own, for `notes`; a note without records is kept as well. After an error the
-        journal must be opened again, because it is unknown what reached the disk.
+        all or none. `note` is the writer's own, for `notes`; a note without records is kept as well. After an error,
+        which `has_failed` says, the journal must be opened again, because it is unknown what reached the disk. Raises
+        CheckpointError when the disk fails, and what `keep` raises.
         """
         if not records and not note:
             return self.position
         packed = records if isinstance(records, PackedRecords) else PackedRecords.of(records)
         data = pack_block(packed, note)
+        self.has_failed = True
         try:
             if self.position - self._segment_start >= self._segment_bytes:
                 os.close(self._segment)
                 self._open_segment()
             _write_all(self._segment, data)
             os.fdatasync(self._segment)
+            self._keep()
             self.position += len(data)
             self._set_mark()
         except OSError as e:
             raise self._error(e) from e
+        self.has_failed = False
         return self.position
 
     def notes(self) -> Iterator[bytes]:
@@ -163,10 +178,14 @@ class JournalWriter:
 
 
 class JournalLog(CountedLog):
-    """A journal as a log that can be read and replayed, by any process."""
+    """A journal as a log that can be read and replayed, by any process.
 
-    def __init__(self, folder: str | Path) -> None:
+    Where tasks cannot reach the folder, splits have the blocks (`carries`).
+    """
+
+    def __init__(self, folder: str | Path, *, carries: bool = False) -> None:
         self._folder = Path(folder)
+        self._carries = carries
         self._end: int | None = None
 
     def latest(self, start: int, *, limited: bool) -> int:
@@ -197,12 +216,14 @@ class JournalLog(CountedLog):
         for (segment, path), segment_end in zip(segments, ends, strict=True):
             low, high = max(start, segment), min(end, segment_end)
             for cut, next_cut in itertools.pairwise(_cuts(path, low - segment, high - segment, size)):
-                found.append(Split(path.stem, str(path), cut, next_cut))
+                content = _bytes_of(path, cut, next_cut) if self._carries else None
+                found.append(Split(path.stem, str(path), cut, next_cut, content))
         return found
 
     def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:  # noqa: ARG002  # they are raw
         """Yield the records of a split."""
-        return read_blocks(split.path, split.partition, split.start, split.end)
+        content = None if split.content is None else io.BytesIO(split.content)
+        return read_blocks(split.path, split.partition, split.start, split.end, content)
 
     def forget(self, end: int) -> None:
         """Delete the segments that are wholly before a position, except the newest, whose notes may be needed."""
@@ -254,6 +275,11 @@ def _cuts(path: Path, low: int, high: int, size: int) -> list[int]:
                 if place.end - cuts[-1] >= size and place.end < high:
                     cuts.append(place.end)
     return [*cuts, high] if high > low else cuts
+
+
+def _bytes_of(path: Path, low: int, high: int) -> bytes:
+    with path.open("rb") as segment:
+        return os.pread(segment.fileno(), high - low, low)
 
 
 def _read_mark(descriptor: int) -> int:

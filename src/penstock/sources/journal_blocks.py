@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -118,15 +118,18 @@ def read_note(descriptor: int, place: BlockPlace) -> bytes:
     return os.pread(descriptor, place.note_bytes, place.start + _HEADER.size)
 
 
-def read_blocks(path: str, partition: str, start: int, end: int) -> Iterator[SourceChunk]:
-    """Yield the records of the blocks in the bytes [start, end) of a file, in order.
+def read_blocks(
+    path: str, partition: str, start: int, end: int, content: BinaryIO | None = None
+) -> Iterator[SourceChunk]:
+    """Yield the records of the blocks in the bytes [start, end) of a file, in order. `content` has these bytes alone.
 
     The offset of a record is the position of its length in the file. Raises CheckpointError when a block is not as it
     was written, and OSError when the file cannot be read.
     """
-    with Path(path).open("rb") as file:
-        file.seek(start)
+    begin = 0 if content is None else start
+    with content or Path(path).open("rb") as file:
         while start < end:
+            file.seek(start - begin)
             block = file.read(min(_READ_BYTES, end - start))
             place = _place(block[: _HEADER.size], 0)
             if place is not None and place.end > len(block):
@@ -139,7 +142,6 @@ def read_blocks(path: str, partition: str, start: int, end: int) -> Iterator[Sou
                 )
             yield from chunk.cut(partition)
             start += used
-            file.seek(start)
 
 
 def _place(header: bytes, start: int) -> BlockPlace | None:

@@ -132,6 +132,8 @@ class Receiver(ABC, Generic[_Connection]):
             except RecordsLostError:
                 raise
             except (OSError, ExternalSystemError) as e:
+                if self._journal.has_failed:
+                    raise
                 # The other side is away; try again after the pause.
                 _log.warning("Stream %r: %s", self._stream, e, extra={"stream": self._stream})
             except _MissingError as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import random
@@ -29,6 +30,8 @@ from penstock.errors import (
     ExternalSystemError,
     FencedError,
 )
+from penstock.records.schemas import record_type
+from penstock.sources.journal import JournalLog, JournalWriter
 
 Content = Mapping[str, bytes]
 FATES: tuple[Fate, ...] = ("answer lost", "fails", "fails but arrives", "fails and arrives late")
@@ -402,3 +405,71 @@ def _change(folder: Path, chance: random.Random) -> None:
             path.with_name("new").replace(path)
         case _:
             path.write_bytes(b"%d" % chance.randrange(100))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_journal_has_taken_is_there_when_its_machine_is_gone(seed: int, tmp_path: Path) -> None:
+    """Whatever happens to requests; other files are those of a save, however often the journal was kept."""
+    chance = random.Random(seed)
+    store = ModelledStore(lambda: chance.choice(FATES) if chance.random() < 0.1 else "well")
+    # Of the group that was under way when a machine was lost, nobody knows.
+    possible: list[list[bytes]] = [[]]
+    counts = {b""}
+    number = 0
+    for life in range(6):
+        run = machine(store, tmp_path, str(life))
+        run.open()
+        assert content_of(run.folder).get("counts.json", b"") in counts
+        journal = journal_of(run)
+        taken = records_of(run.folder)
+        assert taken in possible
+        try:
+            run.take()
+            for _ in range(chance.randrange(12)):
+                number += 1
+                group = [b"%d" % number, bytes(chance.randrange(40))]
+                (run.folder / "counts.json").write_bytes(b"%d" % number)
+                possible = [taken, taken + group]
+                journal.append(group)
+                assert records_of(run.folder) == taken + group
+                taken = taken + group
+                possible = [taken]
+                if chance.random() < 0.3:
+                    counts.add(b"%d" % number)
+                    run.save()
+                    counts = {b"%d" % number}
+        except ExternalSystemError:
+            if journal.has_failed:
+                assert records_of(run.folder) == taken
+        journal.close()
+        store.arrive()
+
+
+def test_a_journal_of_a_run_that_was_believed_dead_takes_nothing(tmp_path: Path) -> None:
+    """The sender is not told that it has, and no reader sees it."""
+    store = ModelledStore()
+    first = machine(store, tmp_path, "first")
+    first.open()
+    first.take()
+    journal = journal_of(first)
+    journal.append([b"one"])
+    second = machine(store, tmp_path, "second")
+    second.open()
+    journal_of(second).close()
+    second.take()
+    with pytest.raises(FencedError):
+        journal.append([b"two"])
+    journal.close()
+    assert records_of(first.folder) == records_of(second.folder) == [b"one"]
+
+
+def journal_of(run: StoredCheckpoint) -> JournalWriter:
+    keep = functools.partial(run.keep, "readings.journal")
+    return JournalWriter(run.folder / "readings.journal", 60, keep)
+
+
+def records_of(folder: Path) -> list[bytes]:
+    """What readers see in the journal, as splits carry it."""
+    log = JournalLog(folder / "readings.journal", carries=True)
+    chunks = log.read(log.splits(0, log.latest(0, limited=False), 2), record_type("line STRING"))
+    return [record for chunk in chunks if chunk.raw is not None for record in chunk.raw.to_pylist()]

@@ -15,10 +15,6 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"parallelism": 32769}, ("parallelism is 32769", "from 1 to 32768")),
     ({"batch_interval_ms": -1}, ("batch interval is -1 ms", "not be negative")),
     ({"retained_batches": 1}, ("retained_batches is 1", "at least 2")),
-    (
-        {"checkpoint": "s3://bucket/x", "checkpoint_interval_ms": 1000},
-        ("on an object store (s3://bucket/x)", "runs in micro-batches"),
-    ),
     *(
         ({"checkpoint": uri}, (repr(uri), "no place for a checkpoint", "s3://BUCKET/PREFIX"))
         for uri in ("hdfs://host:8020/rooms", "file:///rooms", "http://host/rooms")

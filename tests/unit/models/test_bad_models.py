@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import skops.io
 from model_faults import Allocates, Exits, Impatient, Sleeps, Slow
 from model_parts import CARDS, Linear, bring_in, last, order, pay, scoring_job, weights
 from onnx import TensorProto, helper
@@ -27,6 +26,7 @@ from onnx_models import finished, matrix_model, named_model, tensor
 from safetensors.numpy import save
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import FunctionTransformer
+from skops_files import skops_file
 
 from penstock.models.model_examination import examine_apart
 from penstock.models.refusals import ModelRefusedError
@@ -56,7 +56,7 @@ def array_of_objects() -> bytes:
 
 
 def fitted(columns: int = 1) -> bytes:
-    return bytes(skops.io.dumps(LinearRegression().fit(np.ones((3, columns)), np.ones(3))))
+    return skops_file(LinearRegression().fit(np.ones((3, columns)), np.ones(3)))
 
 
 def changed_schema(change: Callable[[dict[str, Any]], None]) -> bytes:
@@ -133,7 +133,7 @@ BAD: dict[str, Bad] = {
     "empty": Bad(b"", "onnx", "ONNX Runtime does not load"),
     "not onnx": Bad(b"hello, world", "onnx", "ONNX Runtime does not load"),
     "truncated onnx": Bad(named_model([2.0], ["amount"])[:80], "onnx", "ONNX Runtime does not load"),
-    "truncated skops": Bad(fitted()[:900], "skops", "damaged zip archive"),
+    "truncated skops": Bad(lambda: fitted()[:900], "skops", "damaged zip archive"),
     "truncated safetensors": Bad(GOOD[:-4], "safetensors", "not a file of safetensors"),
     "wrong length of a header": Bad(b"\xff" * 8 + b"{}", "safetensors", "not a file of safetensors"),
     "truncated arrow": Bad(b"ARROW1\0\0 and more", "arrow", "not an Arrow file"),
@@ -145,7 +145,7 @@ BAD: dict[str, Bad] = {
     "the format of the runtime": Bad(b"\0\0\0\0ORTM and more", "onnx", "give it as ONNX"),
     "other input": Bad(named_model([1.0], ["age"]), "onnx", "input 'age', which is none of the declared"),
     "more columns": Bad(matrix_model([1.0, 2.0]), "onnx", "has 2 columns, and the step declares 1: amount"),
-    "more columns of skops": Bad(fitted(2), "skops", "the model takes 2 columns"),
+    "more columns of skops": Bad(lambda: fitted(2), "skops", "the model takes 2 columns"),
     "two scores for a record": Bad(two_scores, "onnx", "shape 2000 for 1000 records"),
     "three columns of scores": Bad(three_columns, "onnx", "one value for each record"),
     "text for a number": Bad(as_text, "onnx", "which is no double"),
@@ -164,9 +164,9 @@ BAD: dict[str, Bad] = {
         lambda: changed_schema(call_by_name), "skops", "'operator.methodcaller', which is not one"
     ),
     "a function of the user's": Bad(
-        lambda: bytes(skops.io.dumps(FunctionTransformer(pickle.loads))), "skops", "not one of the types"
+        lambda: skops_file(FunctionTransformer(pickle.loads)), "skops", "not one of the types"
     ),
-    "no predictions": Bad(lambda: bytes(skops.io.dumps({"a": 1})), "skops", "cannot predict"),
+    "no predictions": Bad(lambda: skops_file({"a": 1}), "skops", "cannot predict"),
     "a nested schema": Bad(
         zipped(schema__json=b'{"a":' * 400 + b"1" + b"}" * 400), "skops", "nested too deeply"
     ),

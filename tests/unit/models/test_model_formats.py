@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-import skops.io
 from model_parts import Linear, weights
 from onnx_models import matrix_model, named_model
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from skops_files import skops_file
 
 from penstock.models.model_examination import examine
 from penstock.models.orders import Sample
@@ -68,7 +68,7 @@ class Halved(LinearRegression):  # type: ignore[misc]  # scikit-learn has no typ
 def test_a_file_of_skops_may_have_types_that_the_job_trusts() -> None:
     """And only these."""
     model = Halved().fit(X, Y)
-    content = skops.io.dumps(model)
+    content = skops_file(model)
     with pytest.raises(ModelRefusedError, match="Halved"):
         predicted(content, "skops", ModelSpec(INPUTS, SCORE))
     trusted = (f"{Halved.__module__}.Halved",)
@@ -79,7 +79,7 @@ def test_a_file_of_skops_may_have_types_that_the_job_trusts() -> None:
 def test_a_classifier_gives_the_probability_of_its_second_class() -> None:
     """And the class itself for a column that is no floating-point number."""
     model = LogisticRegression().fit(X, Y)
-    content = skops.io.dumps(model)
+    content = skops_file(model)
     found = predicted(content, "skops", ModelSpec(INPUTS, SCORE))
     np.testing.assert_array_equal(found["score"], model.predict_proba(X)[:, 1])
     labels = predicted(content, "skops", ModelSpec(INPUTS, pa.schema([("label", pa.int64())])))
@@ -92,7 +92,7 @@ def test_an_estimator_that_knows_names_gets_them() -> None:
 
     frame = pd.DataFrame({"amount": X[:, 0], "age": X[:, 1]})
     model = LinearRegression().fit(frame, Y)
-    found = predicted(skops.io.dumps(model), "skops", ModelSpec(INPUTS, SCORE))
+    found = predicted(skops_file(model), "skops", ModelSpec(INPUTS, SCORE))
     np.testing.assert_array_equal(found["score"], model.predict(frame))
 
 

@@ -119,6 +119,7 @@ class LiveRunner:
         self._attempts = itertools.count()
         self.records: dict[str, int] = {}
         self.coordinator: Coordinator | None = None
+        self.confirm: Callable[[], None] = lambda: None
 
     def send(self, stream: str, *records: Mapping[str, Any] | bytes) -> None:
         """Append records to a stream."""
@@ -152,6 +153,7 @@ class LiveRunner:
             self.interval_s,
             "127.0.0.1",
             lambda: None,
+            lambda: self.confirm(),
         )
         self.coordinator.__enter__()
         return self

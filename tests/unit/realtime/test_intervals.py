@@ -16,6 +16,7 @@ from live_runner import LiveRunner
 from reliability import noting
 
 import penstock as ps
+from penstock.errors import FencedError
 from penstock.realtime import slot_rounds
 from penstock.realtime.interval_files import Interval
 from penstock.realtime.interval_task import SlotFailedError
@@ -369,6 +370,27 @@ def test_positions_and_rounds_are_on_disk(tmp_path: Path) -> None:
     assert interval.positions["readings"] == {"position": 1}
     assert len(interval.tasks) == 2
     assert any(one.rounds for one in interval.tasks)
+
+
+def test_no_output_is_committed_before_the_next_run_finds_the_interval(tmp_path: Path) -> None:
+    """Its files are written when they are confirmed; if that fails, as where another run has taken over, all ends."""
+    with LiveRunner(sums_job(), tmp_path, 2) as live:
+
+        def confirm() -> None:
+            assert live.files.read(0) is not None
+            raise FencedError("Another run has taken over the checkpoint.")
+
+        live.confirm = confirm
+        live.send("readings", {"room": 1, "value": 5})
+        with pytest.raises(ExceptionGroup):
+            live.run()
+        assert live.coordinator is not None
+        assert isinstance(live.coordinator.error, FencedError)
+        assert live.sinks["alerts"][0].finished == []
+    # Who goes on does the same again.
+    with LiveRunner(sums_job(), tmp_path, 2) as live:
+        live.send("readings", {"room": 1, "value": 5})
+        assert emitted(live.run(), "alerts") == [(1, 5, 5)]
 
 
 def test_strangers_change_nothing(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def everything(folder: Path) -> list[bytes]:
     segment_bytes=st.integers(1, 400),
     split_bytes=st.integers(1, 200),
     parallelism=st.integers(1, 4),
+    carries=st.booleans(),
 )
 def test_records_are_read_once_in_order_batch_by_batch(
     tmp_path_factory: pytest.TempPathFactory,
@@ -54,10 +55,11 @@ def test_records_are_read_once_in_order_batch_by_batch(
     segment_bytes: int,
     split_bytes: int,
     parallelism: int,
+    carries: bool,
 ) -> None:
     """Positions cut the journal into batches that together are what was appended, byte by byte."""
     folder = tmp_path_factory.mktemp("journal")
-    writer, log = JournalWriter(folder, segment_bytes), JournalLog(folder)
+    writer, log = JournalWriter(folder, segment_bytes), JournalLog(folder, carries=carries)
     position, found = 0, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.sources.journal._SMALLEST_SPLIT_BYTES", split_bytes)
