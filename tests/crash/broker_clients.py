@@ -54,6 +54,8 @@ def patch_clients(brokers: RecordingBrokers, patch: Callable[[Any], Any]) -> Non
     for module in (kafka_producers, kafka_groups, topic_reader):
         patch(mock.patch.object(module, "Consumer", consumer))
     patch(mock.patch.object(kafka_producers, "Producer", producer))
+    # The model has no librdkafka.
+    patch(mock.patch.object(kafka_producers, "has_bulk_calls", return_value=False))
     for module in (kafka_topics, kafka_groups, kafka_producers, kafka_sink, kafka_log, topic_reader):
         patch(mock.patch.object(module, "time", brokers))
 

@@ -173,6 +173,12 @@ class StepCore:
         self._kept: Final = Kept.of(function)
         self._cleared = 0
 
+    @property
+    def takes_single_records(self) -> bool:
+        """Whether the function of a user is called for each record, and not for columns, windows, pairs or groups."""
+        others = (self.windows, self.join, self.table, self.lookup)
+        return not self.vectorised and all(other is None for other in others)
+
     def _states_stay_open(self) -> bool:
         """Return whether the states may be Python objects from round to round; timers are found in rows."""
         return (

@@ -49,14 +49,12 @@ from penstock.sinks.kafka_sink import KafkaSink
 from penstock.sinks.message_parts import check_parts
 from penstock.sinks.object_sink import ObjectSink
 from penstock.stores.cassandra_sink import CassandraSink
-from penstock.stores.opensearch_sink import OpenSearchSink
 from penstock.stores.redis_sink import RedisSink
 from penstock.streams.graph import ProcessNode, SinkNode
 from penstock.streams.job_description import JobDescription
 from penstock.tables.changes import CHANGE, Change, row_type
 from penstock.tables.table_step import TableStep
 from penstock.tables.upserts import UpsertEncoder
-from penstock.webhooks.webhook_sink import WebhookSink
 
 __all__ = ["OriginBinding", "check_origin", "open_sink", "open_sinks", "refuse_origin", "tells_origin"]
 
@@ -222,6 +220,8 @@ def open_sink(
 
         return KinesisSink(binding, format_of(binding.format, record_type, protobuf=protobuf), record_type)
     if isinstance(binding, WebhookBinding):
+        from penstock.webhooks.webhook_sink import WebhookSink
+
         return WebhookSink(binding, message_format(binding, record_type, None))
     assert isinstance(binding, ConsoleBinding)
     return ConsoleSink(binding)
@@ -235,6 +235,8 @@ def _open_store(binding: StoreBinding, record_type: RecordType, upsert_key: Sequ
     if isinstance(binding, CassandraBinding):
         return CassandraSink(binding, encoder, record_type, upsert_key)
     if isinstance(binding, OpenSearchBinding):
+        from penstock.stores.opensearch_sink import OpenSearchSink
+
         return OpenSearchSink(binding, encoder, record_type, upsert_key)
     from penstock.stores.dynamo_sink import DynamoSink
 

@@ -6,14 +6,17 @@ import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
-import httpx
 import msgspec
 
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import RegistryBinding
 from penstock.errors import BindingError, ExternalSystemError
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["RegisteredSchema", "RegistryClient", "UnknownSchemaError", "kept_client"]
 
@@ -88,7 +91,7 @@ class RegistryClient:
             if schema_id not in self._known:
                 query = f"?format={form}" if form else ""
                 answer = self._answer("GET", f"/schemas/ids/{schema_id}{query}")
-                if answer.status_code == httpx.codes.NOT_FOUND:
+                if answer.status_code == HTTPStatus.NOT_FOUND:
                     raise UnknownSchemaError(f"the registry {self._registry.url} has no schema {schema_id}")
                 found = self._parsed(answer, _Schema)
                 texts: dict[tuple[str, str, int], str] = {}
@@ -107,7 +110,7 @@ class RegistryClient:
                 raise UnknownSchemaError(f"the schema refers to more than {_MAX_REFERENCES} others")
             subject = urllib.parse.quote(reference.subject, safe="")
             answer = self._answer("GET", f"/subjects/{subject}/versions/{reference.version}{query}")
-            if answer.status_code == httpx.codes.NOT_FOUND:
+            if answer.status_code == HTTPStatus.NOT_FOUND:
                 raise UnknownSchemaError(
                     f"the registry {self._registry.url} has no version {reference.version} of {reference.subject!r}, "
                     "which the schema refers to"
@@ -145,6 +148,9 @@ class RegistryClient:
 
     def _answer(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
         """Return an answer that is about the request. Raises for those about the place, the login or the server."""
+        # It takes a tenth of a second to load.
+        import httpx
+
         where = f"Stream {self._stream!r}: the schema registry {self._registry.url}"
         again = "when the job is started again, it continues where it was"
         try:
@@ -161,13 +167,13 @@ class RegistryClient:
                 f"{where} cannot be reached ({type(e).__name__}: {e}). Check that it runs, and the address in "
                 f"registry=; {again}."
             ) from e
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise BindingError(
                 f"{where} refuses the login ({answer.status_code}). Set registry_user=USER and "
                 "registry_password=env:NAME, and give that user access."
             )
-        is_of_request = answer.is_success or httpx.codes.is_client_error(answer.status_code)
-        if not is_of_request or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        is_of_request = answer.is_success or answer.is_client_error
+        if not is_of_request or answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             raise ExternalSystemError(
                 f"{where} answers {answer.status_code} ({_why(answer)}) to {method} {path}. Repair it; {again}."
             )

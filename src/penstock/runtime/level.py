@@ -27,6 +27,7 @@ from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block, join_bl
 from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.emission_origins import origin_columns
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
+from penstock.runtime.large_rounds import by_key_group
 from penstock.runtime.packed_rows import (
     SLOT_COMMANDS,
     WAKE,
@@ -191,6 +192,8 @@ class _StepRunner:
         self.next_timer_ms: int | None = None
         self._opened: _OpenSlot | None = None
         self._can_merge: Final = self._core.has_key and self._core.windows is None
+        # Values that expire by event time depend on the records before, which may be of other key groups.
+        self._orders_rounds: Final = self._core.takes_single_records and not self._core.expires_by_event
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
 
@@ -325,7 +328,7 @@ class _StepRunner:
         found: Iterator[tuple[int, list[Block]]]
         if run.merges:
             first = self._slot.key_groups[0]
-            blocks = list(map(self._block, rows)) if self._plan.in_real_time else self._joined(rows)
+            blocks = self._of_round(rows) if self._plan.in_real_time else self._joined(rows)
             found = iter([(first, blocks)] if blocks or run.due_groups else [])
         else:
             if self._plan.in_real_time:
@@ -349,6 +352,17 @@ class _StepRunner:
             return False
         sizes = itertools.accumulate(self._block(row).batch.num_rows for row in rows)
         return all(size <= limit for size in sizes)
+
+    def _of_round(self, rows: Iterable[PackedRow]) -> list[Block]:
+        """Return the blocks of a round in real time; many of records that code takes one by one are ordered."""
+        blocks = list(map(self._block, rows))
+        return by_key_group(blocks, self._groups_in) if self._orders_rounds else blocks
+
+    def _groups_in(self, block: Block) -> npt.NDArray[np.uint16]:
+        selector = self.node.edges[block.input].key
+        assert selector is not None
+        keys = block.column(KEY)
+        return self._groups_of(selector.column(block.batch) if keys is None else keys)
 
     def _joined(self, rows: Iterable[PackedRow]) -> list[Block]:
         """Return one block for the rows of each place, ordered by key group like those of a slot in real time."""
@@ -417,11 +431,8 @@ class _StepRunner:
             return list(rows)
         found: list[PackedRow] = []
         for row in rows:
-            batch = self._block(row).batch
-            selector = self.node.edges[row.input].key
-            assert selector is not None
-            keys = batch.column(KEY) if KEY in batch.schema.names else selector.column(batch)
-            for group, part in split_by_key_group(batch, self._groups_of(keys), self._plan.key_groups):
+            block = self._block(row)
+            for group, part in split_by_key_group(block.batch, self._groups_in(block), self._plan.key_groups):
                 first = part.column(OFFSET)[0].as_py()
                 found.append(
                     row._replace(key_group=group, first_offset=first, body=to_bytes(part).to_pybytes())

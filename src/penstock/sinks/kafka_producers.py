@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from confluent_kafka import (
 
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
+from penstock.brokers.bulk_client import BulkClient, has_bulk_calls
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError
 from penstock.sinks.message_partitions import BY_KEY, PartitionCount, partitions_of
@@ -46,6 +48,9 @@ _COORDINATOR_MOVES: Final = (
 )
 _MOVING_POLL_S: Final = 0.1
 _SLICE_RECORDS: Final = 20_000
+_FULL_QUEUE_POLL_S: Final = 0.05
+# What is delivered is not reported, and so does not end the wait.
+_FULL_BULK_POLL_S: Final = 0.002
 _MAX_PRODUCERS: Final = 64
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -116,9 +121,18 @@ class PlainProducer:
         self._binding = binding
         self._errors = LastError()
         self._failures: list[KafkaError] = []
-        settings = producer_settings(binding, None) | {"on_delivery": self._record_failure}
+        # Without a reference to this producer, so that its client ends with it.
+        on_delivery = functools.partial(_record_failure, self._failures)
+        settings = producer_settings(binding, None) | {"on_delivery": on_delivery}
+        self._producer: Producer | BulkClient
+        self._send: Callable[[Messages, Callable[[], None]], None]
+        if _sends_in_bulk(binding):
+            bulk = build_client(lambda all_: BulkClient(all_, binding.topic), binding, settings, self._errors)
+            self._producer, self._send = bulk, functools.partial(_send_in_bulk, bulk)
+            return
         self._producer = build_client(Producer, binding, settings, self._errors)
-        self._partitions = PartitionCount(self._producer, binding, self._errors)
+        partitions = PartitionCount(self._producer, binding, self._errors)
+        self._send = functools.partial(_send, self._producer, binding.topic, partitions)
 
     @classmethod
     def of(cls, binding: KafkaBinding) -> PlainProducer:
@@ -130,7 +144,7 @@ class PlainProducer:
     def send(self, messages: Messages) -> None:
         """Queue messages. Raises ExternalSystemError when earlier ones could not be delivered."""
         try:
-            _send(self._producer, self._binding.topic, messages, self._partitions, self._raise_failures)
+            self._send(messages, self._raise_failures)
         except KafkaException as e:
             raise self._error(e.args[0]) from e
 
@@ -149,9 +163,6 @@ class PlainProducer:
         """Drop what is queued. Never raises."""
         with suppress(Exception):
             self._producer.purge()
-
-    def _record_failure(self, error: KafkaError, _message: object) -> None:
-        self._failures.append(error)
 
     def _raise_failures(self) -> None:
         if self._failures:
@@ -198,7 +209,7 @@ class TransactionalProducer:
         """Queue messages, in a transaction that the first one begins."""
         try:
             self._begin()
-            _send(self._producer, self._binding.topic, messages, self._partitions, lambda: None)
+            _send(self._producer, self._binding.topic, self._partitions, messages, lambda: None)
         except KafkaException as e:
             raise self._lost(e) from e
 
@@ -247,8 +258,33 @@ class TransactionalProducer:
         )
 
 
+def _record_failure(failures: list[KafkaError], error: KafkaError, _message: object) -> None:
+    failures.append(error)
+
+
+def _sends_in_bulk(binding: KafkaBinding) -> bool:
+    """Return whether messages go to the broker with what librdkafka's call for many takes, a value and a key."""
+    has_headers = bool(binding.header_fields) or binding.origin or binding.events is not None
+    return not has_headers and binding.partition_by is None and has_bulk_calls()
+
+
+def _send_in_bulk(producer: BulkClient, messages: Messages, check: Callable[[], None]) -> None:
+    """Queue messages in order, waiting for room."""
+    for begin in range(0, len(messages), _SLICE_RECORDS):
+        some = messages.slice(begin, _SLICE_RECORDS)
+        queued = producer.produce(some.values, some.keys)
+        # Messages leave the queue when they are delivered or time out, so this loop ends.
+        while queued < len(some):
+            producer.poll(_FULL_BULK_POLL_S)
+            check()
+            some = some.slice(queued, len(some) - queued)
+            queued = producer.produce(some.values, some.keys)
+        producer.poll(0)
+        check()
+
+
 def _send(
-    producer: Producer, topic: str, messages: Messages, partitions: PartitionCount, check: Callable[[], None]
+    producer: Producer, topic: str, partitions: PartitionCount, messages: Messages, check: Callable[[], None]
 ) -> None:
     """Queue messages in order, waiting for room."""
     produce = producer.produce
@@ -293,7 +329,7 @@ def _produce_with_parts(
 def _produce_patiently(producer: Producer, check: Callable[[], None], *message: Any, **headers: Any) -> None:
     # Messages leave the queue when they are delivered or time out, so this loop ends.
     while True:
-        producer.poll(0.05)
+        producer.poll(_FULL_QUEUE_POLL_S)
         check()
         with suppress(BufferError):
             producer.produce(*message, **headers)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from penstock.base.garbage import no_cyclic_collection
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import LastError, build_client
 from penstock.errors import ExternalSystemError, RecordsLostError
@@ -173,10 +174,10 @@ class TopicReader:
 
         Waits for the first one for some time, and returns about `most` of them. Raises what `read` raises.
         """
-        messages = self._consumer.consume(most, 0)
+        messages = self._consume(most)
         if not messages:
             one = self._consumer.poll(timeout_s)
-            messages = [] if one is None else [one, *self._consumer.consume(most, 0)]
+            messages = [] if one is None else [one, *self._consume(most)]
         self._sort(messages)
         now_ms = time.time_ns() // 1_000_000
         found: list[tuple[Split, SourceChunk]] = []
@@ -257,7 +258,7 @@ class TopicReader:
         """Wait for messages, and sort them by partition."""
         deadline_s = time.monotonic() + STALLED_AFTER_S
         wanted = sum(max(0, end - self._partitions[name].received) for name, end in open_ranges.items())
-        messages = self._consumer.consume(min(wanted, _TAKEN_AT_ONCE), 0)
+        messages = self._consume(min(wanted, _TAKEN_AT_ONCE))
         while not messages:
             # Consuming several messages waits until all of them are there.
             one = self._consumer.poll(_POLL_S)
@@ -268,6 +269,12 @@ class TopicReader:
         for name in self._gone & set(open_ranges):
             self._partitions[name].lose_to(open_ranges[name])
         self._drop_surplus(open_ranges)
+
+    def _consume(self, most: int) -> list[Any]:
+        """Return the messages that are there."""
+        # The collector would look through all of them again and again, which takes as long as making them.
+        with no_cyclic_collection():
+            return self._consumer.consume(most, 0)
 
     def _sort(self, messages: list[Any]) -> None:
         """Sort messages by partition."""

@@ -1,0 +1,271 @@
+"""Bulk client: a producer of one topic that takes columns of messages, by calls of librdkafka for many messages.
+
+The Python client of Kafka has librdkafka in it, but calls it for each message, and once more when each is delivered. A
+bulk client makes one call for a column, and librdkafka reports only what it could not deliver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, cimpl
+
+__all__ = ["BulkClient", "has_bulk_calls"]
+
+# Up to so many messages, a call for each takes less than making the columns of a call for all.
+_FEW: Final = 16
+# A call for this many messages lets other threads of Python run meanwhile, which takes a moment to come back from.
+_MANY: Final = 1000
+_TEXT_BYTES: Final = 512
+
+# Constants of rdkafka.h.
+_PRODUCER: Final = 0
+_CONF_OK: Final = 0
+_COPY: Final = 0x2
+_ANY_PARTITION: Final = -1
+_PURGE_ALL: Final = 0x1 | 0x2
+_NO_PROBLEM: Final = 0
+_QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001  # librdkafka's own codes begin with it
+_INVALID: Final = KafkaError._INVALID_ARG  # noqa: SLF001  # as above
+
+# rd_kafka_message_t, as NumPy sees it.
+_MESSAGE: Final = np.dtype(
+    [
+        ("problem", np.int32),
+        ("topic", np.uintp),
+        ("partition", np.int32),
+        ("value", np.uintp),
+        ("value_bytes", np.uintp),
+        ("key", np.uintp),
+        ("key_bytes", np.uintp),
+        ("offset", np.int64),
+        ("opaque", np.uintp),
+    ],
+    align=True,
+)
+_PROBLEM: Final = ctypes.c_int32
+
+_Pointer = ctypes.c_void_p
+_OnError: Final = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, _Pointer)
+_OnDelivery: Final = ctypes.CFUNCTYPE(None, _Pointer, ctypes.POINTER(_PROBLEM), _Pointer)
+_OnLog: Final = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
+# By the levels of syslog.
+_LEVELS: Final = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, *[logging.INFO] * 2, logging.DEBUG)
+
+_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "rd_kafka_conf_new": (_Pointer, ()),
+    "rd_kafka_conf_destroy": (None, (_Pointer,)),
+    "rd_kafka_conf_set": (
+        ctypes.c_int,
+        (_Pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t),
+    ),
+    "rd_kafka_conf_set_error_cb": (None, (_Pointer, _OnError)),
+    "rd_kafka_conf_set_dr_msg_cb": (None, (_Pointer, _OnDelivery)),
+    "rd_kafka_conf_set_log_cb": (None, (_Pointer, _OnLog)),
+    "rd_kafka_new": (_Pointer, (ctypes.c_int, _Pointer, ctypes.c_char_p, ctypes.c_size_t)),
+    "rd_kafka_set_log_queue": (ctypes.c_int, (_Pointer, _Pointer)),
+    "rd_kafka_topic_new": (_Pointer, (_Pointer, ctypes.c_char_p, _Pointer)),
+    "rd_kafka_topic_destroy": (None, (_Pointer,)),
+    "rd_kafka_produce": (
+        ctypes.c_int,
+        (
+            _Pointer,
+            ctypes.c_int32,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            _Pointer,
+        ),
+    ),
+    "rd_kafka_produce_batch": (
+        ctypes.c_int,
+        (_Pointer, ctypes.c_int32, ctypes.c_int, _Pointer, ctypes.c_int),
+    ),
+    "rd_kafka_last_error": (ctypes.c_int, ()),
+    "rd_kafka_err2str": (ctypes.c_char_p, (ctypes.c_int,)),
+    "rd_kafka_poll": (ctypes.c_int, (_Pointer, ctypes.c_int)),
+    "rd_kafka_flush": (ctypes.c_int, (_Pointer, ctypes.c_int)),
+    "rd_kafka_outq_len": (ctypes.c_int, (_Pointer,)),
+    "rd_kafka_purge": (ctypes.c_int, (_Pointer, ctypes.c_int)),
+    "rd_kafka_destroy": (None, (_Pointer,)),
+}
+
+
+@functools.cache
+def _libraries() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:
+    """Return librdkafka, whose calls let other threads run meanwhile, and do not; None if it cannot be called.
+
+    It is what the client itself is linked with. Where that hides its names, there is none.
+    """
+    try:
+        found = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
+        for library in found:
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError):
+        return None
+    return found
+
+
+def has_bulk_calls() -> bool:
+    """Return whether librdkafka can be called for many messages at once."""
+    return _libraries() is not None
+
+
+class BulkClient:
+    """A producer of one topic.
+
+    The settings are those of a `Producer` of confluent_kafka, with its `error_cb`, `logger` and `on_delivery`, which is
+    called for messages that could not be delivered, without the message. Raises KafkaException as it does.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
+        libraries = _libraries()
+        assert libraries is not None, "the caller has asked has_bulk_calls()"
+        self._library, self._short = libraries
+        callbacks = _callbacks(settings)
+        client = _new_client(self._library, settings, callbacks)
+        self._client: Final = client
+        self._topic: Final = self._library.rd_kafka_topic_new(client, topic.encode(), None)
+        # librdkafka calls the callbacks until it is destroyed.
+        closing = weakref.finalize(self, _destroy, self._library, os.getpid(), client, self._topic, callbacks)
+        closing.atexit = False
+
+    def produce(self, values: pa.Array, keys: pa.Array | None) -> int:
+        """Queue the first of some messages, and return how many: all that there is room for.
+
+        Raises KafkaException for a message that cannot be sent.
+        """
+        count = len(values)
+        if count <= _FEW:
+            return self._produce_few(values, keys)
+        messages = np.zeros(count, _MESSAGE)
+        kept = [_fill(messages, "value", values)]
+        if keys is not None:
+            kept.append(_fill(messages, "key", keys))
+        library = self._short if count < _MANY else self._library
+        queued: int = library.rd_kafka_produce_batch(
+            self._topic, _ANY_PARTITION, _COPY, messages.ctypes.data, count
+        )
+        del kept
+        if queued < count:
+            for problem in np.unique(messages["problem"]).tolist():
+                if problem not in (_NO_PROBLEM, _QUEUE_FULL):
+                    raise self._exception(problem)
+        return queued
+
+    def _produce_few(self, values: pa.Array, keys: pa.Array | None) -> int:
+        produce = self._short.rd_kafka_produce
+        texts: list[bytes | None] = values.to_pylist()
+        key_texts = [None] * len(texts) if keys is None else keys.to_pylist()
+        for number, (text, key) in enumerate(zip(texts, key_texts, strict=True)):
+            sizes = len(text or b""), len(key or b"")
+            if produce(self._topic, _ANY_PARTITION, _COPY, text, sizes[0], key, sizes[1], None):
+                problem = self._short.rd_kafka_last_error()
+                if problem == _QUEUE_FULL:
+                    return number
+                raise self._exception(problem)
+        return len(texts)
+
+    def _exception(self, problem: int) -> KafkaException:
+        return KafkaException(KafkaError(problem, self._library.rd_kafka_err2str(problem).decode()))
+
+    def poll(self, timeout_s: float) -> None:
+        """Report what could not be delivered, and errors; wait for that for some time."""
+        library = self._library if timeout_s else self._short
+        library.rd_kafka_poll(self._client, int(timeout_s * 1000))
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until all messages are delivered or reported, and return how many are not in time."""
+        self._library.rd_kafka_flush(self._client, int(timeout_s * 1000))
+        waiting: int = self._library.rd_kafka_outq_len(self._client)
+        return waiting
+
+    def purge(self) -> None:
+        """Drop the messages that wait."""
+        self._library.rd_kafka_purge(self._client, _PURGE_ALL)
+
+
+def _callbacks(settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    on_error: Callable[[KafkaError], None] = settings["error_cb"]
+    on_delivery: Callable[[KafkaError, None], None] = settings["on_delivery"]
+    logger: logging.Logger = settings["logger"]
+
+    def error(_client: int, problem: int, reason: bytes, _opaque: int) -> None:
+        on_error(KafkaError(problem, reason.decode()))
+
+    def delivery(_client: int, message: Any, _opaque: int) -> None:
+        problem = message.contents.value
+        if problem != _NO_PROBLEM:
+            on_delivery(KafkaError(problem), None)
+
+    def log(_client: int, level: int, facility: bytes, text: bytes) -> None:
+        logger.log(_LEVELS[level], "%s %s", facility.decode(), text.decode())
+
+    return _OnError(error), _OnDelivery(delivery), _OnLog(log)
+
+
+def _strings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if not callable(value) and not isinstance(value, logging.Logger):
+            yield name, str(value)
+    # Messages that are delivered leave the queue at once, and not when `poll` is called.
+    yield "delivery.report.only.error", "true"
+    # So that `poll` calls the logger, and no thread of librdkafka does.
+    yield "log.queue", "true"
+
+
+def _new_client(library: ctypes.CDLL, settings: Mapping[str, Any], callbacks: tuple[Any, Any, Any]) -> int:
+    """Return a new producer. Raises KafkaException when it does not accept a setting."""
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    given: int = library.rd_kafka_conf_new()
+    for name, value in _strings(settings):
+        if library.rd_kafka_conf_set(given, name.encode(), value.encode(), text, _TEXT_BYTES) != _CONF_OK:
+            library.rd_kafka_conf_destroy(given)
+            raise KafkaException(KafkaError(_INVALID, text.value.decode()))
+    on_error, on_delivery, on_log = callbacks
+    library.rd_kafka_conf_set_error_cb(given, on_error)
+    library.rd_kafka_conf_set_dr_msg_cb(given, on_delivery)
+    library.rd_kafka_conf_set_log_cb(given, on_log)
+    client: int | None = library.rd_kafka_new(_PRODUCER, given, text, _TEXT_BYTES)
+    if client is None:
+        library.rd_kafka_conf_destroy(given)
+        raise KafkaException(KafkaError(_INVALID, text.value.decode()))
+    library.rd_kafka_set_log_queue(client, None)
+    return client
+
+
+def _destroy(library: ctypes.CDLL, process: int, client: int, topic: int, _callbacks: object) -> None:
+    # A forked process has the object, but not the threads that would be waited for.
+    if os.getpid() == process:
+        library.rd_kafka_topic_destroy(topic)
+        library.rd_kafka_destroy(client)
+
+
+def _fill(messages: npt.NDArray[Any], part: str, column: pa.Array) -> object:
+    """Set where a part of each message is, and its size. What is returned must live as long as that is used."""
+    if not pa.types.is_binary(column.type):
+        column = column.cast(pa.binary())
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    # A part of no bytes has a place, unlike one that is missing.
+    begin = offsets.address if data is None or not data.size else data.address
+    messages[part] = ends[:-1].astype(np.uintp) + np.uintp(begin)
+    messages[f"{part}_bytes"] = np.diff(ends)
+    if column.null_count:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        messages[part][missing] = 0
+        messages[f"{part}_bytes"][missing] = 0
+    return column

@@ -1,0 +1,176 @@
+"""Bulk client: columns of messages, sent by one call of librdkafka, arrive as those of the client's own calls."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
+from penstock.brokers.bulk_client import BulkClient
+from penstock.brokers.kafka_topics import LastError, kafka_log
+from penstock.errors import BindingError, ExternalSystemError
+from penstock.sinks.kafka_producers import PlainProducer
+from penstock.sinks.message_parts import Messages
+
+TOPIC = "heaters"
+# The brokers that librdkafka has for tests have topics of so many partitions.
+PARTITIONS = 4
+MOCK = {"test.mock.num.brokers": "1", "allow.auto.create.topics": "true", "linger.ms": "0"}
+
+
+class Client(BulkClient):
+    """A bulk client with what it has reported."""
+
+    def __init__(self, **settings: str) -> None:
+        self.failures: list[KafkaError] = []
+        failures = self.failures
+        own = {
+            "error_cb": LastError(),
+            "logger": kafka_log,
+            "on_delivery": lambda error, _: failures.append(error),
+        }
+        super().__init__({**own, "partitioner": "murmur2_random", **settings}, TOPIC)
+
+    def bootstrap(self) -> str:
+        """The address of the broker that librdkafka has for this client."""
+        self._library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
+        self._library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+        cluster = ctypes.c_void_p(self._library.rd_kafka_handle_mock_cluster(ctypes.c_void_p(self._client)))
+        address: bytes = self._library.rd_kafka_mock_cluster_bootstraps(cluster)
+        return address.decode()
+
+
+def read(bootstrap: str, count: int, topic: str = TOPIC) -> list[list[tuple[bytes | None, bytes | None]]]:
+    """The keys and values of messages in each partition, once there are so many."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
+    found: list[list[Any]] = [[] for _ in range(PARTITIONS)]
+    with closing(Consumer(settings)) as client:
+        client.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        deadline_s = time.monotonic() + 30
+        while sum(map(len, found)) < count and time.monotonic() < deadline_s:
+            for one in client.consume(count, 0.05):
+                assert one.error() is None
+                number = one.partition()
+                assert number is not None
+                found[number].append((one.key(), one.value()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def mock_client() -> Client:
+    """A client whose broker all tests of a module may use."""
+    return Client(**MOCK)
+
+
+@pytest.mark.parametrize("count", [3, 40, 1500])
+def test_messages_arrive_as_those_of_the_client_s_own_calls(count: int) -> None:
+    """In the same partitions and order, whether few or many; parts may be missing or empty, and columns slices."""
+    values = [None, b"", *(b"value %d" % number for number in range(count))]
+    keys = [b"no value", b"empty value", *(b"%d" % (number % 7) for number in range(count))]
+    whole = pa.array([b"before", *values, b"after"], pa.binary()), pa.array([b"x", *keys, b"y"], pa.binary())
+    ours, theirs = Client(**MOCK), Client(**MOCK)
+    queued = ours.produce(*(column.slice(1, len(values)) for column in whole))
+    assert (queued, ours.flush(30)) == (len(values), 0)
+    # The messages of the other are on a broker of its own.
+    single = Producer({"bootstrap.servers": theirs.bootstrap(), "partitioner": "murmur2_random"})
+    for value, key in zip(values, keys, strict=True):
+        single.produce(TOPIC, value, key)
+    single.flush(30)
+    expected = read(theirs.bootstrap(), len(values))
+    assert sum(map(len, expected)) == len(values)
+    assert read(ours.bootstrap(), len(values)) == expected
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_keys_may_be_missing_or_empty(count: int) -> None:
+    """Of some messages, or of all; texts are bytes."""
+    client = Client(**MOCK)
+    some = [[None, b"", b"key"][number % 3] for number in range(count)]
+    texts = pa.array(["on"] * count)
+    assert client.produce(texts.cast(pa.binary()), pa.array(some, pa.binary())) == count
+    assert client.produce(pa.array([b""] * count, pa.binary()), None) == count
+    assert client.flush(30) == 0
+    found = [pair for partition in read(client.bootstrap(), 2 * count) for pair in partition]
+    expected = [(key, b"on") for key in some] + [(None, b"")] * count
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+@pytest.mark.parametrize("count", [12, 30])
+def test_a_full_queue_takes_the_first_messages(count: int) -> None:
+    """The others are sent when there is room, in order."""
+    client = Client(**MOCK, **{"queue.buffering.max.messages": "5", "test.mock.broker.rtt": "5"})
+    values, keys = pa.array([b"%d" % number for number in range(count)]), pa.array([b"key"] * count)
+    queued = client.produce(values, keys)
+    assert queued == 5
+    while queued < count:
+        queued += client.produce(values.slice(queued), keys.slice(queued))
+    assert client.flush(30) == 0
+    (found,) = filter(None, read(client.bootstrap(), count))
+    assert [value for _, value in found] == values.to_pylist()
+    assert client.failures == []
+
+
+def test_what_is_not_delivered_is_reported() -> None:
+    """Each message once, with the reason."""
+    count = 30
+    client = Client(**{"bootstrap.servers": "127.0.0.1:9", "message.timeout.ms": "50"})
+    client.produce(pa.array([b"on"] * count), None)
+    assert client.flush(10) == 0
+    assert [error.code() for error in client.failures] == [KafkaError._MSG_TIMED_OUT] * count
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_a_message_that_is_too_large_is_an_error(count: int, mock_client: Client) -> None:
+    """As it is for the client's own calls."""
+    with pytest.raises(KafkaException) as caught:
+        mock_client.produce(pa.array([b"on"] * (count - 1) + [bytes(2_000_000)]), None)
+    assert caught.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert mock_client.flush(30) == 0
+
+
+def heaters(parameters: str = "", **client: str) -> PlainProducer:
+    binding = parse_binding(TOPIC, f"kafka://127.0.0.1:9/{TOPIC}?{parameters}", "sink")
+    assert isinstance(binding, KafkaBinding)
+    return PlainProducer(KafkaBinding(**{**vars(binding), "client": client}))
+
+
+def test_the_sink_says_what_was_not_delivered() -> None:
+    """Once it waits for its messages."""
+    producer = heaters(**{"message.timeout.ms": "50", "linger.ms": "0"})
+    producer.send(Messages(pa.array([b"on"] * 30)))
+    with pytest.raises(ExternalSystemError, match="a record could not be written to the topic 'heaters'"):
+        producer.flush()
+
+
+@pytest.mark.parametrize("parameters", ["", "partition_by=n"])
+def test_a_wrong_setting_is_named(parameters: str) -> None:
+    """Alike for messages that go in bulk, and one by one."""
+    with pytest.raises(
+        BindingError, match=r'rejects a setting of .* No such configuration property: "lingr.ms"'
+    ):
+        heaters(parameters, **{"lingr.ms": "1"})
+    with pytest.raises(BindingError, match=r"rejects a setting of .*: Invalid value for"):
+        heaters(parameters, **{"linger.ms": "soon"})
+    with pytest.raises(BindingError, match=r"rejects a setting of .*acks"):
+        heaters(parameters, acks="1")
+
+
+def test_a_producer_that_is_dropped_ends_its_threads() -> None:
+    """Nobody has to close it."""
+    before = threads()
+    producer = heaters()
+    assert threads() > before
+    del producer
+    assert threads() <= before
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
