@@ -173,10 +173,10 @@ def measure(sizes: Sizes, work: Path) -> dict[str, Any]:  # noqa: ARG001  # noth
         (slot,) = plan.slot_of.values()
         rounds.open(0, MemoryStates({}, 0), slot, meter, wakes=False)
         task = WriterTask(writer, 0, 0, 0, meter)
-        task.write(rounds.live())
+        task.write(rounds.live(iter(())))
         whole_s = time.thread_time() - feeds.begun_s
         begun_s = time.thread_time()
-        task.write(rounds.store())
+        task.write(row for row in rounds.cut(goes_on=False) if row is not None)
         stored_s = time.thread_time() - begun_s
         task.finish()
     commands = _commands(encoder.made)

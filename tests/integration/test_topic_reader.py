@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -301,6 +302,30 @@ def test_a_reader_that_follows_a_topic_knows_what_it_has_not_read(
     # The broker says some milliseconds later that there is nothing more.
     assert reader.lag().records == 0
     assert reader.lag().waited_ms == 0
+
+
+def test_who_asks_what_a_reader_has_not_read_does_not_wait_for_its_next_records(
+    kafka: KafkaBroker, topic: str, reader: TopicReader
+) -> None:
+    """The end of an interval asks, while the reader's thread waits for records that may be long in coming."""
+    reader.follow({"00000": 0, "00001": 0})
+    answered = threading.Event()
+
+    def take_all() -> None:
+        while not answered.is_set():
+            reader.take(5.0)
+
+    taking = threading.Thread(target=take_all)
+    taking.start()
+    begun_s = time.monotonic()
+    for _ in range(100):
+        lag = reader.lag()
+    took_s = time.monotonic() - begun_s
+    answered.set()
+    write_numbers(kafka, topic, range(1))
+    taking.join()
+    assert lag.records == 0
+    assert took_s < 2
 
 
 def take_times(reader: TopicReader, written_ms: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
@@ -12,10 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 from file_feed import SENSORS, FileFeed
+from job_process import JobProcess, run_arguments
 from postgres_server import PASSWORD, PostgresServer
 from reliability import noting
 from rooms import read_folder
-from sink_kills import BUSY_S, KilledSink, interrupt_briefly, victims
+from s3_server import S3Server
+from sink_kills import BUSY_S, KilledSink, await_progress, interrupt_briefly, kill_process, victims
+from stored_homes import checkpoint_on, lose_disk
 
 from penstock.jobs.settings import RunSettings
 
@@ -92,4 +97,36 @@ def test_kills_of_a_job_that_looks_up(tmp_path: Path, interval_ms: int) -> None:
                     f"{victim} of a job that looks records up in PostgreSQL in {mode}"
                 ),
             )
+            feed.assert_each_counted_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+def test_kills_of_a_job_that_looks_up_and_of_its_machine(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, interval_ms: int
+) -> None:
+    """The rows of a replay are in the store of the checkpoint, since the disk is gone each time."""
+    chance = random.Random(23)
+    mode = "real time" if interval_ms else "micro-batches"
+    with PostgresServer() as server, checkpoint_on(s3, monkeypatch) as uri:
+        feed = LookupFeed(tmp_path, server)
+        feed.write()
+        settings = feed.settings(tmp_path, checkpoint_interval_ms=interval_ms)
+        settings = dataclasses.replace(settings, checkpoint=uri)
+        command = "-k kills_of_a_job_that_looks_up_and_of_its_machine"
+        with noting("lookups", command, "23") as injected:
+            with feed.feeding():
+                for victim in ("driver", "worker", "JVM") * 3:
+                    with JobProcess(run_arguments(JOB, settings), tmp_path) as job:
+                        await_progress(job, lambda: len(read_folder(tmp_path / "out")))
+                        time.sleep(chance.uniform(0, 2))
+                        injected.add(
+                            f"{victim} of a job that looks records up in {mode}, and its machine's disk"
+                        )
+                        kill_process(victim, job)
+                    lose_disk(uri)
+            last = dataclasses.replace(settings, bounded=True)
+            with JobProcess(run_arguments(JOB, last), tmp_path) as job:
+                assert job.wait().code == 0, job.err
             feed.assert_each_counted_once()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,32 +20,17 @@ from pyspark.sql import SparkSession
 from reliability import noting
 from s3_server import S3Server
 from sink_kills import await_progress, finish, kill_process
+from stored_homes import checkpoint_on, lose_disk
 
 from penstock.checkpoints.stored_checkpoint import working_folder
+from penstock.checkpoints.stored_home import place_in, place_of_home
 from penstock.machine.local_server import free_port
+from penstock.models.answer_places import ANSWERS, AnswersInStore
 
 HOW = {0: "", 1000: " (in real time)"}
 """How the fault of a mode is named, by the checkpoint interval in milliseconds."""
 
 VICTIMS = ("driver", "JVM", "worker", "driver")
-
-
-@contextlib.contextmanager
-def checkpoint_on(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The place of a checkpoint; its working folder is removed in the end."""
-    server.put("checkpoints", "there", b"")
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    uri = f"s3://checkpoints/jobs/{time.time_ns()}"
-    try:
-        yield uri
-    finally:
-        lose_disk(uri)
-
-
-def lose_disk(uri: str) -> None:
-    """What a machine that is gone had of the checkpoint."""
-    shutil.rmtree(working_folder(uri), ignore_errors=True)
 
 
 def test_a_job_goes_on_from_an_empty_disk(
@@ -67,6 +50,20 @@ def test_a_job_goes_on_from_an_empty_disk(
         with JobInSession(spark, COUNTING_JOB, dataclasses.replace(settings, must_continue=True)) as job:
             job.wait()
         feed.assert_exactly_once()
+
+
+def test_answers_are_kept_in_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones stay; names are listed, and what is no longer needed goes."""
+    with checkpoint_on(s3, monkeypatch) as uri:
+        place = AnswersInStore(place_in(place_of_home(uri), ANSWERS), ())
+        assert place.names("score/fraud") == []
+        for number in range(3):
+            content = b"%d" % number
+            assert place.keep_first(f"score/fraud/0-{number}.json", content) == content
+        assert place.keep_first("score/fraud/0-1.json", b"later") == b"1"
+        place.remove(["score/fraud/0-0.json"])
+        assert sorted(place.names("score/fraud")) == ["score/fraud/0-1.json", "score/fraud/0-2.json"]
+        assert place.read("score/fraud/0-2.json") == b"2"
 
 
 @pytest.mark.chaos

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["no_cyclic_collection"]
+__all__ = ["collect_again", "keep_uncollected", "no_cyclic_collection"]
 
 
 @contextmanager
@@ -19,3 +19,20 @@ def no_cyclic_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def keep_uncollected(*, also_cycles: bool) -> None:
+    """Let the cyclic collector look no more at the objects that there are, most of which stay.
+
+    It stops all threads while it looks at them, for 20 to 100 ms in a worker with some state. Cycles among them stay in
+    memory, too, until a call with `also_cycles`.
+    """
+    if also_cycles:
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()
+
+
+def collect_again() -> None:
+    """Let the cyclic collector look at all objects, since some are no longer needed."""
+    gc.unfreeze()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -45,7 +44,7 @@ from penstock.engine.window_columns import WindowColumnsRun, runs_as_columns
 from penstock.engine.window_run import WindowRun
 from penstock.errors import UnstorableValueError
 from penstock.joins.join_step import JoinStep
-from penstock.models.kept_answers import ByTime, KeptAnswers
+from penstock.models.kept_answers import KeptAnswers, SlotAnswers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.error_reasons import reason_of
 from penstock.operators.functions import Context, PartContext
@@ -87,7 +86,7 @@ class SlotRun:
     With `groups_of`, which returns the key groups of keys, all of them are processed as one, under any key group.
     `changed_shared` is whether settings or broadcast states changed. `records` is the number of processed data records,
     and `counts` has their number by outcome in a step with windows. `answers` has what groups of models
-    and lookups took; `answers_before` is what they took in earlier rounds of the interval.
+    and lookups took; by default nothing of it is kept.
     `dead_letters` has the failures before the first record.
     """
 
@@ -98,7 +97,7 @@ class SlotRun:
         tables: SlotTables,
         moment: BatchTime,
         groups_of: GroupsOf | None = None,
-        answers_before: Mapping[str, ByTime] = MappingProxyType({}),
+        answers: SlotAnswers | None = None,
     ) -> None:
         self._core: Final = core
         self._groups_of: Final = groups_of
@@ -119,9 +118,9 @@ class SlotRun:
         self._unions: Final = Unions(tables.parts.load(UNIONS, whole_part), core.specs)
         self._standing = tables.parts.load(STANDING, _standing_of)
         self._plain: FunctionInstance | None = None
-        self.answers: Final = KeptAnswers(
-            core.model_place.folder, core.step, now_ms, slot.key_groups[0], answers_before
-        )
+        if answers is None:
+            answers = SlotAnswers(None, core.step, slot.key_groups[0])
+        self.answers: Final[KeptAnswers] = answers.at(now_ms)
         self._models: Final[list[FunctionInstance]] = []
         self._letters: list[DeadLetter] = []
         self._standing_applier: tuple[FunctionInstance | None, ApplyStanding | None] = (None, None)

@@ -14,6 +14,7 @@ from penstock.checkpoints.state_place import place_state
 from penstock.checkpoints.stored_home import place_of_home
 from penstock.checkpoints.stored_seed import StoredSeed
 from penstock.errors import BindingError, CheckpointError, JobDefinitionError
+from penstock.models.answer_places import ANSWERS, AnswersInStore
 from penstock.objects.object_stores import carried_endpoint
 from penstock.runtime.initial_state import Seed
 from penstock.runtime.plan import JobPlan
@@ -23,7 +24,7 @@ from penstock.sources.fetched import KeptInFolder, KeptInStore
 from penstock.spark.state_mount import StateMount
 from penstock.streams.graph import COMMANDS, RECEIPTS
 
-__all__ = ["check_reach", "kept_files", "mount_state", "seed_of"]
+__all__ = ["check_reach", "kept_answers", "kept_files", "mount_state", "seed_of"]
 
 _FETCHED: Final = "fetched"
 
@@ -74,11 +75,18 @@ def kept_files(checkpoint: Checkpoint, *, apart: bool) -> KeptInFolder | KeptInS
     return KeptInFolder(str(checkpoint.folder / _FETCHED))
 
 
+def kept_answers(checkpoint: Checkpoint) -> AnswersInStore | None:
+    """Return where tasks keep what they took from outside, if the checkpoint is on a store: there."""
+    if checkpoint.stored is None:
+        return None
+    return AnswersInStore(checkpoint.stored.place_of(ANSWERS), tuple(carried_endpoint(os.environ).items()))
+
+
 def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, master: str) -> None:
     """Check that tasks on a cluster, which share only a store, reach all that the job reads and writes.
 
     Files of commands travel with the plan of a micro-batch, and the driver writes receipts.
-    Raises BindingError for a stream or sink in a folder, and JobDefinitionError for lookups and for models.
+    Raises BindingError for a stream or sink in a folder, and JobDefinitionError for models.
     """
     for name, binding in bindings.items():
         is_carried = name == COMMANDS and isinstance(binding, FilesBinding)
@@ -89,12 +97,6 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
                 "another server, or use a shared folder for the checkpoint."
             )
     steps = plan.accepting.steps if plan.graph.steps() else {}
-    for name in plan.graph.lookups:
-        raise JobDefinitionError(
-            f"The job looks records up in the table {name!r}, and keeps the rows for a replay in the folder of the "
-            f"checkpoint, but the checkpoint {shown} is on an object store. Use local[*], or a shared folder for the "
-            "checkpoint."
-        )
     for name, step in steps.items():
         if step.models:
             raise JobDefinitionError(

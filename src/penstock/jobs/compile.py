@@ -38,7 +38,7 @@ from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.connectors.custom_class import checked_binding, imported_class, told
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
 from penstock.errors import BindingError, JobDefinitionError
-from penstock.jobs.cluster_state import check_reach, seed_of
+from penstock.jobs.cluster_state import check_reach, kept_answers, seed_of
 from penstock.jobs.job_code import loaded_modules
 from penstock.jobs.job_lookups import opened_lookups
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
@@ -218,6 +218,7 @@ def _plan(
         partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
         lookups=opened_lookups(job, bindings),
+        answers=kept_answers(checkpoint),
         model_folder=str(checkpoint.folder / MODELS),
         watches_models=True,
         origin_sinks=_origin_sinks(job, bindings) if settings.checkpoint_interval_ms else frozenset(),

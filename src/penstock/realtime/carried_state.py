@@ -142,46 +142,50 @@ class Desk:
 
 
 class CarriedStates:
-    """The stored states of a slot's steps."""
+    """The stored states of a slot's steps.
+
+    What an interval changes may be put while the next one has begun.
+    """
 
     def __init__(self, desk: Desk) -> None:
         self._desk: Final = desk
-        self.interval = 0
+        self._interval = 0
         # Changes that Spark may not have yet, and the interval of each.
         self._pending: Final[dict[tuple[str, str], tuple[int, bytes | None]]] = {}
         self._small: Final[dict[tuple[str, str], bytes]] = {}
-        self._changes: dict[tuple[str, str], bytes | None] = {}
+        self._changes: Final[dict[int, dict[tuple[str, str], bytes | None]]] = {}
 
     def begin(self, interval: int) -> None:
         """Go on with an interval. Its task begins with what all intervals but the last have stored."""
-        self.interval = interval
+        self._interval = interval
+        self._changes[interval] = {}
         for key in [key for key, (number, _) in self._pending.items() if number < interval - 1]:
             del self._pending[key]
 
     def entries(self, step_id: str) -> _CarriedEntries:
-        """Return the stored entries of a step."""
-        return _CarriedEntries(self, step_id)
+        """Return the stored entries of a step, as the present interval reads and changes them."""
+        return _CarriedEntries(self, step_id, self._interval)
 
-    def take_changes(self) -> list[Put]:
-        """Return what the interval has changed, in the order of the first changes."""
-        changes, self._changes = self._changes, {}
+    def take_changes(self, interval: int) -> list[Put]:
+        """Return what an interval has changed, in the order of the first changes."""
+        changes = self._changes.pop(interval)
         return [Put(step_id, name, content) for (step_id, name), content in changes.items()]
 
-    def get(self, key: tuple[str, str]) -> bytes | None:
+    def get(self, key: tuple[str, str], interval: int) -> bytes | None:
         """Return an entry of a step."""
         if key in self._pending:
             return self._pending[key][1]
         if key in self._small:
             return self._small[key]
-        content = self._desk.read(self.interval, *key)
+        content = self._desk.read(interval, *key)
         if content is not None and len(content) <= _SMALL_BYTES:
             self._small[key] = content
         return content
 
-    def put(self, key: tuple[str, str], content: bytes | None) -> None:
-        """Set an entry of a step; None removes it."""
-        self._pending[key] = (self.interval, content)
-        self._changes[key] = content
+    def put(self, key: tuple[str, str], content: bytes | None, interval: int) -> None:
+        """Set an entry of a step in an interval; None removes it."""
+        self._pending[key] = (interval, content)
+        self._changes[interval][key] = content
         self._small.pop(key, None)
         if content is not None and len(content) <= _SMALL_BYTES:
             self._small[key] = content
@@ -190,18 +194,19 @@ class CarriedStates:
 class _CarriedEntries:
     """The stored entries of one step."""
 
-    def __init__(self, states: CarriedStates, step_id: str) -> None:
+    def __init__(self, states: CarriedStates, step_id: str, interval: int) -> None:
         self._states: Final = states
         self._step_id: Final = step_id
+        self._interval: Final = interval
 
     def get(self, name: str) -> bytes | None:
         """Return the bytes of a name, or None if it does not exist."""
-        return self._states.get((self._step_id, name))
+        return self._states.get((self._step_id, name), self._interval)
 
     def put(self, name: str, content: bytes) -> None:
         """Set the bytes of a name."""
-        self._states.put((self._step_id, name), content)
+        self._states.put((self._step_id, name), content, self._interval)
 
     def remove(self, name: str) -> None:
         """Remove a name."""
-        self._states.put((self._step_id, name), None)
+        self._states.put((self._step_id, name), None, self._interval)

@@ -30,8 +30,8 @@ _MOST_WAITING: Final = 4096
 class IntervalMeter:
     """The meter of one interval of a slot. All its times are for metrics only.
 
-    `causes` are the source times of what the present round processes, or the time of its timer, and `waited_s` is how
-    long the slot has waited.
+    `causes` are the source times of what the present round processes, or the time of its timer. `waited_s` is how long
+    the slot has waited, `storing_s` how long it has stored state, some of it of the interval before.
 
     Args:
         writer: the writer of the job, which knows its sinks.
@@ -51,6 +51,7 @@ class IntervalMeter:
         self._lags: Mapping[str, TopicLag] = {}
         self.causes: SourceTimes | None = None
         self.waited_s = 0.0
+        self.storing_s = 0.0
         self.sinks_s = 0.0
 
     def add_output(self, sink: str, records: int, seconds: float) -> None:
@@ -74,11 +75,11 @@ class IntervalMeter:
         if len(known) > _MOST_WAITING:
             self._emitted[sink] = list(SourceTimes.of_points(known).points())
 
-    def end(self, reading_s: float, storing_s: float, lags: Mapping[str, TopicLag]) -> None:
-        """Note the end of the interval: the time for reading and for storing, and what waits in topics, by stream."""
+    def end(self, reading_s: float, lags: Mapping[str, TopicLag]) -> None:
+        """Note the end of the interval: the time for reading, and what waits in topics, by stream."""
         whole_s = time.perf_counter() - self._begun_s
-        rounds_s = max(0.0, whole_s - self.waited_s - self.sinks_s - storing_s)
-        self._slot_time = SlotTime(reading_s, rounds_s, self.sinks_s, storing_s)
+        rounds_s = max(0.0, whole_s - self.waited_s - self.sinks_s - self.storing_s)
+        self._slot_time = SlotTime(reading_s, rounds_s, self.sinks_s, self.storing_s)
         self._lags = lags
 
     def reports(self) -> Iterator[Report]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 
+from penstock.base.garbage import collect_again, keep_uncollected
 from penstock.engine.slot import Slot
 from penstock.realtime.carried_state import CarriedStates, Desk
 from penstock.realtime.exchange import Exchange
@@ -55,6 +55,7 @@ from penstock.realtime.stream_feeds import (
     RepeatedReadings,
 )
 from penstock.runtime.bound_source import BoundSource
+from penstock.runtime.packed_rows import PackedRow
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import Writer, WriterTask
 from penstock.sources.kafka_log import KafkaLog
@@ -64,6 +65,8 @@ __all__ = ["CoordinatorAddress", "JobInRealTime", "SlotEngine"]
 
 # Readers and the slot share the interpreter. By default one waits 5 ms for the other.
 _SWITCH_S: Final = 0.0005
+# A collection of everything stops the engine for some tens of milliseconds.
+_INTERVALS_PER_COLLECTION: Final = 100
 
 _decoder: Final = msgspec.msgpack.Decoder(FromCoordinator)
 
@@ -145,6 +148,9 @@ class SlotEngine:
         self._reading_s = 0.0
         self._starting: Final = threading.Lock()
         self._is_last = False
+        # Stores what the last interval has changed, whose output is not finished before.
+        self._storing: Iterator[None] = iter(())
+        self._written: WriterTask | None = None
         self._finished: Final[queue.SimpleQueue[_Finished]] = queue.SimpleQueue()
         self._commits: Final[queue.SimpleQueue[bool]] = queue.SimpleQueue()
         send(self._link, Hello(place.secret, launch.session, task, self._exchange.address, self.address))
@@ -181,6 +187,7 @@ class SlotEngine:
         carrying.start()
         is_last = self._interval(rounds, go.log)
         while not is_last:
+            keep_uncollected(also_cycles=(self._number + 1) % _INTERVALS_PER_COLLECTION == 0)
             self._number += 1
             self._inbox.advance()
             is_last = self._interval(rounds, None)
@@ -235,7 +242,10 @@ class SlotEngine:
         )
 
     def _interval(self, rounds: SlotRounds, log: TaskLog | None) -> bool:
-        """Run one interval, and return whether it is the last. It is done when all that belongs to it is processed."""
+        """Run one interval, and return whether it is the last.
+
+        All that belongs to it is processed then. What it has changed is stored beside the rounds of the next one.
+        """
         job, number = self._job, self._number
         meter = IntervalMeter(job.writer, self._task)
         self._states.begin(number)
@@ -245,32 +255,48 @@ class SlotEngine:
             job.writer, job.first_batch + number, self._task, self._attempt, meter, self._version
         )
         try:
-            written.write(rounds.live() if log is None else rounds.replay(log.rounds))
-            ended_s = time.perf_counter()
-            written.write(rounds.store())
+            written.write(rounds.live(self._storing) if log is None else rounds.replay(log.rounds))
             # The next interval may write to them at once, and they must not wait for its records.
             written.finish_visible()
+            is_last = self._is_last
+            stored = rounds.cut(goes_on=not is_last)
         except BaseException:
             written.abort()
             raise
-        self._measure(meter, time.perf_counter() - ended_s)
         taken = {name: feed.taken for name, feed in self._feeds.items()}
-        # What the coordinator says from `Done` on is about the next interval.
-        is_last = self._is_last
+        done = TaskLog({name: readings for name, (readings, _) in taken.items()}, rounds.done)
+        positions = {name: dict(found) for name, (_, found) in taken.items() if found is not None}
+        self._written = written
+        self._storing = self._store(number, stored, Done(done, positions), is_last=is_last)
+        if is_last:
+            rounds.finish(self._storing)
+        self._measure(meter)
+        return is_last
+
+    def _store(
+        self, number: int, stored: Iterator[PackedRow | None], done: Done, *, is_last: bool
+    ) -> Iterator[None]:
+        """Store what an interval has changed, in pieces, and tell the coordinator."""
+        written = self._written
+        assert written is not None
+        for row in stored:
+            if row is None:
+                yield
+            else:
+                written.write([row])
         if is_last:
             # Other engines may go as soon as the coordinator knows that all are done.
             self._exchange.finish()
-        self._finished.put(_Finished(number, is_last, self._states.take_changes(), written))
-        done = TaskLog({name: readings for name, (readings, _) in taken.items()}, rounds.done)
-        positions = {name: dict(found) for name, (_, found) in taken.items() if found is not None}
-        send(self._link, Done(done, positions))
-        return is_last
+        self._finished.put(_Finished(number, is_last, self._states.take_changes(number), written))
+        self._written = None
+        # What the coordinator says from now on is about the next interval.
+        send(self._link, done)
 
-    def _measure(self, meter: IntervalMeter, storing_s: float) -> None:
+    def _measure(self, meter: IntervalMeter) -> None:
         """End the meter of an interval."""
         work_s = sum(feed.work_s for feed in self._feeds.values())
         lags = {name: feed.lag for name, feed in self._feeds.items() if feed.lag is not None}
-        meter.end(work_s - self._reading_s, storing_s, lags)
+        meter.end(work_s - self._reading_s, lags)
         self._reading_s = work_s
 
     def _carry(self) -> None:
@@ -347,8 +373,11 @@ class SlotEngine:
         self._exchange.close()
         for stream in sorted(self._started):
             self._feeds[stream].join()
+        if self._written is not None:
+            self._written.abort()
         while not self._finished.empty():
             self._finished.get().written.abort()
+        collect_again()
 
 
 def _as_bytes(batch: pa.RecordBatch) -> bytes:

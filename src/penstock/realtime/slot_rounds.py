@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,6 +65,9 @@ _Bundles: TypeAlias = dict[str, deque[Delivery]]
 # For how long nothing may come for an interval that is repeated: far longer than any round takes.
 _STALLED_AFTER_S: Final = 120.0
 
+# For about how long a slot does other work between two rounds.
+_BESIDE_S: Final = 0.001
+
 # Counts of which the newest is the value; others add up.
 _VALUES: Final = frozenset({"keys", "held", "state_bytes", "settings", TIME})
 
@@ -87,7 +91,7 @@ class Totals:
 
 
 class SlotRounds:
-    """The rounds of one slot. An interval is `open`, `live` or `replay`, and `store`.
+    """The rounds of one slot. An interval is `open`, `live` or `replay`, and `cut`.
 
     A round takes all deliveries that wait for a level, and runs the level on their rows. Commands for the end of the
     interval have a round of their own in each level, after everything else of the interval. `done` has the rounds of
@@ -158,8 +162,12 @@ class SlotRounds:
         """Call a function once the slot has processed what these senders find in their streams at the start."""
         self._history, self._on_caught_up = set(readers), on_caught_up
 
-    def live(self) -> Iterator[PackedRow]:
-        """Run rounds as rows and times come, until all senders have ended. Yield rows for sinks and the driver."""
+    def live(self, beside: Iterator[None]) -> Iterator[PackedRow]:
+        """Run rounds as rows and times come, until all senders have ended. Yield rows for sinks and the driver.
+
+        `beside` is other work, done in small pieces between the rounds.
+        """
+        is_over = False
         for number, level in enumerate(self._levels, 1):
             if level.wants_clock and not self._knows_timers:
                 # The slot tells when it must run next only once it has run.
@@ -173,9 +181,11 @@ class SlotRounds:
                 on_caught_up()
             yield from self._end_levels()
             if self._ended > len(self._levels):
+                self.finish(beside)
                 return
+            is_over = is_over or self._work_beside(beside)
             self._intake.linger.wait(SLOTS_AFTER_S)
-            for delivery in self._take(self._wait_s()):
+            for delivery in self._take(self._wait_s() if is_over else 0):
                 self._add(delivery)
 
     def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
@@ -197,12 +207,33 @@ class SlotRounds:
         """Return the steps of a level; the level 0 has none, but what goes to sinks at once."""
         return self._steps[level - 1] if level else []
 
-    def store(self) -> Iterator[PackedRow]:
-        """Store the state, and yield the totals of all rounds of the interval."""
-        for level in self._levels:
-            for row in level.store():
-                self.totals.add(row)
-        yield from self.totals.rows()
+    def _work_beside(self, beside: Iterator[None]) -> bool:
+        """Do some of other work, and return whether it is done."""
+        begun_s = time.perf_counter()
+        is_over = True
+        for _ in beside:
+            if time.perf_counter() >= begun_s + _BESIDE_S:
+                is_over = False
+                break
+        self._meter.storing_s += time.perf_counter() - begun_s
+        return is_over
+
+    def finish(self, work: Iterator[None]) -> None:
+        """Do all of other work."""
+        begun_s = time.perf_counter()
+        for _ in work:
+            pass
+        self._meter.storing_s += time.perf_counter() - begun_s
+
+    def cut(self, *, goes_on: bool) -> Iterator[PackedRow | None]:
+        """End the interval. What the iterator does stores the state in pieces, and yields None after each.
+
+        At last it yields the totals of all rounds of the interval. With `goes_on`, the next one may run meanwhile.
+        """
+        begun_s = time.perf_counter()
+        cuts = [level.cut(goes_on=goes_on) for level in self._levels]
+        self._meter.storing_s += time.perf_counter() - begun_s
+        return _stored(cuts, self.totals)
 
     def _take(self, timeout_s: float | None) -> list[Delivery]:
         begun_s = time.perf_counter()
@@ -316,6 +347,15 @@ def _stalled_text(interval: int, steps: Sequence[str]) -> str:
         "and so emit something else: let it use the time of its context. If no sink is exactly once, remove the files "
         f"{interval} and {interval}.rounds from the folder `intervals` of the checkpoint, and the interval begins anew."
     )
+
+
+def _stored(cuts: Iterable[Iterator[PackedRow | None]], totals: Totals) -> Iterator[PackedRow | None]:
+    for row in itertools.chain.from_iterable(cuts):
+        if row is None:
+            yield None
+        else:
+            totals.add(row)
+    yield from totals.rows()
 
 
 def _all_of(bundles: _Bundles) -> dict[str, int]:

@@ -20,7 +20,7 @@ from penstock.engine.slot import Slot, held_name
 from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult
 from penstock.errors import StateError
-from penstock.models.kept_answers import ByTime, write_answers
+from penstock.models.kept_answers import SlotAnswers
 from penstock.models.tallies import VersionTally, add_tallies
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block, join_blocks
@@ -113,8 +113,15 @@ class Level:
 
     def store(self) -> Iterator[PackedRow]:
         """Store the state of the slot, and yield rows that count it."""
-        for step_id in sorted(self._runners):
-            yield from self._runners[step_id].store()
+        return (row for row in self.cut(goes_on=False) if row is not None)
+
+    def cut(self, *, goes_on: bool) -> Iterator[PackedRow | None]:
+        """End an interval. What the iterator does stores the state in pieces, and yields None after each.
+
+        It also yields rows that count the state. With `goes_on`, the next interval may be opened and run meanwhile.
+        """
+        cuts = [self._runners[step_id].cut(goes_on=goes_on) for step_id in sorted(self._runners)]
+        return itertools.chain.from_iterable(cuts)
 
     def _run(self, found: Mapping[str, list[PackedRow]], now: dt.datetime) -> Iterator[PackedRow]:
         commands = _commands(found.get(SLOT_COMMANDS, []))
@@ -166,10 +173,10 @@ class _OpenSlot:
     name: Hashable
     entries: Entries
     tables: SlotTables
+    answers: SlotAnswers
     was_woken: bool = False
     has_swept: bool = False
     tallies: dict[str, dict[str, VersionTally]] = field(default_factory=dict)
-    answers: dict[str, ByTime] = field(default_factory=dict)
 
 
 class _StepRunner:
@@ -191,6 +198,8 @@ class _StepRunner:
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
         self._opened: _OpenSlot | None = None
+        # What the last interval had open, if its tables go on.
+        self._going_on: _OpenSlot | None = None
         self._can_merge: Final = self._core.has_key and self._core.windows is None
         # Values that expire by event time depend on the records before, which may be of other key groups.
         self._orders_rounds: Final = self._core.takes_single_records and not self._core.expires_by_event
@@ -220,6 +229,9 @@ class _StepRunner:
 
     def _open(self) -> _OpenSlot:
         slot, entries = self._slot, self._states.entries(self.node.id)
+        if self._going_on is not None:
+            self._going_on.tables.go_on(entries)
+            return _OpenSlot(slot, self._going_on.name, entries, self._going_on.tables)
         name = (self.node.id, slot.key_groups[0], len(slot.key_groups), str(self._core.state_schema))
         kept = self._cache.take(name)
         if self._plan.seed is not None and entries.get(HEAD) is None:
@@ -230,7 +242,8 @@ class _StepRunner:
             tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        return _OpenSlot(slot, name, entries, tables)
+        answers = SlotAnswers(self._plan.answer_place, self.node.step, slot.key_groups[0])
+        return _OpenSlot(slot, name, entries, tables, answers)
 
     def run(self, work: _Work) -> Iterator[PackedRow]:
         """Run the step on its input of one round."""
@@ -285,31 +298,39 @@ class _StepRunner:
         if self._core.models:
             for model, tallies in run.tallies().items():
                 add_tallies(self._opened.tallies.setdefault(model, {}), tallies)
-        for group, by_time in run.answers.new.items():
-            known = self._opened.answers.setdefault(group, {})
-            for now_ms, taken in by_time.items():
-                known.setdefault(now_ms, []).extend(taken)
+        self._opened.answers.add(run.answers)
         self.next_timer_ms = run.next_timer_ms
 
-    def store(self) -> Iterator[PackedRow]:
-        """Store what the rounds have changed, and yield rows that count keys and bytes."""
+    def cut(self, *, goes_on: bool) -> Iterator[PackedRow | None]:
+        """Freeze what the rounds have changed; the iterator stores it, and yields rows that count keys and bytes."""
         opened, self._opened = self._opened, None
+        last = opened or self._going_on
+        self._going_on = last if goes_on else None
         if opened is None:
-            return
-        tables, first = opened.tables, opened.slot.key_groups[0]
-        if opened.answers:
-            # Before the work counts, so that its repetition takes the same.
-            write_answers(self._plan.model_folder, self.node.step, first, opened.answers)
-        if opened.tallies:
-            yield counts_row("scores", self.node.step, 0, first, msgspec.json.encode(opened.tallies))
-        has_changed = tables.changed
+            if last is not None and not goes_on:
+                self._cache.put(last.name, last.tables.keep())
+            return iter(())
+        has_changed = opened.tables.changed
         if has_changed:
             # First, since the changes of most rounds are in no table yet, and their keys would not be counted.
-            tables.store()
+            opened.tables.freeze()
+        return self._store(opened, has_changed=has_changed, goes_on=goes_on)
+
+    def _store(self, opened: _OpenSlot, *, has_changed: bool, goes_on: bool) -> Iterator[PackedRow | None]:
+        tables, first = opened.tables, opened.slot.key_groups[0]
+        # Before the work counts, so that its repetition takes the same.
+        opened.answers.write()
+        if opened.tallies:
+            yield counts_row("scores", self.node.step, 0, first, msgspec.json.encode(opened.tallies))
+        yield from tables.pieces()
+        if has_changed:
             yield counts_row("state_bytes", self.node.step, tables.stored_bytes, first)
         if has_changed or opened.was_woken:
             yield counts_row("keys", self.node.step, tables.keys, first)
-        self._cache.put(opened.name, tables.keep())
+        if goes_on:
+            tables.relieve()
+        else:
+            self._cache.put(opened.name, tables.keep())
 
     def _time(self, run: SlotRun, first: int) -> Iterator[PackedRow]:
         """Report the event time to the driver, and to the steps after this one once it has changed."""

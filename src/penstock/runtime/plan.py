@@ -25,6 +25,7 @@ from penstock.engine.step import StepCore, StepInput
 from penstock.joins.join_step import JoinStep
 from penstock.joins.lookup_source import LookupSource
 from penstock.joins.table_lookup import TableLookup
+from penstock.models.answer_places import ANSWERS, AnswerPlace, AnswersInFolder, AnswersInStore
 from penstock.models.model import Model
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction
@@ -101,7 +102,8 @@ class JobPlan:
     batch, in Spark's numbering, that was planned before and is repeated, with the partitions known at that time.
     With `in_real_time` the records of a slot travel together, under its first key group. `model_folder` has the
     models that the job has fetched; with `watches_models` a call of one that hangs ends its worker. `lookups`
-    are the tables outside in which steps look records up.
+    are the tables outside in which steps look records up, and `answers` is where their rows and the answers of groups
+    of models are kept, if not with the models.
     """
 
     graph: Graph
@@ -120,6 +122,14 @@ class JobPlan:
     model_folder: str = ""
     watches_models: bool = False
     lookups: Mapping[str, LookupSource] = field(default_factory=dict)
+    answers: AnswersInStore | None = None
+
+    @property
+    def answer_place(self) -> AnswerPlace | None:
+        """Where slots keep what they took from outside."""
+        if self.answers is not None:
+            return self.answers
+        return AnswersInFolder(f"{self.model_folder}/{ANSWERS}") if self.model_folder else None
 
     def of_batch(self, number: int) -> JobPlan:
         """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""

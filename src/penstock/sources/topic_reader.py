@@ -34,6 +34,8 @@ _MAX_READERS: Final = 16
 # Tasks of a partition move between workers. A worker that is this many records behind reads them faster than it seeks.
 _MAX_SKIPPED: Final = 20_000
 _MAX_AHEAD: Final = 200_000
+# How often a reader that follows partitions looks where they end, for metrics.
+_LOOK_EVERY_MS: Final = 250
 _NO_END: Final = 1 << 63
 
 STALLED_AFTER_S: Final = 120.0
@@ -76,14 +78,16 @@ class _Partition:
     """A partition that the consumer is assigned to, and the messages of it that wait to be returned.
 
     `at` is where the last range ended. All records before `received` were received, except those in `lost`, ranges of
-    offsets that the broker had deleted. `end` is where the broker had nothing more when it said so last, `newest_ms`
-    the newest time of what was taken, and `caught_up_ms` when all was.
+    offsets that the broker had deleted. `end` is where the broker had nothing more when it said so last, `broker_end`
+    the end that it told with the last records, `newest_ms` the newest time of what was taken, and `caught_up_ms` when
+    all was.
     """
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.received = at
         self.end = -1
+        self.broker_end = -1
         self.newest_ms: int | None = None
         self.caught_up_ms: int | None = None
         self.messages: list[Any] = []
@@ -144,6 +148,7 @@ class TopicReader:
         self._errors: Final = LastError()
         self._consumer: Final = build_client(Consumer, binding, {**_SETTINGS, **settings}, self._errors)
         self._partitions: Final[dict[str, _Partition]] = {}
+        self._looked_ms = 0
         self._out_of_range: Final[set[str]] = set()
         self._gone: Final[set[str]] = set()
 
@@ -199,14 +204,27 @@ class TopicReader:
                 found.append((lost, missing_chunk(name, *self._names.place(name), first, last)))
             if waiting.end >= waiting.at:
                 waiting.caught_up_ms = now_ms
+        self._look(now_ms)
         return found
 
+    def _look(self, now_ms: int) -> None:
+        """Note where the partitions end, for metrics."""
+        is_due = now_ms >= self._looked_ms + _LOOK_EVERY_MS
+        if is_due:
+            self._looked_ms = now_ms
+        for name, one in self._partitions.items():
+            if is_due or one.broker_end < one.at:
+                _, one.broker_end = self._consumer.get_watermark_offsets(self._place(name), cached=True)
+
     def lag(self) -> TopicLag:
-        """Return what waits in the partitions that are followed. Any thread may ask."""
-        looks = []
-        for name, one in list(self._partitions.items()):
-            _, broker_end = self._consumer.get_watermark_offsets(self._place(name), cached=True)
-            looks.append(PartitionLook(one.at, one.end, broker_end, one.caught_up_ms, one.newest_ms))
+        """Return what waits in the partitions that are followed, as of the last look. Any thread may ask.
+
+        It does not ask the client, which would let it wait until a `take` in another thread has its records.
+        """
+        looks = [
+            PartitionLook(one.at, one.end, one.broker_end, one.caught_up_ms, one.newest_ms)
+            for one in list(self._partitions.values())
+        ]
         return lag_of(looks, time.time_ns() // 1_000_000)
 
     @property

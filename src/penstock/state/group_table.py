@@ -198,6 +198,9 @@ class GroupTable:
         if len(parts) == 1:
             return parts[0].take(places)
         starts = np.cumsum([0, *(part.num_rows for part in parts)])
+        if 2 * len(places) >= starts[-1]:
+            # Most of the table: copying all of it costs less than finding the part of each row.
+            return pa.concat_batches(parts).take(places)
         # A null place is taken from the first part.
         known = places.fill_null(0) if places.null_count else places
         wanted = known.to_numpy(zero_copy_only=False)

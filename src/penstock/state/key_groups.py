@@ -21,7 +21,15 @@ import xxhash
 
 from penstock.errors import SchemaError
 
-__all__ = ["DEFAULT_KEY_GROUPS", "MAX_KEY_GROUPS", "check_key_type", "key_codes", "key_groups", "key_hashes"]
+__all__ = [
+    "DEFAULT_KEY_GROUPS",
+    "MAX_KEY_GROUPS",
+    "check_key_type",
+    "key_codes",
+    "key_groups",
+    "key_hashes",
+    "ordered_groups",
+]
 
 DEFAULT_KEY_GROUPS: Final = 128
 MAX_KEY_GROUPS: Final = 32768
@@ -135,3 +143,13 @@ def _hash_piece(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     h *= _P3
     h ^= h >> np.uint64(32)
     return h
+
+
+def ordered_groups(
+    groups: npt.NDArray[np.uint16],
+) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
+    """Return the order of rows by key group, and the start and end of each group in it."""
+    order = np.argsort(groups, kind="stable")
+    found, starts = np.unique(groups[order], return_index=True)
+    ends = [*starts[1:].tolist(), len(groups)]
+    return order, list(zip(found.tolist(), starts.tolist(), ends, strict=False))

@@ -7,14 +7,16 @@ tables of the key groups, once for many rounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.state.frozen_values import FrozenValues
 from penstock.state.group_table import GroupTable, Held, held_rows
+from penstock.state.key_groups import ordered_groups
 from penstock.state.key_index import ABSENT, Places, key_values
 from penstock.state.open_values import OpenValues
 from penstock.state.row_cache import GroupsOf, RowCache
@@ -35,7 +37,8 @@ _MAX_OPEN: Final = 1 << 16
 class MergedTable:
     """The rows of all key groups, as `GroupTable` has those of one. `tables` may not change while it is used.
 
-    `opened` are values that equal the rows of the tables.
+    `opened` are values that equal the rows of the tables. While changes are `frozen`, the tables change by these only,
+    and `thaw` is called for whoever needs their rows; it puts all of them into the tables.
     """
 
     def __init__(
@@ -45,11 +48,12 @@ class MergedTable:
         cache: RowCache,
         groups_of: GroupsOf,
         opened: OpenValues | None = None,
+        thaw: Callable[[], None] | None = None,
     ) -> None:
         self.schema: Final = schema
         self._tables: Final = tables
         self._cache: Final = cache
-        self._groups_of: Final = groups_of
+        self.groups_of: Final = groups_of
         self._recent: Final = GroupTable(schema)
         # The rows that have changed last, one by one, and whether each has a value.
         self._newest: Final[dict[Any, tuple[pa.RecordBatch, bool]]] = {}
@@ -60,6 +64,8 @@ class MergedTable:
         self._repeated = 0
         self._open = opened
         self._goes_on = opened is None
+        self._thaw: Final = thaw
+        self.frozen: FrozenValues | None = None
 
     def open(self, specs: Sequence[StateSpec]) -> OpenValues:
         """Return values that stay open until anybody else uses the table."""
@@ -67,7 +73,8 @@ class MergedTable:
             self._goes_on = True
             if not self._open.go_on(specs, self):
                 self._open = None
-        if self._open is not None and len(self._open) > _MAX_OPEN:
+        # Values that are frozen would be looked for in rows if they were forgotten.
+        if self._open is not None and len(self._open) > _MAX_OPEN and self.frozen is None:
             self._open.forget_unchanged()
             if len(self._open) > _MAX_OPEN // 2:
                 self.close()
@@ -75,8 +82,28 @@ class MergedTable:
             self._open = OpenValues(specs, self)
         return self._open
 
+    def freeze(self) -> FrozenValues | None:
+        """Return what has changed, if all of it are open values that stay open; else None."""
+        if self._changed or self._open is None or not self._open.outlives_rows:
+            return None
+        self.frozen = self._open.freeze()
+        return self.frozen
+
+    def end_frozen(self) -> None:
+        """Note that the tables have what was frozen."""
+        self.frozen = None
+        if self._open is not None:
+            self._open.end_frozen()
+
+    def _await_frozen(self) -> None:
+        if self.frozen is not None:
+            assert self._thaw is not None
+            self._thaw()
+            assert self.frozen is None
+
     def close(self) -> None:
         """Make rows of open values."""
+        self._await_frozen()
         if self._open is not None:
             opened, self._open = self._open, None
             changes = opened.take_changes()
@@ -105,6 +132,8 @@ class MergedTable:
 
         The keys must be distinct. Open values are not looked at.
         """
+        if self.frozen is not None and not self.frozen.keys.keys().isdisjoint(key_values(keys)):
+            self._await_frozen()
         if len(keys) <= _FEW_KEYS:
             return self._lookup_few(keys)
         places = self._settled().find(keys)
@@ -126,7 +155,7 @@ class MergedTable:
 
     def _cached(self, keys: pa.Array) -> Places:
         """Return the places in the cache of the rows of keys that have no recent row."""
-        places = self._cache.find(keys, self._groups_of)
+        places = self._cache.find(keys, self.groups_of)
         if self._removed:
             places[~self._not_removed(keys)] = ABSENT
         return places
@@ -147,7 +176,7 @@ class MergedTable:
             return newest
         held, row = self._recent.lookup(keys)
         if not held[0] and key not in self._removed:
-            table = self._tables.get(int(self._groups_of(keys)[0]))
+            table = self._tables.get(int(self.groups_of(keys)[0]))
             if table is not None:
                 held, row = table.lookup(keys)
         return row, bool(held[0])
@@ -166,6 +195,7 @@ class MergedTable:
 
     def put(self, changes: pa.RecordBatch) -> None:
         """Insert or replace rows with distinct keys; a row without any value removes its key."""
+        self._await_frozen()
         held, keys = held_rows(changes), changes.column(0)
         self._note_changed(keys)
         if self._removed:
@@ -204,18 +234,13 @@ class MergedTable:
         changes = self._changed_rows()
         if changes is None:
             return {}
-        groups = self._groups_of(changes.column(0))
-        order = np.argsort(groups, kind="stable")
+        order, bounds = ordered_groups(self.groups_of(changes.column(0)))
         ordered = changes.take(pa.array(order))
-        found, starts = np.unique(groups[order], return_index=True)
-        ends = [*starts[1:], len(groups)]
-        return {
-            int(group): ordered.slice(start, end - start)
-            for group, start, end in zip(found, starts, ends, strict=True)
-        }
+        return {group: ordered.slice(start, end - start) for group, start, end in bounds}
 
     def _changed_rows(self) -> pa.RecordBatch | None:
         """Return the newest rows of the keys that have changed; a row without any value belongs to a removed key."""
+        self._await_frozen()
         if not self._changed and self._open is not None:
             return self._open.take_changes()
         self.close()

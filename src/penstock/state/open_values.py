@@ -7,15 +7,14 @@ the rows then, unless they are records that code can change in place.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import SchemaError, UnstorableValueError
-from penstock.state.group_table import KEY_COLUMN, Rows, held_rows
+from penstock.state.frozen_values import FrozenValues
+from penstock.state.group_table import KEY_COLUMN, Rows
 from penstock.state.key_index import key_values
 from penstock.state.state_column import StateColumn
 from penstock.state.state_spec import StateSpec
@@ -43,7 +42,8 @@ class OpenValues:
         self._keys: Final[dict[Any, int]] = {}
         self._next = 0
         # What each state has changed in rounds that are over.
-        self._changed: Final[dict[str, dict[Any, None]]] = {spec.name: {} for spec in specs}
+        self._changed: dict[str, dict[Any, None]] = {spec.name: {} for spec in specs}
+        self._frozen: FrozenValues | None = None
         # The keys of this round, and the values they had before it.
         self._before: list[tuple[StateColumn, list[Any], list[Any]]] = []
 
@@ -63,10 +63,19 @@ class OpenValues:
         """
         self._rows = rows
         known = [(column.spec.name, column.spec.python_type) for column in self.columns.values()]
-        return len(known) == len(specs) and all(
-            name == spec.name and python_type is spec.python_type and not _is_mutable(spec)
-            for (name, python_type), spec in zip(known, specs, strict=True)
+        return (
+            len(known) == len(specs)
+            and all(
+                name == spec.name and python_type is spec.python_type
+                for (name, python_type), spec in zip(known, specs, strict=True)
+            )
+            and self.outlives_rows
         )
+
+    @property
+    def outlives_rows(self) -> bool:
+        """Whether the values equal the rows that are made of them, since no code can change one in place."""
+        return not any(_is_mutable(column.spec) for column in self.columns.values())
 
     @property
     def index(self) -> dict[Any, int]:
@@ -85,6 +94,8 @@ class OpenValues:
         new = [key for key in touched if key not in self._keys]
         if new:
             self._touch(new)
+        if self._frozen is not None:
+            self._frozen.save(touched)
         self._before = [
             (column, touched, list(map(column.values.__getitem__, touched)))
             for column in self.columns.values()
@@ -131,28 +142,30 @@ class OpenValues:
 
         The caller puts them into the table. The values stay open if they would be read as they are.
         """
-        keys = list(dict.fromkeys(itertools.chain.from_iterable(self._changed.values())))
-        if not keys:
+        frozen = self.freeze()
+        self.end_frozen()
+        if not frozen.keys:
             return None
-        key_column = pa.array(keys, self._key_type)
-        were_held, rows = self._rows.lookup(key_column)
-        arrays = [key_column, *(self._merged(name, keys, rows.column(name)) for name in self.columns)]
-        changes = pa.RecordBatch.from_arrays(arrays, schema=self._rows.schema)
-        self._settle()
-        # A key without state before and after is not a change.
-        is_change = held_rows(changes) | were_held
-        if is_change.all():
-            return changes
-        return changes.filter(pa.array(is_change)) if is_change.any() else None
+        for _ in frozen.make_columns():
+            pass
+        rows = frozen.rows(frozen.columns(), self._rows.lookup)
+        return rows if rows.num_rows else None
 
-    def _settle(self) -> None:
-        """Forget what has changed, and the keys whose values may be read as others."""
+    def freeze(self) -> FrozenValues:
+        """Return what has changed since the last call, until `end_frozen`. Values stay open if they are read alike."""
+        changed, self._changed = self._changed, {name: {} for name in self.columns}
         self._before = []
-        for name, changed in self._changed.items():
+        self._frozen = frozen = FrozenValues(self._rows.schema, self.columns, changed)
+        for name, keys in changed.items():
             # A field may have a value of another type than it declares, such as 20 for 20.0.
             if pa.types.is_struct(self.columns[name].spec.arrow_type):
-                self._forget(changed)
-            changed.clear()
+                frozen.save(keys)
+                self._forget(keys)
+        return frozen
+
+    def end_frozen(self) -> None:
+        """Note that rows were made of what was frozen."""
+        self._frozen = None
 
     def _forget(self, keys: Iterable[Any]) -> None:
         for key in keys:
@@ -164,19 +177,6 @@ class OpenValues:
         """Forget the values of keys that have not changed since changes were taken last."""
         changed = set().union(*self._changed.values())
         self._forget([key for key in self._keys if key not in changed])
-
-    def _merged(self, name: str, keys: list[Any], stored: pa.Array) -> pa.Array:
-        """Return the values that some keys have of a state, of which they had the stored ones."""
-        column, changed = self.columns[name], list(self._changed[name])
-        if not changed:
-            return stored
-        values = column.spec.to_arrow(list(map(column.values.__getitem__, changed)))
-        if changed == keys:
-            return values
-        numbers = dict(zip(keys, range(len(keys)), strict=True))
-        places = np.arange(len(keys))
-        places[list(map(numbers.__getitem__, changed))] = len(keys) + np.arange(len(changed))
-        return pa.concat_arrays([stored, values]).take(pa.array(places))
 
 
 class _OpenColumn(StateColumn):

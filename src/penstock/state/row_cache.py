@@ -57,8 +57,7 @@ class RowCache:
         if not found:
             return places
         if self.nbytes > self._max_bytes:
-            self._rows = GroupTable(self._schema)
-            self._whole.clear()
+            self.clear()
             return self.find(keys, groups_of)
         self._rows.upsert(pa.concat_batches(found))
         return self._rows.find(keys)
@@ -71,6 +70,11 @@ class RowCache:
         """Take over changed rows of the tables; a row without any value removes its key."""
         if self._rows.keys or self._whole:
             self._rows.upsert(changes)
+
+    def clear(self) -> None:
+        """Forget all rows, since many of the tables have changed."""
+        self._rows = GroupTable(self._schema)
+        self._whole.clear()
 
     def _stored(self, keys: pa.Array, groups: npt.NDArray[np.uint16]) -> list[pa.RecordBatch]:
         """Return the rows that the tables have of keys, perhaps with others of their key groups."""

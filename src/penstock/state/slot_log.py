@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import xxhash
 
 from penstock.errors import StateError
 from penstock.state.group_table import held_rows
@@ -20,6 +21,7 @@ __all__ = [
     "Head",
     "LogGroup",
     "LogVersion",
+    "NewVersion",
     "head_of",
     "needed_bytes",
     "pack",
@@ -54,6 +56,16 @@ class LogGroup(msgspec.Struct, array_like=True):
     whole: int = 0
     changed: int = 0
     size: int = 0
+
+
+class NewVersion(NamedTuple):
+    """A version that is being stored: where, its rows by key group, its running digest, and the head's clock then."""
+
+    entries: Entries
+    changes: dict[int, list[pa.RecordBatch]]
+    digest: xxhash.xxh3_128
+    clock_ms: int | None
+    swept: tuple[int, int]
 
 
 class Head(msgspec.Struct, array_like=True):

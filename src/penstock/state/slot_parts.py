@@ -55,7 +55,7 @@ class SlotParts:
     def __init__(
         self, entries: Entries, stored: dict[str, StoredPart], kept: Mapping[str, Any], since: int
     ) -> None:
-        self._entries: Final = entries
+        self._entries = entries
         self._stored: Final = stored
         self._made = {
             name: value for name, value in kept.items() if name not in stored or stored[name].changed <= since
@@ -135,6 +135,10 @@ class SlotParts:
             # A removed part differs from an empty one.
             digest.update(name.encode() + (b" none" if content is None else b" some" + content))
         self._new = {}
+
+    def go_on(self, entries: Entries) -> None:
+        """Store what changes from now on in these entries."""
+        self._entries = entries
 
     def _pieces(self, name: str) -> list[tuple[int, int]]:
         part = self._stored.get(name)

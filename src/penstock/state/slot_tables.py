@@ -12,7 +12,7 @@ digest, as the current version or as a recent one; in the latter case the newer 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ import pyarrow as pa
 import xxhash
 
 from penstock.state.expiry import expired_rows, expires_name, without_expired
+from penstock.state.frozen_values import FrozenValues
 from penstock.state.group_table import GroupTable
 from penstock.state.merged_table import MergedTable, merge_changes
 from penstock.state.open_values import OpenValues
@@ -30,6 +31,7 @@ from penstock.state.slot_log import (
     Head,
     LogGroup,
     LogVersion,
+    NewVersion,
     head_of,
     pack,
     piece_name,
@@ -54,6 +56,8 @@ _LARGE_BYTES: Final = 4 << 20
 _MANY_VERSIONS: Final = 512
 # The head has the digests of this many of the last versions.
 _RECENT: Final = 32
+# So many key groups are packed at once, of a version that is stored in pieces: about a millisecond's work.
+_GROUPS_AT_ONCE: Final = 4
 # Each micro-batch checks this many rows for expired values.
 _SWEPT_ROWS: Final = 8192
 
@@ -111,7 +115,7 @@ class SlotTables:
     ) -> None:
         self._only: Final = only
         self._schema: Final = schema
-        self._entries: Final = entries
+        self._entries = entries
         self._memory: Final = memory
         self._changes: dict[int, list[pa.RecordBatch]] = {}
         stored = entries.get(HEAD)
@@ -121,6 +125,8 @@ class SlotTables:
         # Values that equal the rows of the tables, while there is no merged table.
         self._opened: OpenValues | None = None
         self._merged: MergedTable | None = None
+        # What is left to do for the version that is being stored.
+        self._storing: Iterator[None] | None = None
         self._header: bytes | None = None
         self._header_changed = False
         self._moved = False
@@ -148,17 +154,18 @@ class SlotTables:
 
     def put(self, key_group: int, changes: pa.RecordBatch) -> None:
         """Put changed rows into the table of a key group."""
+        self.finish()
         self._opened = None
-        self._put(key_group, changes)
+        self._put(key_group, changes, self._changes)
         if self._row_cache is not None:
             self._row_cache.put(changes)
 
-    def _put(self, key_group: int, changes: pa.RecordBatch) -> None:
+    def _put(self, key_group: int, changes: pa.RecordBatch, noted: dict[int, list[pa.RecordBatch]]) -> None:
         table = self._tables.get(key_group)
         if table is None:
             table = self._tables[key_group] = GroupTable(self._schema)
         table.upsert(changes)
-        self._changes.setdefault(key_group, []).append(changes)
+        noted.setdefault(key_group, []).append(changes)
 
     def merged(self, groups_of: GroupsOf) -> MergedTable:
         """Return the table of all key groups, to be used instead of theirs until `settle`."""
@@ -166,17 +173,20 @@ class SlotTables:
             if self._row_cache is None:
                 self._row_cache = RowCache(self._schema, self._tables)
             opened, self._opened = self._opened, None
-            self._merged = MergedTable(self._schema, self._tables, self._row_cache, groups_of, opened)
+            self._merged = MergedTable(
+                self._schema, self._tables, self._row_cache, groups_of, opened, self.finish
+            )
         return self._merged
 
     def settle(self) -> None:
         """Put the changes of the merged table, if there is one, into the tables of the key groups."""
+        self.finish()
         if self._merged is not None:
             merged, self._merged = self._merged, None
             changes = merged.take_changes()
             self._opened = merged.release()
             for group, rows in changes.items():
-                self._put(group, rows)
+                self._put(group, rows, self._changes)
             if changes and self._row_cache is not None:
                 self._row_cache.put(pa.concat_batches(list(changes.values())))
 
@@ -249,7 +259,18 @@ class SlotTables:
 
     def store(self) -> None:
         """Store the changes as a new version."""
-        self.settle()
+        self.freeze()
+        self.finish()
+
+    def freeze(self) -> None:
+        """Begin to store the changes as a new version, which `pieces` or `finish` does.
+
+        Open values that have changed are only noted. Rounds may go on, with `go_on` for what they store themselves.
+        """
+        self.finish()
+        frozen = None if self._merged is None else self._merged.freeze()
+        if frozen is None:
+            self.settle()
         head = self._head
         head.number += 1
         digest = xxhash.xxh3_128(head.digest)
@@ -258,19 +279,36 @@ class SlotTables:
             # A missing header differs from an empty one.
             digest.update(b"none" if self._header is None else b"some" + self._header)
         self.parts.store(head.number, digest)
-        if self._changes:
-            for piece in self._store_version(head):
-                digest.update(piece)
-        head.recent = [*head.recent[1 - _RECENT :], (head.number, digest.digest())]
+        version = NewVersion(self._entries, self._changes, digest, head.clock_ms, head.swept)
         self._changes, self._header_changed, self._moved = {}, False, False
-        self._entries.put(HEAD, msgspec.msgpack.encode(head))
+        self._storing = self._store_version(version, frozen)
+
+    def pieces(self) -> Iterator[None]:
+        """Store what is frozen, in pieces that take a few milliseconds each at most."""
+        # Not `yield from`, with which whoever stops asking would end it.
+        for _ in self._storing or ():
+            yield
+
+    def finish(self) -> None:
+        """Store the rest of what is frozen."""
+        for _ in self.pieces():
+            pass
+
+    def go_on(self, entries: Entries) -> None:
+        """Store what changes from now on in these entries."""
+        self._entries = entries
+        self.parts.go_on(entries)
+
+    def relieve(self) -> None:
+        """Keep to the memory limit. Call it after everything is stored."""
+        if self._memory is not None:
+            self._memory.relieve(self._tables)
 
     def keep(self) -> CachedSlot:
         """Return the data that the worker may cache. Call it after everything is stored."""
         assert not self.changed
         self.settle()
-        if self._memory is not None:
-            self._memory.relieve(self._tables)
+        self.relieve()
         head = self._head
         made, made_bytes = self.parts.loaded, self.parts.kept_bytes
         return CachedSlot(
@@ -292,28 +330,61 @@ class SlotTables:
             self._entries.put(_HEADER, self._header)
         head.header = head.number
 
-    def _store_version(self, head: Head) -> list[bytes]:
-        parts = {
-            group: with_own_memory(merge_changes(parts)) for group, parts in sorted(self._changes.items())
-        }
-        changed_bytes = sum(map(rows_bytes, parts.values()))
-        for group in parts:
+    def _store_version(self, version: NewVersion, frozen: FrozenValues | None) -> Iterator[None]:
+        head, entries = self._head, version.entries
+        if frozen is not None:
+            yield from self._thaw(frozen, version.changes)
+        if version.changes:
+            pieces = yield from self._pack(version.changes)
+            for number, piece in enumerate(pieces):
+                entries.put(piece_name(head.number, number), piece)
+                version.digest.update(piece)
+            self._forget(head, entries)
+        head.recent = [*head.recent[1 - _RECENT :], (head.number, version.digest.digest())]
+        # Rounds that went on may have moved the clock.
+        stored = msgspec.structs.replace(head, clock_ms=version.clock_ms, swept=version.swept)
+        entries.put(HEAD, msgspec.msgpack.encode(stored))
+        self._storing = None
+
+    def _thaw(self, frozen: FrozenValues, changes: dict[int, list[pa.RecordBatch]]) -> Iterator[None]:
+        """Make rows of frozen values, and put them into the tables."""
+        merged, cache = self._merged, self._row_cache
+        assert merged is not None
+        assert cache is not None
+        for some in frozen.by_group(merged.groups_of, self.table, cache):
+            for group, rows in some:
+                self._put(group, rows, changes)
+            yield
+        merged.end_frozen()
+
+    def _pack(self, changes: Mapping[int, list[pa.RecordBatch]]) -> Generator[None, None, list[bytes]]:
+        """Note changes of the newest version in the head, and return its pieces."""
+        head = self._head
+        parts = {}
+        for number, (group, rows) in enumerate(sorted(changes.items())):
+            if number % _GROUPS_AT_ONCE == 0:
+                yield
+            parts[group] = with_own_memory(merge_changes(rows))
             head.groups.setdefault(group, LogGroup()).changed = head.number
+        changed_bytes = sum(map(rows_bytes, parts.values()))
         # If most of a table has changed, a full copy takes hardly more space than the changes.
         whole = {g for g, part in parts.items() if 2 * part.num_rows >= self._tables[g].keys}
         whole |= self._due(head, whole, changed_bytes)
-        for group in whole:
+        for number, group in enumerate(whole):
+            if number % _GROUPS_AT_ONCE == 0:
+                yield
             parts[group] = self._current_rows(self._tables[group])
-        pieces = [pack(parts) for parts in pieces_of(parts, whole)]
-        for number, piece in enumerate(pieces):
-            self._entries.put(piece_name(head.number, number), piece)
+        pieces = []
+        for piece in pieces_of(parts, whole):
+            yield
+            pieces.append(pack(piece))
+        yield
         for group in whole:
             known = head.groups[group]
             known.whole, known.size = head.number, rows_bytes(parts[group])
             if not self._tables[group].keys:
                 del head.groups[group], self._tables[group]
         head.versions.append(LogVersion(head.number, len(pieces), sum(map(len, pieces))))
-        self._forget(head)
         return pieces
 
     def _current_rows(self, table: GroupTable) -> pa.RecordBatch:
@@ -348,7 +419,7 @@ class SlotTables:
             budget -= rows_bytes(self._tables[group].all_rows())
         return due
 
-    def _forget(self, head: Head) -> None:
+    def _forget(self, head: Head, entries: Entries) -> None:
         """Remove the versions that no key group needs anymore."""
         holding = {known.whole for known in head.groups.values()}
         dirty = [known.whole for known in head.groups.values() if known.changed > known.whole]
@@ -359,7 +430,7 @@ class SlotTables:
                 kept.append(version)
             else:
                 for piece in range(version.pieces):
-                    self._entries.remove(piece_name(version.number, piece))
+                    entries.remove(piece_name(version.number, piece))
         head.versions = kept
 
     # -- loading --

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.models.kept_answers import ByTime, KeptAnswers, write_answers
+import pytest
+
+from penstock.errors import CheckpointError
+from penstock.models.answer_places import AnswersInFolder
+from penstock.models.kept_answers import SlotAnswers
 
 TAKEN = ([0, 1], [1], [2, 0])
 
@@ -12,16 +16,14 @@ TAKEN = ([0, 1], [1], [2, 0])
 def interval(folder: Path, times: list[int], taken: list[list[int]]) -> list[list[int] | None]:
     """Run a round at each time, which calls a group once; return what each found of an earlier attempt."""
     found: list[list[int] | None] = []
-    before: dict[str, ByTime] = {}
+    of_slot = SlotAnswers(AnswersInFolder(str(folder)), "score", 0)
     for now_ms, one in zip(times, taken, strict=True):
-        answers = KeptAnswers(str(folder), "score", now_ms, 0, before)
+        answers = of_slot.at(now_ms)
         known = answers.next("fraud")
         found.append(known)
         answers.note("fraud", one if known is None else known)
-        for group, by_time in answers.new.items():
-            for at, some in by_time.items():
-                before.setdefault(group, {}).setdefault(at, []).extend(some)
-    write_answers(str(folder), "score", 0, before)
+        of_slot.add(answers)
+    of_slot.write()
     return found
 
 
@@ -36,3 +38,18 @@ def test_the_next_interval_is_no_repetition(tmp_path: Path) -> None:
     """Its rounds have other times."""
     interval(tmp_path, [1_000, 1_000], [[0], [1]])
     assert interval(tmp_path, [1_004, 1_004], [[1], [0]]) == [None, None]
+
+
+def test_of_two_attempts_that_answer_differently_one_ends(tmp_path: Path) -> None:
+    """Its work would count with answers that a repetition does not take."""
+    attempts = [SlotAnswers(AnswersInFolder(str(tmp_path)), "score", 0) for _ in range(2)]
+    for number, attempt in enumerate(attempts):
+        run = attempt.at(1_000)
+        assert run.next("fraud") is None
+        run.note("fraud", [number])
+        attempt.add(run)
+    attempts[0].write()
+    with pytest.raises(CheckpointError, match="other answers"):
+        attempts[1].write()
+    attempts[0].write()
+    assert SlotAnswers(AnswersInFolder(str(tmp_path)), "score", 0).at(1_000).next("fraud") == [0]

@@ -149,7 +149,8 @@ def test_what_has_no_cause_has_no_latency() -> None:
     meter.causes = SourceTimes.at(0, 1)
     meter.add_output("dead-letters", 5, 0.25)
     meter.add_output("out", 0, 0.25)
-    meter.end(2.0, 0.5, {"visits": TopicLag(7, 1500), "clicks": TopicLag(3, None)})
+    meter.storing_s = 0.5
+    meter.end(2.0, {"visits": TopicLag(7, 1500), "clicks": TopicLag(3, None)})
     found = measured(meter.reports())
     assert (found.at_once, found.emitted) == ({}, {})
     assert found.topic_lags["visits"].seconds == 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.errors import UnstorableValueError
-from penstock.state import merged_table
+from penstock.state import frozen_values, merged_table, slot_tables
 from penstock.state.group_state import state_schema
 from penstock.state.key_groups import key_groups
 from penstock.state.open_values import OpenValues, can_stay_open
@@ -91,11 +92,7 @@ def test_rounds_find_what_earlier_rounds_set(many: list[tuple[dict[str, Values],
             held = dict(zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True))
             assert held == {key: pair[0] for key, pair in model.items() if pair != NOTHING}
         elif then == "put":
-            # As commands do, between rounds.
-            tables.settle()
-            row = pa.record_batch([pa.array(["key-2"]), pa.array([8]), pa.array(["p"])], schema=SCHEMA)
-            tables.put(int(groups_of(row.column(0))[0]), row)
-            model["key-2"] = (8, "p")
+            model |= put_row(tables)
         elif then == "settle":
             tables.settle()
         elif then:
@@ -105,6 +102,75 @@ def test_rounds_find_what_earlier_rounds_set(many: list[tuple[dict[str, Values],
                 tables = SlotTables(SCHEMA, entries, tables.keep() if then == "keep" else None)
     tables.settle()
     assert stored(tables) == {key: pair for key, pair in model.items() if pair != NOTHING}
+
+
+def put_row(tables: SlotTables) -> dict[str, Values]:
+    """A row as commands put it, between rounds."""
+    tables.settle()
+    row = pa.record_batch([pa.array(["key-2"]), pa.array([8]), pa.array(["p"])], schema=SCHEMA)
+    tables.put(int(groups_of(row.column(0))[0]), row)
+    return {"key-2": (8, "p")}
+
+
+def run_after(tables: SlotTables, then: str) -> dict[str, Values]:
+    """What comes after a round beside the end of an interval, and the states that it sets."""
+    if then == "rows":
+        table = tables.merged(groups_of)
+        table.close()
+        table.put(pa.record_batch([pa.array(["key-1"]), pa.array([7]), pa.array(["r"])], schema=SCHEMA))
+        return {"key-1": (7, "r")}
+    if then == "put":
+        return put_row(tables)
+    if then == "clock":
+        tables.advance_clock((tables.clock_ms or 0) + 1)
+    if then == "header":
+        tables.put_header((tables.header or b"") + b"x")
+    return {}
+
+
+beside = st.tuples(
+    rounds, st.sampled_from(["", "", "rows", "put", "clock", "header", "cut"]), st.integers(0, 9)
+)
+
+
+@examples(60)
+@given(st.lists(beside, max_size=10), st.sampled_from([0, 1, 2, 1000]))
+def test_an_interval_is_stored_beside_the_rounds_of_the_next(
+    many: list[tuple[dict[str, Values], str, int]], most: int
+) -> None:
+    """However far it is, rounds find what earlier ones set, and its bytes are those of an interval that is stored at
+    once, in a worker that goes on from what it has kept.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frozen_values, "_KEYS_AT_ONCE", 2)
+        patch.setattr(frozen_values, "_ROWS_AT_ONCE", 1)
+        patch.setattr(frozen_values, "_MANY_KEYS", most % 3)
+        patch.setattr(slot_tables, "_GROUPS_AT_ONCE", 1)
+        patch.setattr(merged_table, "_MAX_OPEN", 3 + most)
+        at_once, in_pieces = MemoryEntries({}), MemoryEntries({})
+        plain, tables = SlotTables(SCHEMA, at_once), SlotTables(SCHEMA, in_pieces)
+        model: dict[str, Values] = {}
+        for made, then, pieces in many:
+            asked = sorted({*made, "key-0", "key-1"})
+            expected = {key: model.get(key, NOTHING) for key in asked}
+            assert run_round(opened(plain), asked, made) == expected
+            assert run_round(opened(tables), asked, made) == expected
+            model |= made
+            run_after(plain, then)
+            model |= run_after(tables, then)
+            for _ in itertools.islice(tables.pieces(), pieces):
+                pass
+            if then == "cut" and plain.changed:
+                tables.finish()
+                assert in_pieces.stored == at_once.stored
+                plain.store()
+                plain = SlotTables(SCHEMA, at_once, plain.keep())
+                tables.freeze()
+                tables.go_on(MemoryEntries(in_pieces.stored))
+        tables.finish()
+        assert in_pieces.stored == at_once.stored
+        tables.settle()
+        assert stored(tables) == {key: pair for key, pair in model.items() if pair != NOTHING}
 
 
 def stored_and_kept(tables: SlotTables, schema: pa.Schema, entries: MemoryEntries) -> SlotTables:
