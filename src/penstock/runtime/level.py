@@ -229,9 +229,10 @@ class _StepRunner:
 
     def _open(self) -> _OpenSlot:
         slot, entries = self._slot, self._states.entries(self.node.id)
+        answers = SlotAnswers(self._plan.answer_place, self.node.step, slot.key_groups[0])
         if self._going_on is not None:
             self._going_on.tables.go_on(entries)
-            return _OpenSlot(slot, self._going_on.name, entries, self._going_on.tables)
+            return _OpenSlot(slot, self._going_on.name, entries, self._going_on.tables, answers)
         name = (self.node.id, slot.key_groups[0], len(slot.key_groups), str(self._core.state_schema))
         kept = self._cache.take(name)
         if self._plan.seed is not None and entries.get(HEAD) is None:
@@ -242,7 +243,6 @@ class _StepRunner:
             tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        answers = SlotAnswers(self._plan.answer_place, self.node.step, slot.key_groups[0])
         return _OpenSlot(slot, name, entries, tables, answers)
 
     def run(self, work: _Work) -> Iterator[PackedRow]:
