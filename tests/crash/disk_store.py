@@ -46,6 +46,9 @@ class DiskStore:
             for name in names:
                 (self._folder / name).unlink(missing_ok=True)
 
+    def remove_unfinished(self) -> None:
+        """Nothing is left: an object is there whole or not at all."""
+
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         paths = sorted((self._folder / folder).glob("[!.]*"))
         return iter([path.name for path in paths if path.name > after])

@@ -50,6 +50,10 @@ class ClusterFeed(ObjectFeed):
         """The objects of the state, with the tags of their contents."""
         return self._server.tags("checkpoints", f"{self._home}/state")
 
+    def holds(self, uri: str) -> bool:
+        """Whether anything is below a prefix of the checkpoints."""
+        return bool(self._server.tags("checkpoints", uri.removeprefix("s3://checkpoints/")))
+
     def write(self) -> None:
         content = self.next_lines.encode()
         while not self._is_written(f"in/{self.prefix}/{self.files:05}.jsonl", content):

@@ -1,4 +1,4 @@
-"""A standalone cluster whose machines share nothing but an object store: a job runs there, and survives kills."""
+"""A standalone cluster whose machines share nothing but a store, S3 or HDFS: a job runs there, and survives kills."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from typing import Self
 import pytest
 from cluster_feed import ClusterFeed
 from file_feed import COUNTING_JOB, SENSORS
+from hdfs_feed import HdfsFeed
+from hdfs_server import HdfsServer
 from job_process import JobProcess, Result, await_true, kill, run_arguments
 from own_disk import can_have_own_disk
 from reliability import noting
@@ -44,12 +46,14 @@ PROGRAM = (str(Path(__file__).with_name("own_disk.py")),)
 class Apart:
     """A cluster, its store, and a job. Each of its machines has the disk `machine`, which no other one sees."""
 
-    def __init__(self, folder: Path, server: S3Server, cluster: SparkCluster, disk: Path) -> None:
-        self.feed = ClusterFeed(folder, server)
-        self.cluster = cluster
+    def __init__(self, folder: Path, site: Site) -> None:
+        server = site.server
+        self.feed = ClusterFeed(folder, server) if isinstance(server, S3Server) else HdfsFeed(folder, server)
+        self.store = "S3 server" if isinstance(server, S3Server) else "NameNode and DataNode"
+        self.cluster = site.cluster
         self.server = server
         self.folder = folder
-        self.disk = disk
+        self.disk = disk = site.disk
         self._environment = {**of_a_machine(disk), "SPARK_LOCAL_IP": "127.0.0.1"}
 
     @property
@@ -182,28 +186,30 @@ def how(more: tuple[str, ...]) -> str:
 class Site:
     """A store, and a cluster whose machines share it."""
 
-    server: S3Server
+    server: S3Server | HdfsServer
     cluster: SparkCluster
     disk: Path
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["s3", "hdfs"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if not can_have_own_disk():
         pytest.skip("this system lets no process have mounts of its own")
     folder = tmp_path_factory.mktemp("site")
     disk = folder / "machine"
     disk.mkdir()
-    with pytest.MonkeyPatch.context() as patch, S3Server(folder) as server:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
+    opened: S3Server | HdfsServer = S3Server(folder) if request.param == "s3" else HdfsServer(folder)
+    with pytest.MonkeyPatch.context() as patch, opened as server:
+        if isinstance(server, S3Server):
+            for name, value in server.environment.items():
+                patch.setenv(name, value)
         with SparkCluster(folder, cores=CORES, disk=disk) as cluster:
             yield Site(server, cluster, disk)
 
 
 @pytest.fixture
 def apart(tmp_path: Path, site: Site) -> Apart:
-    return Apart(tmp_path, site.server, site.cluster, site.disk)
+    return Apart(tmp_path, site)
 
 
 @pytest.mark.chaos
@@ -268,7 +274,7 @@ def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
                 kill(pid, signal.SIGCONT)
             result = zombie.wait(PATIENCE_S)
         assert result.code == 2, result.err
-        assert "has taken over the checkpoint s3://checkpoints/" in result.err
+        assert f"has taken over the checkpoint {feed.checkpoint}." in result.err
         assert sorted(feed.rows()) == sorted(done.elements())
         # It may have written more, but nothing over what counts.
         assert state.items() <= feed.state().items()
@@ -294,7 +300,7 @@ def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart, more: tuple[
             for number in range(ROUNDS):
                 for victim in WORKING:
                     runs.await_progress()
-                    injected.add(f"S3 server{how(more)}")
+                    injected.add(f"{apart.store}{how(more)}")
                     apart.server.kill()
                     time.sleep(chance.uniform(0, 3))
                     apart.server.start()
@@ -410,7 +416,7 @@ def test_a_server_manages_a_job_whose_machines_share_only_a_store(apart: Apart) 
         ]
         feed.assert_exactly_once()
         served.client.delete(f"/v1/jobs/{job}", params={"checkpoint": True}).raise_for_status()
-        assert not apart.server.tags("checkpoints", f"{shared.removeprefix('s3://checkpoints/')}/jobs")
+        assert not feed.holds(f"{shared}/jobs")
     finally:
         served.close()
 

@@ -25,6 +25,10 @@ class ModelledStore:
         self._fate = fate
         self._one = threading.Lock()
 
+    def forget(self, name: str) -> None:
+        """Have an object gone."""
+        self.objects.pop(name, None)
+
     def arrive(self) -> None:
         """Let the requests arrive that are under way."""
         for name, content in self.late:
@@ -66,6 +70,9 @@ class ModelledStore:
             raise ExternalSystemError("Objects cannot be removed.")
         for name in names:
             self.objects.pop(name, None)
+
+    def remove_unfinished(self) -> None:
+        """Nothing is left: an object is there whole or not at all."""
 
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         self.requests += 1

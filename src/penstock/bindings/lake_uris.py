@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock.bindings.lake_types import IcebergBinding, LakeReading, PartitionRule
 from penstock.bindings.secrets import redacted
-from penstock.bindings.storage_parameters import OBJECT_SCHEMES
+from penstock.bindings.storage_parameters import BUCKET_SCHEMES
 from penstock.bindings.uri_parts import UriParts
 
 __all__ = ["S3_VARIABLES", "check_s3_settings", "lake_reading", "parse_iceberg"]
@@ -105,7 +105,7 @@ def _warehouse(text: str | None) -> str:
         if re.search(r"[?#%]", text):
             raise ValueError(f"warehouse={text!r} cannot contain '?', '#' or '%'")
         return f"file://{text.rstrip('/')}"
-    if text is None or text.partition("://")[0] not in OBJECT_SCHEMES:
+    if text is None or text.partition("://")[0] not in BUCKET_SCHEMES:
         raise ValueError("it needs warehouse=/DIR or warehouse=s3://BUCKET/PREFIX, where the tables are")
     return text.rstrip("/")
 

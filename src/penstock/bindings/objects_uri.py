@@ -1,4 +1,4 @@
-"""URIs of object stores: a prefix of a bucket, the form of the files, and how to reach the store."""
+"""URIs of object stores and HDFS: a prefix of a bucket, the form of the files, and how to reach the store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from penstock.bindings.uri_parts import UriParts, split_authority
 __all__ = ["bucket_and_prefix", "parse_objects"]
 
 _BUCKET: Final = re.compile(r"[\w.-]+", re.ASCII)
+_NAMENODE: Final = re.compile(r"[\w.-]+(:\d{1,5})?", re.ASCII)
 
 
 def parse_objects(uri: UriParts) -> ObjectsBinding:
     """Return the prefix that a URI names. Raises ValueError, which says what is wrong."""
-    bucket, prefix = bucket_and_prefix(uri.rest)
+    is_hdfs = uri.scheme == "hdfs"
+    bucket, prefix = bucket_and_prefix(uri.rest, is_hdfs=is_hdfs)
+    if is_hdfs and not prefix:
+        raise ValueError("files have a folder of their own: hdfs://HOST:PORT/PATH")
     known = uri.known()
     if "format" not in known:
         raise ValueError("it needs ?format=parquet, jsonl or csv")
@@ -38,15 +42,20 @@ def parse_objects(uri: UriParts) -> ObjectsBinding:
     )
 
 
-def bucket_and_prefix(rest: str) -> tuple[str, str]:
-    """Return the bucket and the prefix of a URI without its scheme. Raises ValueError, which says what is wrong."""
+def bucket_and_prefix(rest: str, *, is_hdfs: bool = False) -> tuple[str, str]:
+    """Return the bucket, of HDFS the NameNode, and the prefix of a URI without its scheme.
+
+    Raises ValueError, which says what is wrong.
+    """
     bucket, _, path = split_authority(rest)
     if "@" in bucket:
         raise ValueError(
-            "keys do not stand before the bucket; they come from the environment, or by reference"
+            "users and keys do not stand before the bucket or host; they come from the environment, or by "
+            "reference"
         )
-    if not _BUCKET.fullmatch(bucket) or bucket in (".", ".."):
-        raise ValueError(f"{bucket!r} is not the name of a bucket")
+    if not (_NAMENODE if is_hdfs else _BUCKET).fullmatch(bucket) or bucket in (".", ".."):
+        what = "address of a NameNode, like HOST:8020" if is_hdfs else "name of a bucket"
+        raise ValueError(f"{bucket!r} is not the {what}")
     prefix = urllib.parse.unquote(path).rstrip("/")
     if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
         raise ValueError(f"the prefix {prefix!r} has an empty part, '.' or '..'")

@@ -8,6 +8,7 @@ from penstock.bindings.amazon_parameters import AMAZON_PARAMETERS
 from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, Parameter
 from penstock.bindings.python_binding import OWN_RECORDS_PER_BATCH
 from penstock.bindings.storage_parameters import (
+    BUCKET_SCHEMES,
     LAKE_SCHEMES,
     OBJECT_SCHEMES,
     POSTGRES_SCHEMES,
@@ -28,6 +29,7 @@ from penstock.bindings.types import (
 
 __all__ = [
     "ALL_ROLES",
+    "BUCKET_SCHEMES",
     "FILE_SCHEMES",
     "MQTT_SCHEMES",
     "OBJECT_SCHEMES",

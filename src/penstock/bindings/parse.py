@@ -19,6 +19,7 @@ from penstock.bindings.mqtt_uri import parse_mqtt
 from penstock.bindings.objects_uri import bucket_and_prefix, parse_objects
 from penstock.bindings.parameters import (
     ALL_ROLES,
+    BUCKET_SCHEMES,
     FILE_SCHEMES,
     MQTT_SCHEMES,
     OBJECT_SCHEMES,
@@ -212,7 +213,12 @@ def _check_no_uri(scheme: str, path: str) -> None:
     if inner == "file":
         instead = f"write the path alone, {scheme}:/DIR"
     elif inner in _CLOUD_SCHEMES:
-        instead = "bind to an object store with s3://BUCKET/PREFIX?format=parquet, jsonl or csv"
+        place = (
+            "HDFS with hdfs://HOST:PORT/PATH"
+            if inner == "hdfs"
+            else "an object store with s3://BUCKET/PREFIX"
+        )
+        instead = f"bind to {place}?format=parquet, jsonl or csv"
     elif inner in _SCHEMES:
         instead = f"write {inner}:{slashes}... without {scheme}: before it"
     else:
@@ -461,7 +467,8 @@ _SCHEMES: Final[dict[str, _Scheme]] = {
     **{name: _Scheme(f"{name}://HOST[:PORT]/PATH", ("sink",), parse_webhook) for name in WEB_SCHEMES},
     "kinesis": _Scheme("kinesis://STREAM", ALL_ROLES, parse_kinesis),
     "dynamodb": _Scheme("dynamodb://TABLE", ("sink",), parse_dynamodb),
-    **{name: _Scheme(f"{name}://BUCKET/PREFIX", ALL_ROLES, parse_objects) for name in OBJECT_SCHEMES},
+    **{name: _Scheme(f"{name}://BUCKET/PREFIX", ALL_ROLES, parse_objects) for name in BUCKET_SCHEMES},
+    "hdfs": _Scheme("hdfs://HOST:PORT/PATH", ALL_ROLES, parse_objects),
     "console": _Scheme("console:", ("sink",), _parse_console),
     "discard": _Scheme("discard:", ("sink",), _parse_discard),
 }

@@ -8,6 +8,7 @@ from penstock.bindings.parameter import ALL_ROLES, FILE_SCHEMES, SOURCE_ROLES, P
 from penstock.bindings.types import CACHE_ROWS, CACHE_S, LOOKUP_RETRY_S, POLL_S, RECORDS_PER_POLL, Role
 
 __all__ = [
+    "BUCKET_SCHEMES",
     "LAKE_SCHEMES",
     "OBJECT_SCHEMES",
     "POSTGRES_SCHEMES",
@@ -26,7 +27,8 @@ POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
 _OF_DATABASES: Final[tuple[Role, ...]] = (*ALL_ROLES, "lookup")
 S3_SCHEMES: Final = ("s3", "s3a")
 _WITH_S3: Final = (*S3_SCHEMES, "iceberg", "delta")
-OBJECT_SCHEMES: Final = (*S3_SCHEMES, "gs", "az", "abfs")
+BUCKET_SCHEMES: Final = (*S3_SCHEMES, "gs", "az", "abfs")
+OBJECT_SCHEMES: Final = (*BUCKET_SCHEMES, "hdfs")
 _ENVIRONMENT: Final = "that of the environment (docs/object_stores.md)"
 
 STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (

@@ -68,10 +68,10 @@ class _About(msgspec.Struct, frozen=True):
 
 
 def is_stored(checkpoint: str | Path) -> bool:
-    """Return whether a checkpoint is on an object store.
+    """Return whether a checkpoint is on an object store or HDFS.
 
-    >>> is_stored("s3://bucket/rooms"), is_stored("rooms")
-    (True, False)
+    >>> is_stored("s3://bucket/rooms"), is_stored("hdfs://namenode:8020/rooms"), is_stored("rooms")
+    (True, True, False)
     """
     scheme, separator, _ = str(checkpoint).partition("://")
     return bool(separator) and scheme in OBJECT_SCHEMES
@@ -232,10 +232,11 @@ class StoredCheckpoint:
         It is the state in places that no longer count, and what rescalings that were broken off have captured.
         """
         place = state_place(self.folder)
-        if place is None:
-            return
         # They cost space only.
         with suppress(ExternalSystemError):
+            self._objects.remove_unfinished()
+            if place is None:
+                return
             left = [
                 *(
                     f"{STATE}/{name}"

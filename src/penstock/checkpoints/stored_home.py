@@ -10,7 +10,7 @@ import msgspec
 from penstock.base.durable import write_atomically
 from penstock.checkpoints.spark_state_files import damage
 from penstock.errors import CheckpointError
-from penstock.objects.object_stores import BUCKET, Place
+from penstock.objects.object_stores import Place, is_host
 
 __all__ = ["HOME_FILE", "home_of", "note_home", "place_in", "place_of_home"]
 
@@ -27,10 +27,11 @@ def place_of_home(uri: str) -> Place:
     scheme, _, rest = uri.partition("://")
     bucket, _, prefix = rest.strip("/").partition("/")
     parts = prefix.split("/")
-    if not BUCKET.fullmatch(bucket) or "@" in rest or not all(part.strip(".") for part in parts):
+    if not is_host(scheme, bucket) or "@" in rest or not all(part.strip(".") for part in parts):
+        like = "hdfs://HOST:PORT/PATH" if scheme == "hdfs" else f"{scheme}://BUCKET/PREFIX"
         raise CheckpointError(
-            f"{scheme}://... is no place for a checkpoint. Give {scheme}://BUCKET/PREFIX; users and keys belong in the "
-            "environment of the job."
+            f"{scheme}://... is no place for a checkpoint. Give {like}; users and keys belong in the environment of "
+            "the job."
         )
     return Place(scheme, bucket, prefix)
 

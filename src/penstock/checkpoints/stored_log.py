@@ -51,6 +51,9 @@ class ObjectsOfLog(Protocol):
     def remove(self, names: Sequence[str]) -> None:
         """Remove objects."""
 
+    def remove_unfinished(self) -> None:
+        """Remove what writes have left that were broken off long ago."""
+
     def names(self, folder: str, after: str = "") -> Iterator[str]:
         """Return the names in a folder."""
 

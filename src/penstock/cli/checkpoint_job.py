@@ -14,6 +14,7 @@ import msgspec
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import FilesBinding
 from penstock.checkpoints.checkpoint import Checkpoint
+from penstock.checkpoints.state_files import state_target
 from penstock.checkpoints.state_place import state_place
 from penstock.checkpoints.stored_checkpoint import is_stored
 from penstock.cli.job_target import CommandDraft, JobEvent, Outcome, Patience, ScalingAdvice
@@ -209,7 +210,7 @@ class CheckpointJob:
         wanted = KeysWanted(step=step, key=key, batch=batch, max_bytes=sys.maxsize)
         # Mistakes show before Spark starts, which takes seconds.
         query = key_query(self._checkpoint, read_described(self._folder), wanted)
-        with reading_session(reaches_store=self._is_apart) as session:
+        with reading_session(store=self._store) as session:
             return next(iter(query.read(session).items), None)
 
     def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
@@ -267,6 +268,12 @@ class CheckpointJob:
         """Raise CheckpointError for a copy of the checkpoint, in which nobody looks for anything."""
         if self._copy_of is not None:
             raise no_run_here(self._copy_of)
+
+    @property
+    def _store(self) -> str:
+        """The kind of store on which the state is, "" if it is in the folder."""
+        target = state_target(self._folder)
+        return "" if target is None else target.family
 
     @property
     def _is_apart(self) -> bool:
@@ -349,7 +356,7 @@ class CheckpointJob:
         now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds") if kind == "savepoint" else None
         with (
             stderr.status("Starting Spark ..."),
-            reading_session(reaches_store=self._is_apart) as session,
+            reading_session(store=self._store) as session,
         ):
             begun_s = time.monotonic()
             manifest = capture(session, self._checkpoint, Capture(kind, uri, form, name, batch, now))

@@ -58,7 +58,8 @@ class _Options:
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for progress and state, or s3://BUCKET/PREFIX. Default: a temporary folder.",
+            help="Folder for progress and state, s3://BUCKET/PREFIX or hdfs://HOST:PORT/PATH. Default: a temporary "
+            "folder.",
         ),
     ] = None
     parallelism: Annotated[

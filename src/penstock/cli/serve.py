@@ -54,7 +54,7 @@ class _Options:
         typer.Option(
             metavar="PLACE",
             help="Where to keep checkpoints and savepoints, for servers on several machines: a folder, or "
-            "s3://BUCKET/PREFIX. Default: in the home.",
+            "s3://BUCKET/PREFIX or hdfs://HOST:PORT/PATH. Default: in the home.",
         ),
     ] = None
     store: Annotated[

@@ -52,7 +52,8 @@ def dump(
         str,
         typer.Option(
             metavar="URI",
-            help="A folder or s3://bucket/prefix without a snapshot; for a job of a server, a new folder here.",
+            help="A folder, s3://BUCKET/PREFIX or hdfs://HOST:PORT/PATH without a snapshot; for a job of a server, a "
+            "new folder here.",
         ),
     ],
     form: Annotated[DumpFormat, typer.Option("--format", help="The format of the tables.")] = DumpFormat.csv,

@@ -45,12 +45,13 @@ def mount_state(checkpoint: Checkpoint, master: str) -> StateMount | None:
     if place is None:
         return None
     home = place_of_home(stored.shown)
-    if home.family != "s3":
+    if home.family not in ("s3", "hdfs"):
         raise CheckpointError(
-            f"The tasks of a job on {master} write its state to the store of its checkpoint, which must be S3 or speak "
-            f"its protocol, and {stored.shown} is not. Use s3://, local[*], or a folder that all machines share."
+            f"The tasks of a job on {master} write its state to the store of its checkpoint, which must be S3, speak "
+            f"its protocol, or be HDFS, and {stored.shown} is not. Use s3://, hdfs://, local[*], or a folder that all "
+            "machines share."
         )
-    if not _HOST.fullmatch(home.host):
+    if home.family == "s3" and not _HOST.fullmatch(home.host):
         raise CheckpointError(
             f"The tasks of a job on {master} write its state with Hadoop's client, which takes no bucket with the name "
             f"{home.host!r}. Use a bucket whose name has letters, digits and hyphens, local[*], or a folder that all "

@@ -40,7 +40,7 @@ _DAMAGED_STATE: Final = re.compile(
     r"\[(CANNOT_LOAD_STATE_STORE[.\w]*|STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
     r"|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY)\]"
 )
-_OF_STORE: Final = "fs.s3a."
+_OF_STORE: Final = re.compile(r"\bfs\.s3a\.|\bhadoop\.hdfs\.")
 _ROOT_CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
 
 
@@ -80,7 +80,7 @@ def explain_failure(
     if system is not None:
         # Checked first: files that Spark could not write or copy to a full disk look damaged.
         return describe_system_error(system, spark_folder)
-    if store is not None and (_OF_STORE in text or _DAMAGED_STATE.search(text)):
+    if store is not None and (_OF_STORE.search(text) or _DAMAGED_STATE.search(text)):
         # A store that does not answer looks as if it had no state. Each start checks what is there.
         causes = _ROOT_CAUSE.findall(text) or text.splitlines()
         return ExternalSystemError(

@@ -454,6 +454,6 @@ class JobRunner:
             # In real time the workers have a record in hand, and the JVM only commits behind them.
             yields=bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,
-            reaches_store=prepared.mount is not None,
+            store="" if prepared.mount is None else prepared.mount.target.family,
             more=self._settings.spark_settings,
         )

@@ -44,7 +44,8 @@ class RunSettings:
             `dead-letters` in the checkpoint.
         bounded: process the available input and finish, instead of waiting for more.
         checkpoint: the folder that keeps the job's progress and state, or its place on an object store
-            (s3://BUCKET/PREFIX, gs://, az://); None is a temporary folder, so that every run starts without state.
+            (s3://BUCKET/PREFIX, gs://, az://) or HDFS (hdfs://HOST:PORT/PATH); None is a temporary folder, so that
+            every run starts without state.
         parallelism: number of tasks that share each keyed level; None is the number of cores, at most the number of key
             groups. Fixed for a checkpoint.
         batch_interval_ms: minimum time between the starts of two micro-batches, in milliseconds; 0 starts the next
@@ -162,7 +163,8 @@ class RunSettings:
         elif self.checkpoint is not None and "://" in self.checkpoint:
             raise JobDefinitionError(
                 f"{self.checkpoint!r} is no place for a checkpoint. Use a folder, which may be on a file system that "
-                "all machines mount, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX."
+                "all machines mount, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or "
+                "hdfs://HOST:PORT/PATH."
             )
         if self.memory_mb is not None and self.state_memory_mb != RunSettings.state_memory_mb:
             raise JobDefinitionError(

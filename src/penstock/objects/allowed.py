@@ -157,9 +157,13 @@ def _plain(text: str) -> _Place | None:
         # Servers and libraries read these as something other than a part of the name.
         if not _HOST.fullmatch(host) or host.endswith(".") or any(character in name for character in "?#%\\"):
             return None
-    elif scheme not in OBJECT_SCHEMES or not _BUCKET.fullmatch(host) or host in _NEVER:
+    elif scheme not in OBJECT_SCHEMES or not _is_bucket(scheme, host) or host in _NEVER:
         return None
     return _make_place(scheme, host, "/" + name)
+
+
+def _is_bucket(scheme: str, host: str) -> bool:
+    return bool((_HOST if scheme == "hdfs" else _BUCKET).fullmatch(host))
 
 
 def _make_place(scheme: str, host: str, path: str) -> _Place | None:

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.errors import ExternalSystemError
 from penstock.objects.object_folder import IN_HASTE, ObjectFolder
-from penstock.objects.object_stores import BUCKET, Place
+from penstock.objects.object_stores import Place, is_host
 from penstock.objects.objects import OBJECT_SCHEMES, ObjectError
 
 __all__ = [
@@ -89,14 +89,14 @@ class BatchManifests:
 
 
 def committed_objects(uri: str) -> list[str]:
-    """Return the URIs of the objects of all whole micro-batches below `s3://BUCKET/PREFIX`, `gs://` or `az://`.
+    """Return the URIs of the objects of all whole micro-batches below `s3://BUCKET/PREFIX`, `gs://`, `az://` or `hdfs://`.
 
     Those of one sink and checkpoint are in the order of its micro-batches. Endpoint and credentials come from the
     environment. Raises ObjectError for another URI, and the errors of `ObjectFolder`.
     """
     scheme, _, rest = uri.partition("://")
     bucket, _, prefix = rest.rstrip("/").partition("/")
-    if scheme not in OBJECT_SCHEMES or not BUCKET.fullmatch(bucket):
+    if scheme not in OBJECT_SCHEMES or not is_host(scheme, bucket):
         raise ObjectError(f"{uri!r} is not of the form s3://BUCKET/PREFIX")
     folder = ObjectFolder(Place(scheme, bucket, prefix), {}, IN_HASTE)
     names = [name for name in folder.names(_FOLDER) if _NAME.fullmatch(name.rpartition("/")[2])]

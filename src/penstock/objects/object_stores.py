@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "BUCKET",
     "S3_ENDPOINTS",
     "Endpoint",
     "Patience",
     "Place",
     "carried_endpoint",
     "is_denied",
+    "is_host",
     "is_without_bucket",
     "s3_endpoint",
     "store_of",
@@ -39,7 +39,8 @@ _S3: Final = ("s3", "s3a")
 
 S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _AZURE_ENDPOINTS: Final = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
-BUCKET: Final = re.compile(r"[\w.-]+")
+_BUCKET: Final = re.compile(r"[\w.-]+")
+_NAMENODE: Final = re.compile(r"[\w.-]+(:\d{1,5})?")
 _HOST: Final = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?")
 _ENDPOINT: Final = re.compile(rf"https?://{_HOST.pattern}(/[^\s?#@]*)?")
 # What a caller may set instead of the environment, and its name in obstore.
@@ -75,7 +76,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Place:
-    """The address of an object: `host` is the bucket or the container."""
+    """The address of an object: `host` is the bucket or the container; of HDFS, the NameNode or the nameservice."""
 
     scheme: str
     host: str
@@ -88,10 +89,19 @@ class Place:
 
     @property
     def family(self) -> str:
-        """The kind of store: s3, gs or az."""
+        """The kind of store: s3, gs, az or hdfs."""
         if self.scheme in _S3:
             return "s3"
-        return "gs" if self.scheme == "gs" else "az"
+        return self.scheme if self.scheme in ("gs", "hdfs") else "az"
+
+
+def is_host(scheme: str, host: str) -> bool:
+    """Return whether a text may be the host of a place: a bucket, or of HDFS a NameNode or a nameservice.
+
+    >>> is_host("s3", "rooms"), is_host("s3", "rooms:9000"), is_host("hdfs", "namenode:8020")
+    (True, False, True)
+    """
+    return bool((_NAMENODE if scheme == "hdfs" else _BUCKET).fullmatch(host))
 
 
 def store_of(place: Place, environ: Mapping[str, str], patience: Patience) -> ObjectStore:

@@ -9,15 +9,16 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ExternalSystemError
-from penstock.objects.object_stores import BUCKET, Patience, Place, store_of, why
+from penstock.objects.hdfs_client import HdfsClient
+from penstock.objects.object_stores import Patience, Place, is_host, store_of, why
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = ["OBJECT_SCHEMES", "ObjectError", "read_object"]
 
-OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
-"""The schemes of the URIs of objects."""
+OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "hdfs")
+"""The schemes of the URIs of objects, with files of HDFS."""
 
 _CHUNK_BYTES: Final = 256 * 1024
 
@@ -41,6 +42,8 @@ def read_object(uri: str, max_bytes: int, *, timeout_ms: int = 10_000) -> bytes:
 
     """
     place = _place_of(uri)
+    if place.family == "hdfs":
+        return _content_of_file(place, max_bytes, timeout_ms)
     # A host that never answers is given up after 6 to 7 s, and no request begins after 5 s.
     patience = Patience(connect_ms=3000, read_ms=3000, request_ms=timeout_ms, retries=2, retry_ms=4000)
     try:
@@ -59,9 +62,11 @@ def _place_of(uri: str) -> Place:
         shown = f"{scheme}://***@{host.rpartition('@')[2]}/..."
         raise ObjectError(f"{shown!r} has a user or account; these belong in the environment of the job")
     # obstore would drop a slash at either end, and read another object.
-    whole = name and name.strip("/") == name and BUCKET.fullmatch(host)
+    whole = name and name.strip("/") == name and is_host(scheme, host)
     if scheme not in OBJECT_SCHEMES or not whole:
-        raise ObjectError(f"{uri!r} does not name an object; it must be like s3://BUCKET/NAME")
+        raise ObjectError(
+            f"{uri!r} does not name an object; it must be like s3://BUCKET/NAME, or hdfs://HOST:PORT/PATH"
+        )
     return Place(scheme, host, name)
 
 
@@ -79,3 +84,17 @@ def _content(store: ObjectStore, place: Place, max_bytes: int) -> bytes:
     if too_large:
         raise ObjectError(f"{place.shown!r} is larger than {max_bytes} bytes")
     return bytes(content)
+
+
+def _content_of_file(place: Place, max_bytes: int, timeout_ms: int) -> bytes:
+    patience = Patience(3000, timeout_ms, timeout_ms, retries=2, retry_ms=4000)
+    client = HdfsClient(place, patience)
+    try:
+        is_small = client.size(place.name) <= max_bytes
+        content = client.read(place.name) if is_small else b""
+    except BaseException as e:
+        text = str(client.error_of(e, f"{place.shown!r} cannot be read"))
+        raise ObjectError(text.removesuffix(".")) from None
+    if not is_small or len(content) > max_bytes:
+        raise ObjectError(f"{place.shown!r} is larger than {max_bytes} bytes")
+    return content

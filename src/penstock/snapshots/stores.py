@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,13 +15,14 @@ import pyarrow as pa
 
 from penstock.base.durable import NO_HARD_LINKS, make_folder, sync_folder
 from penstock.errors import AlreadyThereError, ExternalSystemError, NotThereError, SnapshotError
-from penstock.objects.object_stores import BUCKET, Patience, Place, store_of, why
+from penstock.objects.object_folder import ObjectFolder
+from penstock.objects.object_stores import Patience, Place, is_host, store_of, why
 
 __all__ = ["Data", "Store", "open_store"]
 
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
-_OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
+_BUCKET_SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs")
 # A part of a snapshot may be large and its network slow, and nobody waits at a prompt.
 _PATIENCE: Final = Patience(
     connect_ms=5_000, read_ms=120_000, request_ms=600_000, retries=5, retry_ms=120_000
@@ -63,14 +65,17 @@ class Store(Protocol):
 
 
 def open_store(uri: str, settings: Mapping[str, str] | None = None) -> Store:
-    """Return the store of a snapshot: a folder (`PATH` or `file:///PATH`), `s3://BUCKET/PREFIX`, `gs://` or `az://`.
+    """Return the store of a snapshot by its URI. Reads and creates nothing.
 
-    `settings` are environment variables that count more than those of the process. Reads and creates nothing. Raises
-    SnapshotError for any other URI.
+    It is a folder (`PATH` or `file:///PATH`), `s3://BUCKET/PREFIX`, `gs://`, `az://` or `hdfs://HOST:PORT/PATH`.
+    `settings` are environment variables that count more than those of the process. Raises SnapshotError for any other
+    URI.
     """
     scheme, separator, rest = uri.partition("://")
-    if separator and scheme in _OBJECT_SCHEMES:
+    if separator and scheme in _BUCKET_SCHEMES:
         return _ObjectStore(uri, scheme, rest, settings or {})
+    if scheme == "hdfs":
+        return _HdfsStore(uri, rest)
     if uri.startswith("file:"):
         path = unquote(uri.removeprefix("file:"))
         if path.startswith("//"):
@@ -83,8 +88,8 @@ def open_store(uri: str, settings: Mapping[str, str] | None = None) -> Store:
         return _FolderStore(uri, Path(path))
     if separator or not uri:
         raise SnapshotError(
-            f"{uri!r} is not a location for a snapshot. Give a folder, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or "
-            "az://CONTAINER/PREFIX."
+            f"{uri!r} is not a location for a snapshot. Give a folder, or s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            "az://CONTAINER/PREFIX or hdfs://HOST:PORT/PATH."
         )
     return _FolderStore(uri, Path(uri))
 
@@ -223,7 +228,7 @@ class _ObjectStore:
 
     def __init__(self, uri: str, scheme: str, rest: str, settings: Mapping[str, str]) -> None:
         bucket, _, prefix = rest.rstrip("/").partition("/")
-        if not BUCKET.fullmatch(bucket) or "@" in rest:
+        if not is_host(scheme, bucket) or "@" in rest:
             raise SnapshotError(
                 f"{scheme}://... names no bucket. Give {scheme}://BUCKET/PREFIX; users and keys belong in the "
                 "environment of the process."
@@ -321,3 +326,53 @@ class _ObjectStore:
     def _failed(self, path: str, done: str, error: BaseException) -> ExternalSystemError:
         what = f"{path!r} in {self.uri!r}" if path else repr(self.uri)
         return ExternalSystemError(f"{what} cannot be {done}: {why(error, self._place)}.")
+
+
+class _HdfsStore:
+    """A folder of HDFS; user and nameservices come from the environment (docs/object_stores.md)."""
+
+    def __init__(self, uri: str, rest: str) -> None:
+        host, _, path = rest.rstrip("/").partition("/")
+        if not is_host("hdfs", host):
+            raise SnapshotError(
+                "hdfs://... names no NameNode. Give hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH; a user belongs "
+                "in HADOOP_USER_NAME."
+            )
+        self.uri = uri
+        self._files = ObjectFolder(Place("hdfs", host, _check_path(path) if path else ""), {}, _PATIENCE)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_store, (self.uri,)
+
+    def create(self, path: str, data: Data) -> None:
+        if not self._files.create(_check_path(path), bytes(data)):
+            raise _already_there(self.uri, path)
+
+    def replace(self, path: str, data: Data) -> None:
+        self._files.put(_check_path(path), io.BytesIO(data))
+
+    def read(self, path: str) -> bytes:
+        found = self._files.find(_check_path(path))
+        if found is None:
+            raise _not_there(self.uri, path)
+        return found
+
+    def open_input(self, path: str) -> Any:
+        return pa.BufferReader(self.read(path))
+
+    def exists(self, path: str) -> bool:
+        return self._files.holds(_check_path(path))
+
+    def size(self, path: str) -> int:
+        found = self._files.size(_check_path(path))
+        if found is None:
+            raise _not_there(self.uri, path)
+        return found
+
+    def list(self, prefix: str = "") -> list[str]:
+        found = [one.name for one in self._files.objects()]
+        hidden = [path for path in found if any(part.startswith(".") for part in path.split("/"))]
+        return sorted(path for path in set(found).difference(hidden) if path.startswith(prefix))
+
+    def delete(self, path: str) -> None:
+        self._files.remove([_check_path(path)])

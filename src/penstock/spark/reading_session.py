@@ -17,9 +17,10 @@ __all__ = ["reading_session"]
 
 
 @contextlib.contextmanager
-def reading_session(*, reaches_store: bool = False, gives_way: bool = True) -> Iterator[SparkSession]:
-    """Open a Spark session to read state with, also from an object store. With `gives_way`, a running job comes first.
+def reading_session(*, store: str = "", gives_way: bool = True) -> Iterator[SparkSession]:
+    """Open a Spark session to read state with, also from a `store` ("s3" or "hdfs").
 
+    With `gives_way`, a running job comes first.
     In a process that has a session already, for example for tests, that one is used, and the priority stays.
     """
     if gives_way and not has_session():
@@ -32,7 +33,7 @@ def reading_session(*, reaches_store: bool = False, gives_way: bool = True) -> I
             parallelism=len(os.sched_getaffinity(0)),
             lean=True,
             log_file=Path(folder) / "spark.log",
-            reaches_store=reaches_store,
+            store=store,
         )
         with open_session(settings) as session:
             yield session

@@ -128,8 +128,8 @@ class SessionSettings:
     workers is next to it. `log_bytes` is the size at which Spark's log is rotated; one older file is kept. `bounded`
     means that the run ends with its input, and `lean` that the session only reads state, with as little memory as
     possible. `heap_mb` is the limit of the JVM's heap on this machine; a `frugal` JVM gives back what it does not use.
-    A JVM that `yields` leaves the cores of this machine to the workers where both want them. A session that
-    `reaches_store` can have state on an object store.
+    A JVM that `yields` leaves the cores of this machine to the workers where both want them. The state may be
+    on a `store`: "s3" or "hdfs".
     """
 
     app_name: str
@@ -143,7 +143,7 @@ class SessionSettings:
     frugal: bool = False
     yields: bool = False
     retained_batches: int = 100
-    reaches_store: bool = False
+    store: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -382,8 +382,8 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         found["spark.driver.memory"] = f"{settings.heap_mb}m"
         # On other machines penstock arrives as a file of the job, too late for this setting.
         found["spark.python.daemon.module"] = "penstock.spark.startup.worker_daemon"
-    if settings.reaches_store:
-        found |= store_settings(os.environ)
+    if settings.store:
+        found |= store_settings(settings.store, os.environ)
     jars = [one["spark.jars"] for one in (found, settings.more) if "spark.jars" in one]
     found.update(settings.more)
     return found | ({"spark.jars": ",".join(jars)} if jars else {})

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from modelled_hdfs import HdfsFate, ModelledHdfs
 from modelled_store import Fate, ModelledStore
+from property_examples import some_in_test
 
 from penstock.checkpoints import stored_checkpoint, stored_entries, stored_log
 from penstock.checkpoints.ownership import Ownership
@@ -35,13 +37,14 @@ from penstock.sources.journal import JournalLog, JournalWriter
 
 Content = Mapping[str, bytes]
 FATES: tuple[Fate, ...] = ("answer lost", "fails", "fails but arrives", "fails and arrives late")
+HDFS_FATES: tuple[HdfsFate, ...] = ("answer lost", "fails", "fails and arrives late")
 
 
-def machine(store: ModelledStore, folder: Path, name: str) -> StoredCheckpoint:
+def machine(store: ModelledStore | ModelledHdfs, folder: Path, name: str) -> StoredCheckpoint:
     """A machine with an empty working folder, which all machines call the same in the checkpoint."""
     (folder / name).mkdir(parents=True)
     found = StoredCheckpoint(store, "s3://bucket/rooms", folder / name)
-    store.objects.pop("about.json", None)
+    store.forget("about.json")
     return found
 
 
@@ -54,7 +57,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
     }
 
 
-def restored(store: ModelledStore, folder: Path, name: str) -> dict[str, bytes]:
+def restored(store: ModelledStore | ModelledHdfs, folder: Path, name: str) -> dict[str, bytes]:
     found = machine(store, folder, name)
     found.open()
     return content_of(found.folder)
@@ -316,7 +319,16 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert is_stored("az://container/rooms")
     assert working_folder("s3://bucket/rooms/") == working_folder("s3://bucket/rooms")
     assert working_folder("s3://bucket/rooms").parent == tmp_path
-    for wrong in ("s3://", "s3://bucket", "s3://user@bucket/x", "s3://bucket/a/../b"):
+    assert is_stored("hdfs://namenode:8020/rooms")
+    assert working_folder("hdfs://namenode:8020/rooms") != working_folder("hdfs://other:8020/rooms")
+    for wrong in (
+        "hdfs://namenode:8020",
+        "hdfs://me@namenode/x",
+        "s3://",
+        "s3://bucket",
+        "s3://user@bucket/x",
+        "s3://bucket/a/../b",
+    ):
         with pytest.raises(CheckpointError, match="is no place for a checkpoint"):
             working_folder(wrong)
 
@@ -326,16 +338,45 @@ def _tables_every(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(module, "TABLE_EVERY", number)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", some_in_test(range(60), every=3))
 def test_whatever_happens_one_run_owns_the_checkpoint_and_nothing_saved_is_lost(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starts, saves, zombies, lost answers and late requests in any order, on machines that share only the store."""
-    _tables_every(monkeypatch, 3)
-    monkeypatch.setattr(stored_checkpoint, "_PACKED_BYTES", 64)
     chance = random.Random(seed)
     faulty = seed % 2 == 1
     store = ModelledStore(lambda: chance.choice(FATES) if faulty and chance.random() < 0.15 else "well")
+    _live_through(store, chance, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", some_in_test(range(40), every=3))
+def test_whatever_happens_so_it_is_on_hdfs(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, with the real client above a model of HDFS, where an entry is several requests."""
+    chance = random.Random(seed)
+    rate = 0.1 if seed % 2 else 0.0
+    hdfs = ModelledHdfs(monkeypatch, lambda: chance.choice(HDFS_FATES) if chance.random() < rate else "well")
+    _live_through(hdfs, chance, tmp_path, monkeypatch)
+
+
+def test_an_hdfs_that_replaces_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs = ModelledHdfs(monkeypatch)
+    hdfs.replaces = True
+    run = machine(hdfs, tmp_path, "run")
+    run.open()
+    with pytest.raises(CheckpointError, match="replaces objects"):
+        run.take()
+
+
+def _live_through(
+    store: ModelledStore | ModelledHdfs,
+    chance: random.Random,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _tables_every(monkeypatch, 3)
+    monkeypatch.setattr(stored_checkpoint, "_PACKED_BYTES", 64)
     runs: list[StoredCheckpoint] = []
     taken: set[int] = set()
     owner: int | None = None

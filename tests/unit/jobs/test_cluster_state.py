@@ -113,7 +113,7 @@ def test_commands_of_a_table_do_not_travel(tmp_path: Path) -> None:
         check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
 
 
-def test_only_stores_that_speak_s3_have_the_state_of_tasks(tmp_path: Path) -> None:
+def test_only_stores_of_which_tasks_have_a_client_have_the_state_of_tasks(tmp_path: Path) -> None:
     assert mount_state(Checkpoint(tmp_path), MASTER) is None
     assert mount_state(checkpoint(tmp_path), "local[*]") is None
     mount = mount_state(checkpoint(tmp_path), MASTER)
@@ -138,6 +138,12 @@ def test_a_bucket_that_is_a_host_is_taken(tmp_path: Path, bucket: str) -> None:
     mount = mount_state(checkpoint(tmp_path, f"s3://{bucket}/rooms"), MASTER)
     assert mount is not None
     assert mount.target.host == bucket
+
+
+def test_a_folder_of_hdfs_has_the_state_of_tasks(tmp_path: Path) -> None:
+    mount = mount_state(checkpoint(tmp_path, "hdfs://name_node:8020/rooms"), MASTER)
+    assert mount is not None
+    assert (mount.target.family, mount.target.host) == ("hdfs", "name_node:8020")
 
 
 def test_steps_with_models_are_refused(tmp_path: Path) -> None:

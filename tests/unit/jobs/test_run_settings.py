@@ -17,7 +17,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"retained_batches": 1}, ("retained_batches is 1", "at least 2")),
     *(
         ({"checkpoint": uri}, (repr(uri), "no place for a checkpoint", "s3://BUCKET/PREFIX"))
-        for uri in ("hdfs://host:8020/rooms", "file:///rooms", "http://host/rooms")
+        for uri in ("webhdfs://host:9870/rooms", "file:///rooms", "http://host/rooms")
     ),
     ({"checkpoint": "s3://bucket/x", "fresh": True}, ("cannot be put aside", "another prefix")),
     ({"lock_timeout_s": -0.5}, ("lock_timeout_s is -0.5", "0 or more")),

@@ -42,7 +42,7 @@ def test_the_state_is_mounted_from_the_store_and_the_rest_from_the_folder() -> N
     assert MOUNT.location == "viewfs://penstock-x1/"
     assert found[f"{table}.link./state"] == "s3a://bucket/rooms/state/x1"
     assert found[f"{table}.linkFallback"] == "file:///tmp/rooms"
-    found = store_settings({})
+    found = store_settings("s3", {})
     assert found["spark.hadoop.fs.s3a.path.style.access"] == "false"
     assert not any(name.startswith("spark.hadoop.fs.s3a.endpoint") for name in found)
 
@@ -62,15 +62,25 @@ def test_the_endpoint_is_that_of_the_environment_and_no_secret_is_passed_on() ->
         "AWS_ACCESS_KEY_ID": "who",
         "AWS_SECRET_ACCESS_KEY": "s3cr3t",
     }
-    found = store_settings(environ)
+    found = store_settings("s3", environ)
     assert found["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert found["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
     assert found["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert not {"who", "s3cr3t"} & set(found.values())
 
 
+def test_hdfs_needs_no_jars_and_tasks_act_as_the_same_user() -> None:
+    found = told(StateMount("x1", Place("hdfs", "namenode:8020", "a b/state"), Path("/tmp/rooms")))
+    assert found["fs.viewfs.mounttable.x1.link./state"] == "hdfs://namenode:8020/a%20b/state"
+    settings = store_settings("hdfs", {"HADOOP_USER_NAME": "plant", "AWS_REGION": "x"})
+    assert settings["spark.executorEnv.HADOOP_USER_NAME"] == "plant"
+    assert "spark.jars" not in settings
+    assert not any(".s3a." in name for name in settings)
+    assert "spark.executorEnv.HADOOP_USER_NAME" not in store_settings("hdfs", {})
+
+
 def test_jars_of_the_user_come_with_those_of_the_store() -> None:
     settings = SessionSettings(
-        "job", "spark://host:7077", 1, Path("log"), reaches_store=True, more={"spark.jars": "/mine.jar"}
+        "job", "spark://host:7077", 1, Path("log"), store="s3", more={"spark.jars": "/mine.jar"}
     )
     assert session._all_settings(settings)["spark.jars"] == "/jars/a.jar,/jars/b.jar,/mine.jar"

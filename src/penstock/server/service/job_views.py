@@ -67,7 +67,8 @@ class JobViews:
 
     def __init__(self, store: Store, home: ServerDirectory) -> None:
         self._store: Final = store
-        self._state: Final = StateReader(home.root, (*READER, STORE) if home.is_on_store else READER)
+        family = home.store_family
+        self._state: Final = StateReader(home.root, (*READER, f"{STORE}{family}") if family else READER)
         self._queries: Final = QueryClient()
 
     def plan(self, job_id: str) -> Plan:

@@ -22,7 +22,7 @@ from penstock.savepoints.state_pages import KeyPage, KeysWanted, key_page
 
 __all__ = ["READY", "STORE", "Answer", "Question", "main"]
 
-STORE: Final = "--store"
+STORE: Final = "--store="
 """The argument of a reader that also reads state on object stores."""
 READY: Final = b"ready\n"
 """The first line of output: from now on, questions are answered without delay."""
@@ -56,7 +56,8 @@ def main() -> None:
 def _answer_all(answers: BinaryIO) -> None:
     from penstock.spark.reading_session import reading_session
 
-    with reading_session(reaches_store=STORE in sys.argv[1:]) as session:
+    store = next((one.removeprefix(STORE) for one in sys.argv[1:] if one.startswith(STORE)), "")
+    with reading_session(store=store) as session:
         answers.write(READY)
         for line in iter(_next_line, b""):
             question = msgspec.json.decode(line, type=Question)
