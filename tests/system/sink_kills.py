@@ -19,7 +19,6 @@ from penstock.jobs.settings import RunSettings
 
 __all__ = [
     "BUSY_S",
-    "PROCESSES",
     "Feed",
     "KilledSink",
     "await_progress",
