@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -21,10 +20,9 @@ from penstock.engine.slot_run import BatchTime, SlotRun
 from penstock.engine.step import Emission, StepCore, StepResult
 from penstock.errors import StateError
 from penstock.models.kept_answers import SlotAnswers
-from penstock.models.tallies import VersionTally, add_tallies
+from penstock.models.tallies import add_tallies
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.record_blocks import KEY, OFFSET, ORIGIN, Block, join_blocks
-from penstock.operators.watermarks import WatermarkUpdate
 from penstock.runtime.emission_origins import origin_columns
 from penstock.runtime.gathered_rows import GatheredRows, in_memory, pieces_of_groups
 from penstock.runtime.large_rounds import by_key_group
@@ -46,6 +44,7 @@ from penstock.runtime.packed_rows import (
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.router import dead_letter_rows
 from penstock.runtime.seed import take_over
+from penstock.runtime.step_work import OpenSlot, StepWork
 from penstock.state.kept_slots import SlotCache, kept_slots
 from penstock.state.key_groups import key_groups
 from penstock.state.slot_log import HEAD
@@ -134,7 +133,7 @@ class Level:
             runner = self._runners.get(destination)
             if runner is not None:
                 mine = found.get(destination, [])
-                yield from runner.run(_Work(mine, runner.commands_for(commands), updates, now, wakes))
+                yield from runner.run(StepWork(mine, runner.commands_for(commands), updates, now, wakes))
                 timers = [self.next_timer_ms, runner.next_timer_ms]
                 self.next_timer_ms = min((at for at in timers if at is not None), default=None)
             elif destination not in (SLOT_COMMANDS, WATERMARKS, WAKE) or not self._is_last:
@@ -145,38 +144,6 @@ def _commands(rows: list[PackedRow]) -> list[SlotCommand]:
     """Return all commands of the micro-batch, sorted by position."""
     commands = [admitted for row in rows for admitted in decode_commands(in_memory(row).body)]
     return sorted(commands, key=operator.attrgetter("place"))
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The input of one step in a slot: packed rows, commands, watermark updates, the time of the round.
-
-    `wakes` is true in the first round of a job that starts with a seed.
-    """
-
-    rows: list[PackedRow]
-    commands: list[SlotCommand]
-    updates: list[WatermarkUpdate]
-    at: dt.datetime
-    wakes: bool
-
-
-@dataclass
-class _OpenSlot:
-    """The state of a step in a slot, from `open` to `store`. `name` is that of the slot in the worker's cache.
-
-    `tallies` is what the versions of each model have scored meanwhile, `answers` what groups of models and
-    lookups took.
-    """
-
-    slot: Slot
-    name: Hashable
-    entries: Entries
-    tables: SlotTables
-    answers: SlotAnswers
-    was_woken: bool = False
-    has_swept: bool = False
-    tallies: dict[str, dict[str, VersionTally]] = field(default_factory=dict)
 
 
 class _StepRunner:
@@ -197,9 +164,9 @@ class _StepRunner:
         self._sends_watermarks: Final = plan.sends_watermarks(node)
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
-        self._opened: _OpenSlot | None = None
+        self._opened: OpenSlot | None = None
         # What the last interval had open, if its tables go on.
-        self._going_on: _OpenSlot | None = None
+        self._going_on: OpenSlot | None = None
         self._can_merge: Final = self._core.has_key and self._core.windows is None
         # Values that expire by event time depend on the records before, which may be of other key groups.
         self._orders_rounds: Final = self._core.takes_single_records and not self._core.expires_by_event
@@ -227,12 +194,12 @@ class _StepRunner:
         """Let the next rounds run in a slot. Its state is read when the first of them needs it."""
         self._states, self._slot, self._opened = states, slot, None
 
-    def _open(self) -> _OpenSlot:
+    def _open(self) -> OpenSlot:
         slot, entries = self._slot, self._states.entries(self.node.id)
         answers = SlotAnswers(self._plan.answer_place, self.node.step, slot.key_groups[0])
         if self._going_on is not None:
             self._going_on.tables.go_on(entries)
-            return _OpenSlot(slot, self._going_on.name, entries, self._going_on.tables, answers)
+            return OpenSlot(slot, self._going_on.name, entries, self._going_on.tables, answers)
         name = (self.node.id, slot.key_groups[0], len(slot.key_groups), str(self._core.state_schema))
         kept = self._cache.take(name)
         if self._plan.seed is not None and entries.get(HEAD) is None:
@@ -243,9 +210,9 @@ class _StepRunner:
             tables = SlotTables(self._core.state_schema, entries, kept, self._cache)
         except StateError as e:
             raise StateError(f"Step {self._core.step!r}: {e}") from e
-        return _OpenSlot(slot, name, entries, tables, answers)
+        return OpenSlot(slot, name, entries, tables, answers)
 
-    def run(self, work: _Work) -> Iterator[PackedRow]:
+    def run(self, work: StepWork) -> Iterator[PackedRow]:
         """Run the step on its input of one round."""
         if self._opened is None:
             self._opened = self._open()
@@ -316,7 +283,7 @@ class _StepRunner:
             opened.tables.freeze()
         return self._store(opened, has_changed=has_changed, goes_on=goes_on)
 
-    def _store(self, opened: _OpenSlot, *, has_changed: bool, goes_on: bool) -> Iterator[PackedRow | None]:
+    def _store(self, opened: OpenSlot, *, has_changed: bool, goes_on: bool) -> Iterator[PackedRow | None]:
         tables, first = opened.tables, opened.slot.key_groups[0]
         # Before the work counts, so that its repetition takes the same.
         opened.answers.write()
