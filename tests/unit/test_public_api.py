@@ -40,13 +40,16 @@ def test_all_is_sorted_and_complete() -> None:
 
 def test_names_come_from_where_type_checkers_find_them() -> None:
     """Each public name is imported, when it is used, from the module that the imports for type checkers name."""
-    tree = ast.parse(Path(ps.__file__).with_suffix(".pyi").read_text())
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "typing"]
-    named = {name.asname: node.module for node in imports for name in node.names}
+    tree = ast.parse(Path(ps.__file__).read_text())
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    named = {
+        name.name: node.module
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
     assert sorted(named) == sorted(ps.__all__)
     for name, module in named.items():
-        # Without `as` a type checker takes it for a name that the stub needs itself.
-        assert name is not None
         assert module is not None
         assert getattr(ps, name) is getattr(importlib.import_module(module), name)
 
