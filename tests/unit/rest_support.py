@@ -16,6 +16,7 @@ from penstock.checkpoints.described_graph import GRAPH_FILE
 from penstock.checkpoints.described_state import STATE_FILE
 from penstock.commands.command_catalog import CONTROL_FILE
 from penstock.jobs.compile import compile_job
+from penstock.jobs.requests import Answer, Request
 from penstock.jobs.restore import declared_state
 from penstock.jobs.settings import RunSettings
 from penstock.server.api.access import Grant, Principal, Role, TokenBook, hash_of
@@ -23,9 +24,12 @@ from penstock.server.api.app import create_app
 from penstock.server.api.context import Context
 from penstock.server.api.guard import Authenticator
 from penstock.server.api.models import ServerConfig
+from penstock.server.manager.operations import OperationWorker
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
+from penstock.server.runs.processes import Processes
 from penstock.server.service.service import JobService
+from penstock.server.store.row_types import JobRow
 
 HOST = "127.0.0.1:8081"
 TOKENS = {role: f"{role}-token-0123456789-0123456789-abcdef" for role in Role}
@@ -59,6 +63,17 @@ class RestPlace:
         )
         self.context = Context(self.service, self.door, config, self.wake)
         self.serve(create_app(self.context))
+
+    def operator(self) -> OperationWorker:
+        """What carries out operations for a manager. Here none is sent to a run."""
+
+        def send(job: JobRow, request: Request) -> None:
+            raise AssertionError(f"{request} was sent to {job.id}")
+
+        def answer_of(job: JobRow, request: str) -> Answer | None:
+            raise AssertionError(f"an answer of {job.id} to {request} was wanted")
+
+        return OperationWorker(self.store, self.home, send, answer_of, Processes(-1))
 
     def serve(self, app: FastAPI) -> None:
         """Let an app answer, in one loop with what runs while a server runs; each request would have a loop else."""

@@ -19,7 +19,6 @@ from penstock.queries.query_answers import AnswerColumn, AnswerContent
 from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
 from penstock.server.manager import operations
-from penstock.server.manager.operations import OperationWorker
 from penstock.server.service.query_client import QueryClient
 from penstock.server.service.query_process import QueryWanted
 from penstock.server.service.state_reader import Question
@@ -47,7 +46,7 @@ def test_a_dump_is_fetched(place: ServedRest, monkeypatch: pytest.MonkeyPatch) -
     stop = threading.Event()
 
     def work() -> None:
-        operator = OperationWorker(place.store, place.home)
+        operator = place.operator()
         leader = place.store.lead("here", 60_000)
         assert leader is not None
         while not stop.wait(0.05):

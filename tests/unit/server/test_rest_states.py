@@ -21,7 +21,6 @@ from penstock.errors import ExternalSystemError
 from penstock.savepoints.state_pages import KeyPage, StoredKey
 from penstock.server.api.access import Role
 from penstock.server.manager import operations
-from penstock.server.manager.operations import OperationWorker
 from penstock.server.service.state_reader import Question
 from penstock.server.service.state_reader_client import StateReader
 from penstock.snapshots.manifest import MANIFEST, Manifest
@@ -155,7 +154,7 @@ print(json.dumps({"kind": "dump", "id": "drawn-7", "uri": place, "rows": 11}))
 
 def done(place: RestPlace, operation: dict[str, object]) -> dict[str, object]:
     """The operation, when the manager has done it."""
-    operator = OperationWorker(place.store, place.home)
+    operator = place.operator()
     leader = place.store.lead("here", 60_000)
     assert leader is not None
     deadline = time.monotonic() + PATIENCE_S
