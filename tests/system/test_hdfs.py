@@ -30,6 +30,9 @@ from penstock.objects.object_stores import Patience, Place
 from penstock.objects.objects import ObjectError, read_object
 from penstock.snapshots.stores import open_store
 
+# The servers take 11 CPU-seconds to start; tests/unit/objects has the client over a model of HDFS that loses answers.
+pytestmark = pytest.mark.chaos
+
 WRITERS = 4
 
 
@@ -141,7 +144,6 @@ def test_a_user_without_rights_is_told(hdfs: HdfsServer, monkeypatch: pytest.Mon
         hdfs_connections.forget_client(files.place)
 
 
-@pytest.mark.chaos
 def test_servers_that_are_away_are_waited_for_or_told(hdfs: HdfsServer) -> None:
     """A NameNode that is killed, or frozen; a writer with patience goes on when it is back."""
     files = folder_of(hdfs, "away")
@@ -175,7 +177,6 @@ def test_a_job_whose_checkpoint_is_on_hdfs_goes_on_from_an_empty_disk(
     feed.assert_exactly_once()
 
 
-@pytest.mark.chaos
 def test_savepoints_and_dumps_are_on_hdfs(tmp_path: Path, spark: SparkSession, hdfs: HdfsServer) -> None:
     """They are taken of a running job, and a new job goes on from the savepoint."""
     feed = HdfsFeed(tmp_path, hdfs)

@@ -68,6 +68,7 @@ def alive(pid: int) -> bool:
     return False
 
 
+@pytest.mark.chaos  # two brokers; those of test_broker_restarts.py are killed under load
 def test_records_survive_a_kill_and_a_restart(broker: KafkaBroker) -> None:
     """After kill -9 the same address serves what was acknowledged, takes more, and has once what was on its way."""
     broker.create_topic("survivors", partitions=1)

@@ -81,6 +81,7 @@ def survive(kafka: KafkaBroker, spark: SparkSession, folder: Path, seed: int, vi
     assert (summary.status, summary.dead_letters) == ("finished", 0)
 
 
+@pytest.mark.chaos  # test_kills.py kills a job in real time, too
 def test_a_reader_of_origins_has_each_command_once(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession
 ) -> None:

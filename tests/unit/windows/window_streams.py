@@ -169,18 +169,23 @@ def evenly(usual: Strategy, others: Strategy) -> Strategy:
 
 
 @st.composite
-def specs(draw: st.DrawFn) -> Spec:
-    """Windows of every kind with every trigger, evictor and lateness that go with them."""
-    assigner = draw(st.sampled_from(sorted(ASSIGNERS)).flatmap(lambda kind: ASSIGNERS[kind]))
+def specs(draw: st.DrawFn, *, are_cleaned_up: bool = False) -> Spec:
+    """Windows of every kind with every trigger, evictor and lateness that go with them.
+
+    With `are_cleaned_up`, only those that event time cleans up.
+    """
+    kinds = EVENT_TIME if are_cleaned_up else ASSIGNERS
+    assigner = draw(st.sampled_from(sorted(kinds)).flatmap(lambda kind: ASSIGNERS[kind]))
     own_evictor = assigner["type"] == "count_sliding"
     has_lateness = assigner["type"] in EVENT_TIME
+    lateness = st.just(0) | small | (st.nothing() if are_cleaned_up else st.just(FOREVER))
     return {
         "assigner": assigner,
         "trigger": draw(triggers_for(assigner)),
         "evictor": draw(
             EVICTORS["none"] if own_evictor else evenly(EVICTORS["none"], st.one_of(*EVICTORS.values()))
         ),
-        "lateness": draw(st.just(0) | small | st.just(FOREVER)) if has_lateness else 0,
+        "lateness": draw(lateness) if has_lateness else 0,
         "late_output": draw(st.booleans()),
     }
 
@@ -254,6 +259,8 @@ def with_end(made: list[dict[str, Any]], after: int | None) -> list[dict[str, An
     return [*made, {"wm": FOREVER}, *[one for one in made if "key" in one][:after]]
 
 
-def specs_and_elements() -> st.SearchStrategy[tuple[Spec, list[dict[str, Any]]]]:
+def specs_and_elements(
+    *, are_cleaned_up: bool = False
+) -> st.SearchStrategy[tuple[Spec, list[dict[str, Any]]]]:
     """Windows, each with a stream for them."""
-    return specs().flatmap(lambda spec: st.tuples(st.just(spec), elements(spec)))
+    return specs(are_cleaned_up=are_cleaned_up).flatmap(lambda spec: st.tuples(st.just(spec), elements(spec)))
