@@ -25,7 +25,10 @@ from penstock.server.service.service import JobService
 from penstock.server.store.engine import sqlite_url
 from penstock.server.store.store import Store
 
-__all__ = ["Managed"]
+__all__ = ["SECRET", "Managed"]
+
+SECRET = "managed-8c2e-0123456789"
+"""What runs must not get from the environment of their manager."""
 
 HERE = Path(__file__).parent
 DEFINITION = """
@@ -77,7 +80,7 @@ class Managed:
         environment = {
             **os.environ,
             "PENSTOCK_TEST_RUN": self._tag,
-            "PENSTOCK_SERVER_TOKEN": "canary",
+            "PENSTOCK_SERVER_TOKEN": SECRET,
             "SPARK_LOCAL_DIRS": str(self.root / "spark"),
             "TALLIES": str(self.tallies),
             **self._environment,

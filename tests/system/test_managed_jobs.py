@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from job_process import await_true, kill
-from managed import Managed
+from managed import SECRET, Managed
 from reliability import Injected, noting
 
 from penstock.server.lifecycle.statuses import JobStatus
+from penstock.server.runs.lease_places import leases_of
 from penstock.server.runs.leases import Lease, offer
 
 
@@ -91,7 +92,7 @@ def outlive_kills(managed: Managed, injected: Injected) -> None:
     managed.kill_manager()
     await_true(lambda: not managed.processes(), lambda: f"left behind: {managed.processes()}")
     for path in managed.home.root.rglob("*"):
-        assert not path.is_file() or b"canary" not in path.read_bytes(), path
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.chaos
@@ -115,7 +116,7 @@ def test_runs_whose_lease_is_taken_end_and_another_begins(managed: Managed) -> N
                 kill(pid, signal.SIGSTOP)
             injected.add(f"lease of a run taken while it {'stands still' if stands else 'works'}")
             taken = Lease(job="another", run=number + 1, host="elsewhere", home="/elsewhere")
-            offer(managed.service.checkpoint(job_id), taken)
+            offer(leases_of(str(managed.service.checkpoint(job_id))), taken)
             time.sleep(chance.uniform(0, 5))
             managed.send()
             if stands:
