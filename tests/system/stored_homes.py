@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
+from job_process import JobProcess
 from s3_server import S3Server
+from sink_kills import await_progress, kill_process
 
 from penstock.checkpoints.stored_checkpoint import working_folder
 
-__all__ = ["checkpoint_on", "lose_disk"]
+__all__ = ["checkpoint_on", "lose_disk", "lose_machines"]
 
 
 @contextlib.contextmanager
@@ -31,3 +35,22 @@ def checkpoint_on(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def lose_disk(uri: str) -> None:
     """What a machine that is gone had of the checkpoint."""
     shutil.rmtree(working_folder(uri), ignore_errors=True)
+
+
+def lose_machines(
+    uri: str,
+    arguments: Sequence[str],
+    folder: Path,
+    victims: Iterable[str],
+    chance: random.Random,
+    progress: Callable[[], int],
+    note: Callable[[str], None],
+) -> None:
+    """Start a job for each victim: it is killed once the run has done something, and its machine's disk is gone."""
+    for victim in victims:
+        with JobProcess(arguments, folder) as job:
+            await_progress(job, progress)
+            time.sleep(chance.uniform(0, 2))
+            note(victim)
+            kill_process(victim, job)
+        lose_disk(uri)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
@@ -19,8 +18,8 @@ from postgres_server import PASSWORD, PostgresServer
 from reliability import noting
 from rooms import read_folder
 from s3_server import S3Server
-from sink_kills import BUSY_S, KilledSink, await_progress, interrupt_briefly, kill_process, victims
-from stored_homes import checkpoint_on, lose_disk
+from sink_kills import BUSY_S, KilledSink, interrupt_briefly, victims
+from stored_homes import checkpoint_on, lose_machines
 
 from penstock.jobs.settings import RunSettings
 
@@ -117,15 +116,16 @@ def test_kills_of_a_job_that_looks_up_and_of_its_machine(
         command = "-k kills_of_a_job_that_looks_up_and_of_its_machine"
         with noting("lookups", command, "23") as injected:
             with feed.feeding():
-                for victim in ("driver", "worker", "JVM") * 3:
-                    with JobProcess(run_arguments(JOB, settings), tmp_path) as job:
-                        await_progress(job, lambda: len(read_folder(tmp_path / "out")))
-                        time.sleep(chance.uniform(0, 2))
-                        injected.add(
-                            f"{victim} of a job that looks records up in {mode}, and its machine's disk"
-                        )
-                        kill_process(victim, job)
-                    lose_disk(uri)
+                what = f"of a job that looks records up in {mode}, and its machine's disk"
+                lose_machines(
+                    uri,
+                    run_arguments(JOB, settings),
+                    tmp_path,
+                    ("driver", "worker", "JVM") * 3,
+                    chance,
+                    lambda: len(read_folder(tmp_path / "out")),
+                    lambda victim: injected.add(f"{victim} {what}"),
+                )
             last = dataclasses.replace(settings, bounded=True)
             with JobProcess(run_arguments(JOB, last), tmp_path) as job:
                 assert job.wait().code == 0, job.err

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from reliability import noting
 from s3_server import S3Server
 from sink_kills import await_progress, finish, kill_process
-from stored_homes import checkpoint_on, lose_disk
+from stored_homes import checkpoint_on, lose_disk, lose_machines
 
 from penstock.checkpoints.stored_checkpoint import working_folder
 from penstock.checkpoints.stored_home import place_in, place_of_home
@@ -173,16 +173,16 @@ def test_kills_of_a_job_that_receives_requests_and_of_its_machine(
             for sender in senders:
                 sender.start()
                 stack.callback(sender.stop)
-            for number in range(8):
-                with JobProcess(arguments, tmp_path) as job:
-                    await_progress(job, lambda: len(feed.rows()))
-                    time.sleep(chance.uniform(0, 2))
-                    victim = VICTIMS[number % len(VICTIMS)]
-                    injected.add(
-                        f"{victim} of a job that receives requests, and its machine's disk{HOW[interval_ms]}"
-                    )
-                    kill_process(victim, job)
-                lose_disk(uri)
+            what = f"of a job that receives requests, and its machine's disk{HOW[interval_ms]}"
+            lose_machines(
+                uri,
+                arguments,
+                tmp_path,
+                VICTIMS * 2,
+                chance,
+                lambda: len(feed.rows()),
+                lambda victim: injected.add(f"{victim} {what}"),
+            )
             with JobProcess(arguments, tmp_path) as job:
                 await_progress(job, lambda: len(feed.rows()))
                 for sender in senders:

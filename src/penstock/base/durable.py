@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -57,8 +56,11 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
         sync_folder(path.parent)
 
 
-def write_once(path: Path, content: bytes) -> None:
-    """Write a file durably, unless it is there already: whichever writer is first, its content stays."""
+def write_once(path: Path, content: bytes) -> bool:
+    """Write a file durably, unless it is there already: whichever writer is first, its content stays.
+
+    Return whether this one was first.
+    """
     make_folder(path.parent)
     new = path.with_name(f".{path.stem}-{uuid.uuid4().hex}")
     try:
@@ -66,11 +68,15 @@ def write_once(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
+        try:
             os.link(new, path)
+            is_first = True
+        except FileExistsError:
+            is_first = False
         sync_folder(path.parent)
     finally:
         new.unlink(missing_ok=True)
+    return is_first
 
 
 def make_folder(folder: Path) -> None:

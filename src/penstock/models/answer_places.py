@@ -38,8 +38,7 @@ class AnswersInFolder:
 
     def keep_first(self, name: str, content: bytes) -> bytes:
         """Keep content unless something is kept already, durably; return what is kept. Raises OSError."""
-        write_once(Path(self.folder, name), content)
-        return self.read(name)
+        return content if write_once(Path(self.folder, name), content) else self.read(name)
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove what is no longer needed. Raises OSError."""

@@ -41,7 +41,6 @@ class SlotAnswers:
         self._step: Final = step
         self._key_group: Final = key_group
         self._found: Final[dict[str, _ByTime]] = {}
-        # Others write nothing meanwhile.
         self._listed: Final[dict[str, list[str]]] = {}
 
     def at(self, now_ms: int) -> KeptAnswers:
@@ -56,9 +55,7 @@ class SlotAnswers:
         """Return the answers to calls at a time when this work was done before; None if it was not."""
         if self._place is None:
             return None
-        if group not in self._listed:
-            self._listed[group] = self._names(group)
-        names = [name for name in self._listed[group] if _time_of(name) <= now_ms]
+        names = [name for name in self._names(group) if _time_of(name) <= now_ms]
         content = _content(self._place, names[-1]).get(now_ms) if names else None
         return None if content is None else msgspec.json.decode(content, type=list[list[Any]])
 
@@ -83,16 +80,19 @@ class SlotAnswers:
                     f"Step {self._step!r}: another attempt at the same work has taken other answers from outside, so "
                     "this one ends. Start the job again; it takes those."
                 )
-            surplus = self._names(group)[: -(_MAX_LARGE_FILES if group == LOOKUPS else _MAX_FILES)]
+            names = sorted({*self._names(group), name}, key=_time_of)
+            surplus = names[: -(_MAX_LARGE_FILES if group == LOOKUPS else _MAX_FILES)]
             if surplus:
                 self._place.remove(surplus)
 
     def _names(self, group: str) -> list[str]:
-        """Return the names of the slot's files, oldest first."""
+        """Return the names of the files that the slot had at first, oldest first. Others write nothing meanwhile."""
         assert self._place is not None
-        beginning = f"{self._folder(group)}/{self._key_group}-"
-        names = [name for name in self._place.names(self._folder(group)) if name.startswith(beginning)]
-        return sorted(names, key=_time_of)
+        if group not in self._listed:
+            beginning = f"{self._folder(group)}/{self._key_group}-"
+            names = [name for name in self._place.names(self._folder(group)) if name.startswith(beginning)]
+            self._listed[group] = sorted(names, key=_time_of)
+        return self._listed[group]
 
     def _folder(self, group: str) -> str:
         return f"{quote(self._step, safe='')}/{quote(group, safe='')}"
