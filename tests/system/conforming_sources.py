@@ -1,4 +1,4 @@
-"""Sources as the conformance kit opens them: a receiver with its journal, in a checkpoint of their own."""
+"""Sources as the conformance kit opens them: a receiver with its journal, or objects, in a checkpoint of their own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 
 from receiving_process import receiver
 
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import ObjectsBinding
+from penstock.sinks.object_sink import open_folder
 from penstock.sources.base import ReplayableLog
 from penstock.sources.journal import JournalLog
+from penstock.sources.object_log import ObjectLog
 
-__all__ = ["journaling"]
+__all__ = ["journaling", "objects_at"]
 
 
 def journaling(
@@ -24,5 +28,19 @@ def journaling(
     def opened() -> Iterator[ReplayableLog[Any]]:
         with receiver(folder, uri, fields=fields):
             yield JournalLog(folder)
+
+    return opened
+
+
+def objects_at(uri: str, found: Path) -> Callable[[], AbstractContextManager[ObjectLog]]:
+    """What opens the source of a URI that reads objects; `found` is its list of them."""
+    binding = parse_binding("readings", uri, "data")
+    assert isinstance(binding, ObjectsBinding)
+
+    @contextmanager
+    def opened() -> Iterator[ObjectLog]:
+        log = ObjectLog(binding, open_folder, found)
+        log.check()
+        yield log
 
     return opened

@@ -5,19 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from conformance_page import WHEN_RECORDING, note_conformance
 from conforming_sinks import opening
+from conforming_sources import objects_at
 from hdfs_native import Client
 from hdfs_server import HdfsServer
 
-from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import ObjectsBinding
 from penstock.objects.batch_manifests import committed_objects
-from penstock.sinks.object_sink import open_folder
 from penstock.sources.object_log import ObjectLog
 from penstock.testing.connectors import SinkUnderTest, SourceUnderTest, StoredRecord, check_sink, check_source
 
@@ -65,16 +63,7 @@ def test_the_source(hdfs: HdfsServer, tmp_path: Path) -> None:
     numbers = itertools.count()
 
     def reading(port: int, name: str = "readings") -> Callable[[], AbstractContextManager[ObjectLog]]:
-        binding = parse_binding("readings", f"hdfs://127.0.0.1:{port}/sources/kit?format=jsonl", "data")
-        assert isinstance(binding, ObjectsBinding)
-
-        @contextmanager
-        def opened() -> Iterator[ObjectLog]:
-            log = ObjectLog(binding, open_folder, tmp_path / f"{name}.files")
-            log.check()
-            yield log
-
-        return opened
+        return objects_at(f"hdfs://127.0.0.1:{port}/sources/kit?format=jsonl", tmp_path / f"{name}.files")
 
     def put(records: Sequence[bytes]) -> None:
         _write(client, f"{next(numbers):05}.jsonl", b"".join(record + b"\n" for record in records))

@@ -7,7 +7,7 @@ import io
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import obstore
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks.object_source import measure_objects
 from conformance_page import is_recording, note_conformance
+from conforming_sources import objects_at
 from file_feed import COUNTING_JOB, SENSORS
 from job_in_session import JobInSession
 from obstore.store import S3Store
@@ -261,16 +262,7 @@ def test_the_source_is_held_to_the_conformance_kit(
     numbers = itertools.count()
 
     def opening(name: str = "readings", more: str = "") -> Callable[[], AbstractContextManager[ObjectLog]]:
-        binding = parse_binding("readings", f"{place.uri}?format=jsonl{more}", "data")
-        assert isinstance(binding, ObjectsBinding)
-
-        @contextmanager
-        def opened() -> Iterator[ObjectLog]:
-            log = ObjectLog(binding, open_folder, tmp_path / f"{name}.files")
-            log.check()
-            yield log
-
-        return opened
+        return objects_at(f"{place.uri}?format=jsonl{more}", tmp_path / f"{name}.files")
 
     def put(records: Sequence[bytes]) -> None:
         place.put(f"{next(numbers):05}.jsonl", b"".join(record + b"\n" for record in records))
