@@ -271,7 +271,8 @@ def _shorten_hadoop_settings(session: SparkSession) -> None:
     settings.size()
     files = settings.getClass().getDeclaredField("updatingResource")
     files.setAccessible(True)
-    files.get(settings).clear()
+    # A new map is one call to the JVM; to clear the old one, py4j would make five for each setting.
+    files.set(settings, session.sparkContext._jvm.java.util.concurrent.ConcurrentHashMap())  # type: ignore[union-attr]  # noqa: SLF001
 
 
 def _worker_python(settings: SessionSettings) -> str:
@@ -392,26 +393,27 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Path]) -> None:
     """Make penstock and the job's modules importable in the workers, on any machine."""
     context = session.sparkContext
-    # On this machine workers are forked from a process that has imported penstock.
+    # On this machine workers have the penstock that is installed.
     is_local = str(context.master).startswith("local")
-    context.addPyFile(str(code_archive(folder, job_modules, has_bytecode=not is_local)))
+    if job_modules or not is_local:
+        context.addPyFile(str(code_archive(folder, job_modules, has_penstock=not is_local)))
 
 
-def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_bytecode: bool) -> Path:
-    """Write a zip of penstock and the job's modules, and return its path. The workers have the zip on the import path.
+def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock: bool) -> Path:
+    """Write a zip of the job's modules, and return its path. The workers have the zip on the import path.
 
     The name of the zip is a hash of its sources, since Spark refuses a second file of the same name.
 
     Args:
         folder: where to write the zip.
         job_modules: the file of each of the job's modules by its path in the zip.
-        has_bytecode: whether bytecode stands beside the sources. Without it each worker process compiles them again, in
-            half a second; with another Python it does so anyway.
+        has_penstock: whether penstock is in it, too, and bytecode stands beside all sources. Without bytecode each
+            worker process compiles them again, in half a second; with another Python it does so anyway.
 
     """
     package = Path(__file__).parents[1]
-    own = {f"penstock/{path.relative_to(package).as_posix()}": path for path in sorted(package.rglob("*.py"))}
-    files = {**own, **job_modules}
+    own = package.rglob("*.py") if has_penstock else ()
+    files = {f"penstock/{path.relative_to(package).as_posix()}": path for path in sorted(own)} | dict(job_modules)
     digest = hashlib.sha256(b"".join(name.encode() + path.read_bytes() for name, path in files.items()))
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"
@@ -419,6 +421,6 @@ def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_bytecode:
         for name, path in files.items():
             target.write(path, name)
             compiled = Path(importlib.util.cache_from_source(path))
-            if has_bytecode and path.suffix == ".py" and compiled.is_file():
+            if has_penstock and path.suffix == ".py" and compiled.is_file():
                 target.write(compiled, f"{name}c")
     return archive
