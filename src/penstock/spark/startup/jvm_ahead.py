@@ -31,7 +31,7 @@ _LENGTH: Final = struct.Struct("!i")
 
 
 class JvmAhead:
-    """A JVM that starts, as PySpark would start it. What it prints is kept until `follow`."""
+    """A JVM that starts, as PySpark would start it. Its standard error is kept until `follow`."""
 
     def __init__(self, start: JvmStart) -> None:
         self._start: Final = start
@@ -52,7 +52,6 @@ class JvmAhead:
                 [pyspark_folder() / "bin" / "spark-submit", *settings, *arguments],
                 # The JVM ends when this process does.
                 stdin=subprocess.PIPE,
-                stdout=self._output,
                 stderr=self._output,
                 env={**self._environment, **variables},
             )
@@ -89,16 +88,15 @@ class JvmAhead:
         return gateway
 
     def follow(self, gateway: Any, output: Path, properties: Mapping[str, str]) -> None:
-        """Let the JVM write to a file what it prints from now on, and its log as these system properties say.
+        """Let the JVM append its standard error to a file, and write its log as these system properties say.
 
-        What it has printed before is appended to the file.
+        What it has printed before is appended first.
         """
         jvm = gateway.jvm
         with output.open("ab") as file:
             self._output.seek(0)
             shutil.copyfileobj(self._output, file)
         stream = jvm.java.io.PrintStream(jvm.java.io.FileOutputStream(str(output), True), True)  # Java's
-        jvm.java.lang.System.setOut(stream)
         jvm.java.lang.System.setErr(stream)
         for name, value in properties.items():
             jvm.java.lang.System.setProperty(name, value)
