@@ -69,6 +69,10 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+# The setting of Spark for the process that workers are forked from.
+_DAEMON: Final = "spark.python.daemon.module"
+_OWN_DAEMON: Final = "penstock.spark.startup.worker_daemon"
+
 # PySpark looks here whether there is NumPy when it converts arguments for Java. With it comes pandas, in 0.25 s.
 _FOR_CALLS: Final = "pyspark.testing.utils"
 
@@ -350,7 +354,7 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
         found["spark.driver.bindAddress"] = "127.0.0.1"
         found["spark.driver.host"] = "127.0.0.1"
         # On other machines penstock arrives as a file of the job, too late for this setting.
-        found["spark.python.daemon.module"] = "penstock.spark.startup.worker_daemon"
+        found[_DAEMON] = _OWN_DAEMON
     if settings.store:
         found |= store_settings(settings.store, os.environ)
     jars = [one["spark.jars"] for one in (found, settings.more) if "spark.jars" in one]
@@ -361,10 +365,10 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Path]) -> None:
     """Make penstock and the job's modules importable in the workers, on any machine."""
     context = session.sparkContext
-    # On this machine workers have the penstock that is installed.
-    is_local = str(context.master).startswith("local")
-    if job_modules or not is_local:
-        context.addPyFile(str(code_archive(folder, job_modules, has_penstock=not is_local)))
+    # Workers that penstock's own daemon forks have the penstock that is installed.
+    has_penstock = context.getConf().get(_DAEMON) == _OWN_DAEMON
+    if job_modules or not has_penstock:
+        context.addPyFile(str(code_archive(folder, job_modules, has_penstock=not has_penstock)))
 
 
 def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock: bool) -> Path:
