@@ -182,8 +182,10 @@ chaos: setup ## some 250 kills of jobs, managers and brokers, under data and com
 reliability: setup ## RELIABILITY.md from the results in docs/chaos
 	@$(BIN)/python tests/unit/reliability.py
 
+# With ARGS the results of a part replace those of before; without, all are new.
 conformance: setup ## every connector held to the conformance kit, and the tables in docs/connectors.md from that
-	@PENSTOCK_CONFORMANCE_RESULTS=$(CURDIR)/docs/connectors/conformance.jsonl $(BIN)/python -m pytest tests/system -k conform $(ARGS)
+	@$(if $(ARGS),,rm -f docs/connectors/conformance.jsonl)
+	@PENSTOCK_CONFORMANCE_RESULTS=$(CURDIR)/docs/connectors/conformance.jsonl $(BIN)/python -m pytest tests/system -k conform -v $(ARGS)
 	@$(BIN)/python tests/unit/conformance_page.py
 
 rooms: setup ## the picture of the rooms in ARCHITECTURE.md, from what they import
