@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import obstore
 from file_feed import FileFeed
@@ -42,12 +43,12 @@ class ObjectFeed(FileFeed):
         # Manifests are never changed.
         self._read: dict[str, list[tuple[int, int]]] = {}
 
-    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: Any) -> RunSettings:
         return RunSettings(
             bindings={"readings": self.binding, "seen": f"s3://outputs/{self.prefix}{self._query}"},
             checkpoint=checkpoint or str(folder / "checkpoint"),
             parallelism=2,
-            **settings,  # type: ignore[arg-type]
+            **settings,
         )
 
     def rows(self) -> list[tuple[int, int]]:

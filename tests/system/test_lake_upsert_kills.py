@@ -131,7 +131,7 @@ def test_kills_of_a_job_that_upserts_into_a_lake(
 def test_kills_of_a_job_that_upserts_into_a_lake_on_s3(
     tmp_path: Path, lake: str, interval_ms: int, s3: S3Server
 ) -> None:
-    """Twelve in each mode, a fourth of them of the server that has the files."""
+    """Ten in each mode, some of them of the server that has the files."""
     feed = UpsertFeed(tmp_path, lake, s3)
     feed.write()
-    survive(feed, victims("server", 12), interval_ms, s3)
+    survive(feed, victims("server", 10), interval_ms, s3)

@@ -21,7 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from reliability import noting
-from sink_kills import KilledSink, victims
+from sink_kills import BUSY_S, KilledSink, victims
 
 from penstock.jobs.settings import RunSettings
 
@@ -115,7 +115,7 @@ class Collector:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_and_its_mqtt(tmp_path: Path, interval_ms: int) -> None:
-    """Twelve in each mode, under load.
+    """Ten in each mode, under load.
 
     The broker ends in an orderly way: what it has confirmed and not yet put on its disk, no client can bring back.
     """
@@ -145,8 +145,8 @@ def test_kills_of_a_job_and_its_mqtt(tmp_path: Path, interval_ms: int) -> None:
             assert job.wait().code == 0, job.err
         collector = Collector(broker.port)
         with noting("MQTT", "-k kills_of_a_job_and_its_mqtt", str(seed)) as injected:
-            KilledSink(tmp_path, feed, settings, interrupt, job=JOB).survive(
-                victims("broker", 12),
+            KilledSink(tmp_path, feed, settings, interrupt, JOB, BUSY_S).survive(
+                victims("broker", 10),
                 random.Random(seed),
                 lambda victim: injected.add(f"{victim} of a job from MQTT to MQTT in {mode}"),
             )

@@ -21,7 +21,7 @@ from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
 from reliability import noting
 from rooms import read_folder
-from sink_kills import KilledSink, interrupt_briefly, victims
+from sink_kills import BUSY_S, KilledSink, interrupt_briefly, victims
 
 from penstock.jobs.settings import RunSettings
 
@@ -38,7 +38,7 @@ class Feed(FileFeed):
         self._password.write_text(f"{PASSWORD}\n")
         self.uri = f"postgresql://tester@127.0.0.1:{server.port}/postgres/seen_{time.time_ns()}"
 
-    def settings(self, folder: Path, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, **settings: Any) -> RunSettings:
         bindings = {
             "readings": self.binding,
             "seen": f"{self.uri}?password=file:{self._password}&create_table=true",
@@ -81,7 +81,7 @@ class TableFeed(Feed):
     def binding(self) -> str:
         return self._place(self.table, "id")
 
-    def settings(self, folder: Path, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, **settings: Any) -> RunSettings:
         found = super().settings(folder, **settings)
         commands = self._place(f"commands_of_{self.table}", "number")
         return dataclasses.replace(found, bindings={**found.bindings, "commands": commands})
@@ -198,7 +198,9 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind:
         settings = partial(feed.settings, tmp_path, checkpoint_interval_ms=interval_ms)
         mode = "real time" if interval_ms else "micro-batches"
         with noting(suite, "-k kills_of_a_job_and_its_database", str(seed)) as injected:
-            KilledSink(tmp_path, feed, settings, lambda: interrupt_briefly(server)).survive(
+            KilledSink(
+                tmp_path, feed, settings, lambda: interrupt_briefly(server), patience_s=BUSY_S
+            ).survive(
                 victims("server", 20),
                 random.Random(seed),
                 lambda victim: injected.add(f"{victim} of a job that {does} in {mode}"),
@@ -210,7 +212,7 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_kills_of_a_job_that_upserts_into_postgresql(tmp_path: Path, interval_ms: int) -> None:
-    """Twelve in each mode, under load, of a changelog whose rows come, change and go."""
+    """Ten in each mode, under load, of a changelog whose rows come, change and go."""
     seed = 12 if interval_ms else 11
     mode = "real time" if interval_ms else "micro-batches"
     with PostgresServer() as server:
@@ -223,7 +225,7 @@ def test_kills_of_a_job_that_upserts_into_postgresql(tmp_path: Path, interval_ms
             KilledSink(
                 tmp_path, feed, settings, lambda: interrupt_briefly(server), job=CHANGELOG_JOB
             ).survive(
-                victims("server", 12),
+                victims("server", 10),
                 random.Random(seed),
                 lambda victim: injected.add(f"{victim} of a job that upserts into PostgreSQL in {mode}"),
             )

@@ -78,19 +78,19 @@ class MqttConnection:
     def _prepare(self) -> None:
         binding, client = self._binding, self._client
 
-        def on_message(client: Any, userdata: Any, message: paho.MQTTMessage) -> None:  # noqa: ARG001
+        def on_message(client: Any, userdata: Any, message: paho.MQTTMessage) -> None:  # noqa: ARG001  # the signature is paho's
             self._arrived.append(Arrived(message.mid, message.qos, bytes(message.payload)))
 
-        def on_disconnect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_disconnect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._ended = str(reason)
 
-        def on_connect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_connect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._answer = reason
 
-        def on_subscribe(client: Any, userdata: Any, number: int, reasons: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_subscribe(client: Any, userdata: Any, number: int, reasons: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._answer = reasons[0]
 
-        def on_publish(client: Any, userdata: Any, number: int, reason: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_publish(client: Any, userdata: Any, number: int, reason: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._confirmed[number] = reason
 
         client.on_message, client.on_disconnect = on_message, on_disconnect
@@ -105,7 +105,7 @@ class MqttConnection:
         binding = self._binding
         properties = None
         if is_5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho does not annotate it
             properties.SessionExpiryInterval = _SESSION_S if keeps else 0
             properties.ReceiveMaximum = binding.prefetch
         try:
@@ -173,7 +173,7 @@ class MqttConnection:
         properties = None
         is_event = self._binding.format == "cloudevents"
         if self._binding.protocol == "5" and (is_event or message.origin is not None):
-            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho does not annotate it
             if message.origin is not None:
                 properties.UserProperty = (ORIGIN_HEADER, message.origin)
             if is_event:

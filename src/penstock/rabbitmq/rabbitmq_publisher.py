@@ -151,7 +151,7 @@ class RabbitPublisher:
                 self._refused[row] = f"The broker refuses it: {self._problem}."
         self._connection.ioloop.stop()
 
-    def _on_return(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:  # noqa: ARG002
+    def _on_return(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:  # noqa: ARG002  # the signature is pika's
         """Note which message has no queue. It is still confirmed, behind this."""
         message = (method.routing_key, body, properties.message_id)
         for tag, row in self._under_way.items():
