@@ -26,6 +26,8 @@ import paho.mqtt.client as paho
 import pika
 import pyarrow as pa
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from benchmarks.report import note, print_json, print_table
 from penstock.bindings.parse import parse_binding
@@ -229,7 +231,7 @@ class Mqtt:
             CallbackAPIVersion.VERSION2, name or uuid.uuid4().hex, protocol=paho.MQTTv5, manual_ack=True
         )
         client.max_queued_messages_set(0)
-        properties = paho.Properties(paho.PacketTypes.CONNECT)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho does not annotate it
         properties.SessionExpiryInterval = 3600 if name else 0
         properties.ReceiveMaximum = _GROUP
         client.connect("127.0.0.1", self._broker.port, clean_start=not name, properties=properties)
@@ -287,7 +289,7 @@ class Mqtt:
 
         def take(client: paho.Client, _: object, message: paho.MQTTMessage) -> None:
             arrived.append(message.mid)
-            if file.add(message.payload) or file.count == records:
+            if file.add(bytes(message.payload)) or file.count == records:
                 file.sync()
                 for number in arrived:
                     client.ack(number, 1)
