@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException, cimpl
 
 __all__ = ["BulkClient", "has_bulk_calls"]
 
-# Up to so many messages, a call for each takes less than making the columns of a call for all.
+# Up to this many messages, a call for each takes less time than making the columns of one call for all.
 _FEW: Final = 16
 # A call for this many messages lets other threads of Python run meanwhile, which takes a moment to come back from.
 _MANY: Final = 1000

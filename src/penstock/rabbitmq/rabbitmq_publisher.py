@@ -94,7 +94,7 @@ class RabbitPublisher:
         self._connection.ioloop.close()
 
     def _fill(self) -> None:
-        """Send messages until as many as there may be are under way."""
+        """Send messages until the allowed number is in flight."""
         binding = self._binding
         while len(self._under_way) < _UNDER_WAY:
             row = next(self._unsent, None)

@@ -31,7 +31,7 @@ __all__ = ["JsonSchemaFormat", "check_installed"]
 
 _KIND: Final = "JSON"
 _SHOWN: Final = 300
-# Where a message is not decoded with all others, they are in so many parts, unless there are only a few.
+# If a message is not decoded with all others, they are decoded in this many parts, unless there are only a few.
 _PARTS: Final = 8
 _FEW: Final = 64
 _PLAIN: Final = (bool, int, float, str)
