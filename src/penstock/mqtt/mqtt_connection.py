@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ _FAILED: Final = 128
 # A session, with what waits in it, outlives a stopped job for so long.
 _SESSION_S: Final = 7 * 24 * 3600
 _QOS: Final = 1
+_IN_FLIGHT: Final = 2000
 
 
 class Arrived(NamedTuple):
@@ -153,21 +155,30 @@ class MqttConnection:
     ) -> Iterator[tuple[int, str]]:
         """Publish numbered messages in their order, and yield each number when the broker has judged its message.
 
-        With it comes the reason if the broker has refused the message, else an empty text.
+        With it comes the reason if the broker has refused the message, else an empty text. Packets have 65,535 ids, so
+        only some messages are in flight at a time.
         """
         self._answer = None
-        numbers = {self._send(message, retain): number for number, message in messages.items()}
+        self._confirmed.clear()
+        unsent = iter(list(messages.items()))
+        in_flight: dict[int, int] = {}
         deadline_s = time.monotonic() + _ANSWER_S
-        while numbers:
-            for sent in [sent for sent in numbers if sent in self._confirmed]:
-                reason = self._confirmed.pop(sent)
+        while True:
+            for number, message in itertools.islice(unsent, _IN_FLIGHT - len(in_flight)):
+                in_flight[self._send(message, retain)] = number
+            if not in_flight:
+                return
+            if not self._confirmed:
+                self._step(deadline_s, "messages")
+                continue
+            judged = list(self._confirmed.items())
+            self._confirmed.clear()
+            deadline_s = time.monotonic() + _ANSWER_S
+            for sent, reason in judged:
                 yield (
-                    numbers.pop(sent),
+                    in_flight.pop(sent),
                     f"The broker refuses it: {reason}." if reason.value >= _FAILED else "",
                 )
-                deadline_s = time.monotonic() + _ANSWER_S
-            if numbers:
-                self._step(deadline_s, "messages")
 
     def _send(self, message: OutgoingMessage, retain: bool) -> int:
         properties = None
