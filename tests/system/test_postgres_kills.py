@@ -223,7 +223,7 @@ def test_kills_of_a_job_that_upserts_into_postgresql(tmp_path: Path, interval_ms
             "database sinks", "-k kills_of_a_job_that_upserts_into_postgresql", str(seed)
         ) as injected:
             KilledSink(
-                tmp_path, feed, settings, lambda: interrupt_briefly(server), job=CHANGELOG_JOB
+                tmp_path, feed, settings, lambda: interrupt_briefly(server), CHANGELOG_JOB, BUSY_S
             ).survive(
                 victims("server", 10),
                 random.Random(seed),
