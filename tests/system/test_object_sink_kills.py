@@ -14,7 +14,7 @@ from object_feed import ObjectFeed, StoredReadings
 from pyspark.sql import SparkSession
 from reliability import noting
 from s3_server import SECRET, S3Server
-from sink_kills import await_progress, finish, kill_process
+from sink_kills import BUSY_S, await_progress, finish, kill_process
 
 VICTIMS = ("driver", "JVM", "worker")
 
@@ -56,17 +56,17 @@ def test_kills_of_a_job_and_its_object_store(
                 mode = "real time" if interval_ms else "micro-batches"
                 for number in range(5):
                     with JobProcess(arguments, tmp_path) as job:
-                        await_progress(job, lambda: len(feed.rows()))
+                        await_progress(job, lambda: len(feed.rows()), BUSY_S)
                         injected.add(f"server of a job that {does} in {mode}")
                         server.kill()
                         time.sleep(chance.uniform(0, 2))
                         server.start()
                         # The same run goes on.
-                        await_progress(job, lambda: len(feed.rows()))
+                        await_progress(job, lambda: len(feed.rows()), BUSY_S)
                         time.sleep(chance.uniform(0, 2))
                         victim = VICTIMS[number % len(VICTIMS)]
                         injected.add(f"{victim} of a job that {does} in {mode}")
                         kill_process(victim, job)
                         time.sleep(chance.uniform(0, 1))
-            finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
+            finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS, BUSY_S)
             feed.assert_exactly_once()
