@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no stubs
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -241,7 +241,8 @@ def _new_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSes
         return SparkSession(context, options=dict(settings))
     kind = jvm.java.lang.Class.forName("org.apache.spark.sql.classic.SparkSession", True, loader)  # Java's
     (constructor,) = (one for one in kind.getConstructors() if one.getParameterCount() == 2)
-    arguments = context._gateway.new_array(jvm.java.lang.Object, 2)  # type: ignore[union-attr]  # noqa: SLF001  # as above
+    gateway: Any = context._gateway  # noqa: SLF001  # as above
+    arguments = gateway.new_array(jvm.java.lang.Object, 2)
     arguments[0] = context._jsc.sc()  # noqa: SLF001  # as above
     arguments[1] = jvm.java.util.HashMap(dict(settings))
     thread.setContextClassLoader(jvm.java.lang.ClassLoader.getPlatformClassLoader())
@@ -260,7 +261,7 @@ def _interpret_everywhere(session: SparkSession) -> None:
     """
     jvm: Any = session._jvm  # noqa: SLF001  # nothing public has the defaults
     entry = jvm.org.apache.spark.sql.internal.SQLConf.CODEGEN_FACTORY_MODE()
-    chosen = session._jsparkSession.sessionState().conf().getConf(entry)  # noqa: SLF001
+    chosen = session._jsparkSession.sessionState().conf().getConf(entry)  # noqa: SLF001  # PySpark has no public way
     default = entry.getClass().getDeclaredField("_defaultValue")
     default.setAccessible(True)
     default.set(entry, chosen)
@@ -272,13 +273,14 @@ def _shorten_hadoop_settings(session: SparkSession) -> None:
     The tasks of each micro-batch get all settings, with their files, each name of which Hadoop compresses by itself. So
     they take 9 ms; without the files 1 ms.
     """
-    settings: Any = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001  # nothing public has them
+    context: Any = session.sparkContext
+    settings = context._jsc.hadoopConfiguration()  # noqa: SLF001  # nothing public has them
     # Its files are read when it is first asked for anything.
     settings.size()
     files = settings.getClass().getDeclaredField("updatingResource")
     files.setAccessible(True)
     # A new map is one call to the JVM; to clear the old one, py4j would make five for each setting.
-    files.set(settings, session.sparkContext._jvm.java.util.concurrent.ConcurrentHashMap())  # type: ignore[union-attr]  # noqa: SLF001
+    files.set(settings, context._jvm.java.util.concurrent.ConcurrentHashMap())  # noqa: SLF001  # as above
 
 
 def _silence(session: SparkSession) -> None:
@@ -286,7 +288,7 @@ def _silence(session: SparkSession) -> None:
 
     The same errors also reach this process as exceptions.
     """
-    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001
+    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001  # PySpark has no public way
     server.handle_error = _ignore_error
     logging.getLogger("py4j").propagate = False
     logging.getLogger().addFilter(_not_py4j)

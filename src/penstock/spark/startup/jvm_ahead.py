@@ -80,7 +80,7 @@ class JvmAhead:
         }
         os.environ.update(variables)
         try:
-            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]  # PySpark has no types here
         finally:
             for name in variables:
                 del os.environ[name]
