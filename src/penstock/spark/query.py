@@ -21,6 +21,7 @@ from penstock.runtime.writer import REPORT_DDL, Writer, unpacked_rows
 from penstock.sources.base import HeldLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
+from penstock.spark.carried_bodies import folder_for_bodies, remove_bodies
 from penstock.spark.interval_rows import interval_reports
 from penstock.spark.keyed import NumberedWriter, keyed_level
 from penstock.spark.lazy_pickle import Sealed
@@ -75,7 +76,12 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     committed. If the query then rests, it calls `on_rest` with the number of seconds. An exception from any of them
     ends the query.
     """
-    reports = _compile(spark, query) if query.coordinator is None else _compile_interval(spark, query)
+    bodies = ""
+    if query.coordinator is None:
+        bodies = folder_for_bodies(spark.sparkContext) if query.plan.levels() else ""
+        reports = _compile(spark, query, bodies)
+    else:
+        reports = _compile_interval(spark, query)
     trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
     if query.bounded:
         trigger = {"availableNow": True}
@@ -86,7 +92,10 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
         number = query.first_batch + batch_id
         query.before_batch(number)
         spark.sparkContext.setLocalProperty(WRITE_VERSION, str(query.next_version()))
-        rows = batch.collect()
+        try:
+            rows = batch.collect()
+        finally:
+            remove_bodies(bodies)
         query.on_batch(number, rows)
         if has_clock and not query.bounded and not rows and query.coordinator is None:
             # Otherwise Spark would start the next micro-batch at once, although no data has come.
@@ -99,8 +108,9 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     return stream.trigger(**trigger).start()
 
 
-def _compile(spark: SparkSession, query: Query) -> DataFrame:
-    rows = functools.reduce(DataFrame.union, [_packed_rows(spark, source, query) for source in query.sources])
+def _compile(spark: SparkSession, query: Query, bodies: str) -> DataFrame:
+    found = [_packed_rows(spark, source, query, bodies) for source in query.sources]
+    rows = functools.reduce(DataFrame.union, found)
     sinks = NumberedWriter(query.writer, query.first_batch)
     levels = query.plan.levels()
     for number, level in enumerate(levels, 1):
@@ -121,7 +131,7 @@ def _compile_interval(spark: SparkSession, query: Query) -> DataFrame:
     return interval_reports(spark, job)
 
 
-def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
+def _packed_rows(spark: SparkSession, source: BoundSource, query: Query, bodies: str) -> DataFrame:
     name, log = source.node.name, source.log
     if isinstance(log, KafkaLog) and name in query.limits:
         log = dataclasses.replace(log, limit=query.limits[name])
@@ -133,7 +143,7 @@ def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> Data
     offset = log.encode(log.beginning() if start is None else log.decode(start))
     wakes = query.plan.seed is not None
     few = _FEW_RECORDS if isinstance(log, KafkaLog) else 0
-    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few))
+    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few, bodies))
 
 
 def _write(sinks: NumberedWriter, *, sorts: bool) -> BatchFunction:
