@@ -47,7 +47,8 @@ class Query:
     `first_batch`, and `positions` has the streams' start positions in it, if not those of their bindings. `limits` has
     the number of records of a topic in a micro-batch, if not that of its binding. With `coordinator` the query runs in
     real time: its tasks stay for an interval, and do what the coordinator says. `next_version` gives the version of
-    what a micro-batch writes.
+    what a micro-batch writes. `bodies` is the folder for what goes from task to task in files, if anything does; it is
+    made when the query starts.
     """
 
     plan: JobPlan
@@ -67,6 +68,7 @@ class Query:
     limits: Mapping[str, int] = field(default_factory=dict)
     coordinator: CoordinatorAddress | None = None
     next_version: Callable[[], int] = lambda: 0
+    bodies: str = ""
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
@@ -76,10 +78,10 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     committed. If the query then rests, it calls `on_rest` with the number of seconds. An exception from any of them
     ends the query.
     """
-    bodies = ""
     if query.coordinator is None:
         bodies = folder_for_bodies(spark.sparkContext) if query.plan.levels() else ""
-        reports = _compile(spark, query, bodies)
+        query = dataclasses.replace(query, bodies=bodies)
+        reports = _compile(spark, query)
     else:
         reports = _compile_interval(spark, query)
     trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
@@ -95,7 +97,7 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
         try:
             rows = batch.collect()
         finally:
-            remove_bodies(bodies)
+            remove_bodies(query.bodies)
         query.on_batch(number, rows)
         if has_clock and not query.bounded and not rows and query.coordinator is None:
             # Otherwise Spark would start the next micro-batch at once, although no data has come.
@@ -108,9 +110,8 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     return stream.trigger(**trigger).start()
 
 
-def _compile(spark: SparkSession, query: Query, bodies: str) -> DataFrame:
-    found = [_packed_rows(spark, source, query, bodies) for source in query.sources]
-    rows = functools.reduce(DataFrame.union, found)
+def _compile(spark: SparkSession, query: Query) -> DataFrame:
+    rows = functools.reduce(DataFrame.union, [_packed_rows(spark, source, query) for source in query.sources])
     sinks = NumberedWriter(query.writer, query.first_batch)
     levels = query.plan.levels()
     for number, level in enumerate(levels, 1):
@@ -131,7 +132,7 @@ def _compile_interval(spark: SparkSession, query: Query) -> DataFrame:
     return interval_reports(spark, job)
 
 
-def _packed_rows(spark: SparkSession, source: BoundSource, query: Query, bodies: str) -> DataFrame:
+def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
     name, log = source.node.name, source.log
     if isinstance(log, KafkaLog) and name in query.limits:
         log = dataclasses.replace(log, limit=query.limits[name])
@@ -143,7 +144,7 @@ def _packed_rows(spark: SparkSession, source: BoundSource, query: Query, bodies:
     offset = log.encode(log.beginning() if start is None else log.decode(start))
     wakes = query.plan.seed is not None
     few = _FEW_RECORDS if isinstance(log, KafkaLog) else 0
-    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few, bodies))
+    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few, query.bodies))
 
 
 def _write(sinks: NumberedWriter, *, sorts: bool) -> BatchFunction:
