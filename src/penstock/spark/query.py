@@ -144,7 +144,9 @@ def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> Data
     offset = log.encode(log.beginning() if start is None else log.decode(start))
     wakes = query.plan.seed is not None
     few = _FEW_RECORDS if isinstance(log, KafkaLog) else 0
-    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few, query.bodies))
+    return log_stream(
+        spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few, query.bodies)
+    )
 
 
 def _write(sinks: NumberedWriter, *, sorts: bool) -> BatchFunction:
