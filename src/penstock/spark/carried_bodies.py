@@ -55,12 +55,12 @@ def folder_for_bodies(context: SparkContext) -> str:
 
 
 def remove_bodies(folder: str) -> None:
-    """Remove the files of a micro-batch whose tasks have ended."""
-    if folder:
-        with os.scandir(folder) as files:
-            for file in files:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(file)  # noqa: PTH107  # as os.scandir gives it
+    """Remove the files of a micro-batch whose tasks have ended. The folder may be gone with Spark's JVM."""
+    if not folder:
+        return
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as files:
+        for file in files:
+            os.remove(file)  # noqa: PTH107  # as os.scandir gives it
 
 
 def carried_batches(batches: Iterable[pa.RecordBatch], folder: str) -> Iterator[pa.RecordBatch]:

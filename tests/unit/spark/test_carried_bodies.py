@@ -81,11 +81,12 @@ def test_rows_that_differ_in_their_bodies_alone_are_in_order(tmp_path: Path) -> 
 
 
 def test_files_are_removed_after_the_micro_batch(tmp_path: Path) -> None:
-    """Also where there is no folder."""
+    """Also where there is no folder, or none any more."""
     carried(rows_of(LARGE, LARGE), tmp_path)
     remove_bodies(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     remove_bodies("")
+    remove_bodies(str(tmp_path / "gone"))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
