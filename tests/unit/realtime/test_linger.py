@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -39,7 +40,7 @@ def test_rounds_of_many_records_begin_at_a_distance(clock: list[float]) -> None:
         linger.begin()
         begun.append(clock[0])
         clock[0] += took_s
-    apart = [later - earlier for earlier, later in zip(begun, begun[1:], strict=False)]
+    apart = [later - earlier for earlier, later in itertools.pairwise(begun)]
     assert apart == pytest.approx([apart[0], apart[0] + 0.002, apart[0], 0.04], abs=1e-6)
     assert 0.002 <= apart[0] <= 0.010
 
