@@ -10,7 +10,7 @@ from typing import Final
 
 __all__ = ["Linger"]
 
-_APART_S: Final = 0.005
+_APART_S: Final = 0.006
 # So many records at once are many, for as long as no fewer come in this time.
 _MANY: Final = 8
 _MANY_FOR_S: Final = 0.05
