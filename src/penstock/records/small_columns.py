@@ -17,8 +17,8 @@ import pyarrow as pa
 __all__ = ["FEW", "are_all_rows", "cast_column", "column_of", "decimal_texts"]
 
 FEW: Final = 48
-"""Up to so many values, Python is faster than a kernel."""
-# A kernel takes so long for the digits of numbers.
+"""Up to this many values, Python is faster than a kernel."""
+# Up to this many numbers, their digits are made faster than by two casts.
 _FEW_NUMBERS: Final = 128
 
 
@@ -90,5 +90,5 @@ def decimal_texts(column: pa.Array) -> pa.Array:
 
 
 def are_all_rows(rows: list[int], count: int) -> bool:
-    """Return whether rows are all of a column with so many values, in order, so that nothing need be picked."""
+    """Return whether rows are all of a column with this many values, in order, so that nothing need be picked."""
     return len(rows) == count and rows == list(range(count))
