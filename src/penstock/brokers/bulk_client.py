@@ -120,11 +120,15 @@ class BulkClient:
         library = self._library if timeout_s else self._short
         library.rd_kafka_poll(self._client, int(timeout_s * 1000))
 
+    def __len__(self) -> int:
+        """Return how many messages are not delivered yet, and how many reports wait for `poll`."""
+        waiting: int = self._short.rd_kafka_outq_len(self._client)
+        return waiting
+
     def flush(self, timeout_s: float) -> int:
         """Wait until all messages are delivered or reported, and return how many are not in time."""
         self._library.rd_kafka_flush(self._client, int(timeout_s * 1000))
-        waiting: int = self._library.rd_kafka_outq_len(self._client)
-        return waiting
+        return len(self)
 
     def purge(self) -> None:
         """Drop the messages that wait."""

@@ -282,9 +282,11 @@ class SlotEngine:
         assert written is not None
         for row in stored:
             if row is None:
+                written.finish_arrived(waits=False)
                 yield
             else:
                 written.write([row])
+        written.finish_arrived(waits=True)
         if is_last:
             # Other engines may go as soon as the coordinator knows that all are done.
             self._exchange.finish()

@@ -17,7 +17,6 @@ from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
 from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
-from penstock.realtime.linger import SLOTS_AFTER_S
 from penstock.realtime.messages import HISTORY, Round, now_ms
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import (
@@ -184,8 +183,11 @@ class SlotRounds:
                 self.finish(beside)
                 return
             is_over = is_over or self._work_beside(beside)
-            self._intake.linger.wait(SLOTS_AFTER_S)
-            for delivery in self._take(self._wait_s() if is_over else 0):
+            self._intake.linger.wait()
+            found = self._take(self._wait_s() if is_over else 0)
+            if found:
+                self._intake.linger.begin()
+            for delivery in found:
                 self._add(delivery)
 
     def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:

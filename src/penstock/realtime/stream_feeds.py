@@ -123,7 +123,6 @@ class FollowedTopics:
             reader = self._log.follower()
             reader.follow(self._starts)
             self._reader = reader
-        self._intake.linger.wait(0.0)
         found = reader.take(_POLL_S, self._most_at_once())
         self._intake.linger.note(sum(len(chunk.offsets) for _, chunk in found))
         self._see([chunk for _, chunk in found])

@@ -39,6 +39,7 @@ from penstock.sinks.base import (
     ConnectingSink,
     RecordOrigin,
     RejectingTask,
+    SendingTask,
     Sink,
     SinkTask,
     TaskContext,
@@ -251,9 +252,18 @@ class WriterTask:
                 self._write(row)
 
     def finish_visible(self) -> None:
-        """Finish the sinks whose records are visible at once, which does not make them any more visible."""
+        """Finish the sinks whose records are visible at once, which does not make them any more visible.
+
+        Those that see their records arrive are left to `finish_arrived`.
+        """
         for name, task in self._tasks.items():
-            if not self._writer.sinks[name][0].exactly_once:
+            if not self._writer.sinks[name][0].exactly_once and not isinstance(task, SendingTask):
+                self._finished[name] = task.finish()
+
+    def finish_arrived(self, *, waits: bool) -> None:
+        """Finish the sinks that have seen all records arrive; with `waits`, also those that have not."""
+        for name, task in self._tasks.items():
+            if name not in self._finished and isinstance(task, SendingTask) and (waits or task.has_arrived()):
                 self._finished[name] = task.finish()
 
     def finish(self) -> pa.RecordBatch:

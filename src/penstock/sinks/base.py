@@ -16,6 +16,7 @@ __all__ = [
     "RecordOrigin",
     "RejectingTask",
     "Rejection",
+    "SendingTask",
     "Sink",
     "SinkTask",
     "TaskContext",
@@ -113,6 +114,14 @@ class RejectingTask(SinkTask):
         """Return the records that the last write left out. A replay of the batch leaves out the same."""
         found, self._rejections = self._rejections, []
         return found
+
+
+class SendingTask(RejectingTask):
+    """The base class of sink tasks that send records as they come, and see them arrive without waiting."""
+
+    def has_arrived(self) -> bool:
+        """Return whether all records are safe, so that `finish` need not wait. Raises what `finish` raises."""
+        raise NotImplementedError
 
 
 class Sink(Protocol):

@@ -123,6 +123,8 @@ class PlainProducer:
         self._binding = binding
         self._errors = LastError()
         self._failures: list[KafkaError] = []
+        # How often messages were sent, and how often when all of them had arrived last.
+        self._sent = self._arrived = 0
         # Without a reference to this producer, so that its client ends with it.
         on_delivery = functools.partial(_record_failure, self._failures)
         settings = producer_settings(binding, None) | {"on_delivery": on_delivery}
@@ -143,12 +145,30 @@ class PlainProducer:
             ("plain", binding.servers, binding.topic, *_sorted_settings(binding)), lambda: cls(binding)
         )
 
-    def send(self, messages: Messages) -> None:
-        """Queue messages. Raises ExternalSystemError when earlier ones could not be delivered."""
+    def send(self, messages: Messages) -> int:
+        """Queue messages, and return their number for `has_arrived`.
+
+        Raises ExternalSystemError when earlier ones could not be delivered.
+        """
+        self._look()
+        self._sent += 1
         try:
             self._send(messages, self._raise_failures)
         except KafkaException as e:
             raise self._error(e.args[0]) from e
+        return self._sent
+
+    def has_arrived(self, sent: int) -> bool:
+        """Return whether messages up to a number are safe on the broker, without waiting. Raises as `send` does."""
+        self._producer.poll(0)
+        self._raise_failures()
+        self._look()
+        return self._arrived >= sent
+
+    def _look(self) -> None:
+        # The queue has reports of failures, too, until `poll` takes them.
+        if not len(self._producer):
+            self._arrived = self._sent
 
     def flush(self) -> None:
         """Wait until all messages are safe on the broker. Raises ExternalSystemError when they are not."""

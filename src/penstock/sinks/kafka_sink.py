@@ -15,7 +15,14 @@ from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import check_topic
 from penstock.errors import ExternalSystemError
 from penstock.records.types import RecordType
-from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, SinkTask, TaskContext
+from penstock.sinks.base import (
+    RecordOrigin,
+    RejectingTask,
+    Rejection,
+    SendingTask,
+    SinkTask,
+    TaskContext,
+)
 from penstock.sinks.kafka_groups import newest_batch
 from penstock.sinks.kafka_producers import (
     PlainProducer,
@@ -127,21 +134,26 @@ class _Encoded:
         return found.filter(pa.array([row not in sizes for row in range(len(values))])), rejections
 
 
-class _PlainTask(RejectingTask):
+class _PlainTask(SendingTask):
     """A task that sends records as they come, and waits for the broker at the end."""
 
     def __init__(self, encoded: _Encoded) -> None:
         super().__init__()
         self._encoded = encoded
         self._producer = PlainProducer.of(encoded.binding)
+        self._sent = 0
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:
         if len(batch):
             messages, self._rejections = self._encoded.messages(batch, keys, self._origin)
-            self._producer.send(messages)
+            self._sent = self._producer.send(messages)
+
+    def has_arrived(self) -> bool:
+        return self._producer.has_arrived(self._sent)
 
     def finish(self) -> bytes:
-        self._producer.flush()
+        if not self.has_arrived():
+            self._producer.flush()
         return b""
 
     def abort(self) -> None:

@@ -14,6 +14,7 @@ from penstock.bindings.types import KafkaBinding
 from penstock.brokers.bulk_client import BulkClient
 from penstock.brokers.kafka_topics import LastError, kafka_log
 from penstock.errors import BindingError, ExternalSystemError
+from penstock.sinks import kafka_producers
 from penstock.sinks.kafka_producers import PlainProducer
 from penstock.sinks.message_parts import Messages
 
@@ -116,6 +117,34 @@ def test_the_sink_says_what_was_not_delivered() -> None:
     producer.send(Messages(pa.array([b"on"] * 30)))
     with pytest.raises(ExternalSystemError, match="a record could not be written to the topic 'heaters'"):
         producer.flush()
+
+
+@pytest.mark.parametrize("is_bulk", [True, False])
+def test_a_sink_sees_messages_arrive(monkeypatch: pytest.MonkeyPatch, is_bulk: bool) -> None:
+    """Those of one write as soon as a later one finds the queue empty, whatever that one sends."""
+    monkeypatch.setattr(kafka_producers, "has_bulk_calls", lambda: is_bulk)
+    producer = heaters(**{**MOCK, "linger.ms": "100"})
+    first = producer.send(Messages(pa.array([b"on"] * 30)))
+    assert not producer.has_arrived(first)
+    producer.flush()
+    second = producer.send(Messages(pa.array([b"off"] * 30)))
+    assert producer.has_arrived(first)
+    assert not producer.has_arrived(second)
+    producer.flush()
+    assert producer.has_arrived(second)
+
+
+def await_arrival(producer: PlainProducer, sent: int) -> None:
+    while not producer.has_arrived(sent):
+        pass
+
+
+def test_what_was_not_delivered_has_not_arrived() -> None:
+    """Also when the queue is empty, and nobody waits for its messages."""
+    producer = heaters(**{"message.timeout.ms": "50", "linger.ms": "0"})
+    sent = producer.send(Messages(pa.array([b"on"] * 30)))
+    with pytest.raises(ExternalSystemError, match="a record could not be written to the topic 'heaters'"):
+        await_arrival(producer, sent)
 
 
 @pytest.mark.parametrize("parameters", ["", "partition_by=n"])

@@ -1,12 +1,13 @@
-"""While many records come, work waits for common moments; else nothing waits."""
+"""While many records come, rounds begin at some distance; else nothing waits."""
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
 
-from penstock.realtime.linger import SLOTS_AFTER_S, Linger
+from penstock.realtime.linger import Linger
 
 
 @pytest.fixture
@@ -23,33 +24,34 @@ def test_few_records_wait_for_nothing(clock: list[float]) -> None:
     linger = Linger()
     for _ in range(10):
         linger.note(1)
-        linger.wait(0.0)
+        linger.wait()
+        linger.begin()
     assert clock[0] == 1000.0
 
 
-def test_readers_and_slots_meet(clock: list[float]) -> None:
-    """All wait for the same moments, slots for those a little after the readers'."""
+def test_rounds_of_many_records_begin_at_a_distance(clock: list[float]) -> None:
+    """However long a round takes; a slot that had to wait for records does not wait once more."""
     linger = Linger()
-    moments: dict[str, list[float]] = {"reader": [], "slot": []}
-    for _ in range(5):
-        for who, after_s in (("reader", 0.0), ("slot", SLOTS_AFTER_S)):
-            linger.note(100)
-            clock[0] += 0.0003
-            before_s = clock[0]
-            linger.wait(after_s)
-            assert 0 < clock[0] - before_s <= 0.010
-            moments[who].append(clock[0])
-    ticks = [b - a for a, b in zip(moments["reader"], moments["reader"][1:], strict=False)]
-    assert ticks == pytest.approx([ticks[0]] * 4, abs=1e-6)
-    for reader, slot in zip(moments["reader"], moments["slot"], strict=True):
-        assert slot - reader == pytest.approx(SLOTS_AFTER_S, abs=1e-6)
+    begun: list[float] = []
+    for took_s, idle_s in ((0.001, 0.0), (0.003, 0.0), (0.0005, 0.002), (0.04, 0.0), (0.001, 0.0)):
+        linger.note(100)
+        linger.wait()
+        clock[0] += idle_s
+        linger.begin()
+        begun.append(clock[0])
+        clock[0] += took_s
+    apart = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    assert apart == pytest.approx([apart[0], apart[0] + 0.002, apart[0], 0.04], abs=1e-6)
+    assert 0.002 <= apart[0] <= 0.010
 
 
 def test_it_ends_with_the_many_records(clock: list[float]) -> None:
     """After a while with fewer records nothing waits any more."""
     linger = Linger()
     linger.note(100)
+    linger.begin()
     clock[0] += 1.0
+    linger.begin()
     linger.note(2)
-    linger.wait(0.0)
+    linger.wait()
     assert clock[0] == 1001.0
