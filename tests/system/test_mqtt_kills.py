@@ -142,7 +142,7 @@ def test_kills_of_a_job_and_its_mqtt(tmp_path: Path, interval_ms: int) -> None:
 
         # Messages wait for the job once it has had a session.
         with JobProcess(run_arguments(JOB, settings(bounded=True)), tmp_path) as job:
-            assert job.wait().code == 0, job.err
+            assert job.wait(BUSY_S).code == 0, job.err
         collector = Collector(broker.port)
         with noting("MQTT", "-k kills_of_a_job_and_its_mqtt", str(seed)) as injected:
             KilledSink(tmp_path, feed, settings, interrupt, JOB, BUSY_S).survive(
