@@ -46,15 +46,16 @@ class KdcServer(LocalServer):
         self.launch([self._server, "-n"], lambda: listens(self._port), environment=self._own)
 
     def keytab(self, *principals: str) -> Path:
-        """Make principals of the realm, and return a file with their keys."""
+        """Return a file with the keys of principals, which are made if there are none."""
         path = self._folder / f"{principals[0].replace('/', '-')}.keytab"
-        for principal in principals:
-            self._do(self._admin, "-q", f"addprinc -randkey {principal}")
-            self._do(self._admin, "-q", f"ktadd -k {path} {principal}")
+        if not path.exists():
+            for principal in principals:
+                self._do(self._admin, "-q", f"addprinc -randkey {principal}")
+                self._do(self._admin, "-q", f"ktadd -k {path} {principal}")
         return path
 
     def tickets(self, principal: str, *options: str) -> Path:
-        """Return a cache with a ticket of a new principal."""
+        """Return a cache with a ticket of a principal. A life of less than a minute is not given."""
         path = self._folder / f"{principal}.tickets"
         keytab = self.keytab(principal)
         self._do(self._kinit, *options, "-c", str(path), "-k", "-t", str(keytab), principal)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from kdc_server import KdcServer
 from pyspark.sql import SparkSession
 
 from penstock.checkpoints.stored_checkpoint import working_folder
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.objects import hdfs_connections
 from penstock.objects.object_folder import IN_HASTE, ObjectFolder
 from penstock.objects.object_stores import Place
@@ -23,40 +26,87 @@ from penstock.objects.object_stores import Place
 # Servers and Debian's packages.
 pytestmark = pytest.mark.chaos
 
+LIFE_S = 70
+
+
+@dataclass(frozen=True)
+class Secured:
+    """HDFS, and who lets users in."""
+
+    hdfs: HdfsServer
+    kdc: KdcServer
+
+    def files(self) -> ObjectFolder:
+        """Files there, for a user who logs in anew."""
+        place = Place("hdfs", f"127.0.0.1:{self.hdfs.port}", "secured")
+        hdfs_connections.forget_client(place)
+        return ObjectFolder(place, {}, IN_HASTE)
+
 
 @pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
-    """The servers, and the environment of a user with a ticket, who has all rights."""
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """The environment has a ticket of the user who has all rights."""
     folder = tmp_path_factory.mktemp("kerberos")
     with pytest.MonkeyPatch.context() as patch, KdcServer(folder) as kdc:
         for name, value in kdc.environment.items():
             patch.setenv(name, value)
         patch.setenv("KRB5CCNAME", f"FILE:{kdc.tickets('hdfs')}")
         patch.setenv("HADOOP_CONF_DIR", str(folder))
-        with HdfsServer(folder, kdc) as server:
-            yield server
+        with HdfsServer(folder, kdc) as hdfs:
+            yield Secured(hdfs, kdc)
 
 
-def test_who_has_a_ticket_is_let_in(
-    hdfs: HdfsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = ObjectFolder(Place("hdfs", f"127.0.0.1:{hdfs.port}", "secured"), {}, IN_HASTE)
-    assert files.create("a", b"x" * 100_000)
+@pytest.fixture
+def secured(servers: Secured) -> Iterator[Secured]:
+    """The servers; later tests log in anew."""
+    yield servers
+    servers.files()
+
+
+def test_who_has_a_ticket_is_let_in(secured: Secured) -> None:
+    """What is sent is encrypted, and files belong to the principal."""
+    files, content = secured.files(), os.urandom(3 << 20)
+    assert files.create("a", content)
     assert not files.create("a", b"late")
-    assert files.read("a") == b"x" * 100_000
-    assert [one.owner for one in hdfs.client().list_status("/secured")] == ["hdfs"]
-    hdfs_connections.forget_client(files.place)
-    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/none")
+    assert files.read("a") == content
+    assert [one.owner for one in secured.hdfs.client().list_status("/secured")] == ["hdfs"]
+
+
+def test_a_keytab_is_as_good_as_a_ticket(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/tickets")
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(secured.kdc.keytab("hdfs")))
+    assert secured.files().create("by-keytab", b"x")
+
+
+def test_who_is_not_let_in_is_told_why(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a ticket, with one of a user who has no rights, with an old one, and without a KDC."""
+
+    def reason(tickets: Path) -> str:
+        monkeypatch.setenv("KRB5CCNAME", f"FILE:{tickets}")
+        with pytest.raises((BindingError, ExternalSystemError)) as caught:
+            secured.files().create("b", b"x")
+        return str(caught.value)
+
+    assert "access is denied (there is no ticket of Kerberos: run kinit" in reason(tmp_path / "none")
+    assert "access is denied (Permission denied: user=ann, access=WRITE" in reason(secured.kdc.tickets("ann"))
+    old, other = secured.kdc.tickets("old", "-l", f"{LIFE_S}s"), secured.kdc.tickets("other")
+    begun = time.monotonic()
+    secured.kdc.end()
     try:
-        with pytest.raises(BindingError, match="xx"):
-            files.create("b", b"x")
+        assert reason(other).endswith("no KDC of Kerberos answers.")
     finally:
-        hdfs_connections.forget_client(files.place)
+        secured.kdc.start()
+    time.sleep(max(0.0, begun + LIFE_S + 2 - time.monotonic()))
+    assert "access is denied (the ticket of Kerberos has expired: run kinit" in reason(old)
 
 
-def test_a_job_goes_on_from_an_empty_disk(tmp_path: Path, spark: SparkSession, hdfs: HdfsServer) -> None:
+def test_a_job_goes_on_from_an_empty_disk(tmp_path: Path, spark: SparkSession, secured: Secured) -> None:
     """Its checkpoint, inputs and outputs are there."""
-    feed = HdfsFeed(tmp_path, hdfs)
+    feed = HdfsFeed(tmp_path, secured.hdfs)
     for must_continue in (False, True):
         feed.write()
         settings = feed.settings(tmp_path, bounded=True, must_continue=must_continue)
