@@ -78,6 +78,11 @@ def explain(error: BaseException, place: Place) -> str:
         return "the file does not exist"
     if "Connection refused" in text:
         return f"{server} does not answer: connection refused"
+    if "listener disconnected" in text:
+        return (
+            f"{server} has closed the connection; if it asks for Kerberos, name the folder of its core-site.xml in "
+            "HADOOP_CONF_DIR"
+        )
     if "lookup address" in text:
         return f"{server} does not answer: the host name does not exist"
     if "No NameNode hosts found" in text:

@@ -133,6 +133,7 @@ def kerberos(kind: str, code: int) -> Exception:
             False,
         ),
         (OSError("failed to lookup address information: Name"), "the host name does not exist", False, False),
+        (OSError("RPC listener disconnected"), "if it asks for Kerberos, name the folder", False, True),
         (TimeoutError(), "does not answer in time", False, True),
         (
             RuntimeError('InvalidArgument("No NameNode hosts found")'),
@@ -145,7 +146,12 @@ def kerberos(kind: str, code: int) -> Exception:
         (kerberos("GSS_S_NO_CRED", 2529639053), "there is no ticket of Kerberos: run kinit", True, False),
         (kerberos("GSS_S_FAILURE", 2529638944), "the ticket of Kerberos has expired: run kinit", True, False),
         (kerberos("GSS_S_FAILURE", 2529639068), "no KDC of Kerberos answers", False, True),
-        (kerberos("GSS_S_FAILURE", 7), "access is denied (Kerberos, code 7: What GSSAPI says. More)", True, False),
+        (
+            kerberos("GSS_S_FAILURE", 7),
+            "access is denied (Kerberos, code 7: What GSSAPI says. More)",
+            True,
+            False,
+        ),
         (NotImplementedError("hsync"), "folders with erasure coding are not supported", False, False),
     ],
 )
