@@ -13,15 +13,15 @@ import pytest
 from file_feed import COUNTING_JOB
 from hdfs_feed import HdfsFeed
 from hdfs_server import HdfsServer
-from job_in_session import JobInSession
+from job_process import JobProcess, run_arguments
 from kdc_server import KdcServer
-from pyspark.sql import SparkSession
+from sink_kills import BUSY_S
 
 from penstock.checkpoints.stored_checkpoint import working_folder
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.objects import hdfs_connections
-from penstock.objects.object_folder import IN_HASTE, ObjectFolder
-from penstock.objects.object_stores import Place
+from penstock.objects.object_folder import AT_WORK, IN_HASTE, ObjectFolder
+from penstock.objects.object_stores import Patience, Place
 
 # Servers and Debian's packages.
 pytestmark = pytest.mark.chaos
@@ -36,11 +36,11 @@ class Secured:
     hdfs: HdfsServer
     kdc: KdcServer
 
-    def files(self) -> ObjectFolder:
+    def files(self, patience: Patience = IN_HASTE) -> ObjectFolder:
         """Files there, for a user who logs in anew."""
         place = Place("hdfs", f"127.0.0.1:{self.hdfs.port}", "secured")
         hdfs_connections.forget_client(place)
-        return ObjectFolder(place, {}, IN_HASTE)
+        return ObjectFolder(place, {}, patience)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             patch.setenv(name, value)
         patch.setenv("KRB5CCNAME", f"FILE:{kdc.tickets('hdfs')}")
         patch.setenv("HADOOP_CONF_DIR", str(folder))
+        # Elsewhere Java finds it in /etc.
+        patch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.krb5.conf={kdc.settings}")
         with HdfsServer(folder, kdc) as hdfs:
             yield Secured(hdfs, kdc)
 
@@ -65,7 +67,7 @@ def secured(servers: Secured) -> Iterator[Secured]:
 
 def test_who_has_a_ticket_is_let_in(secured: Secured) -> None:
     """What is sent is encrypted, and files belong to the principal."""
-    files, content = secured.files(), os.urandom(3 << 20)
+    files, content = secured.files(AT_WORK), os.urandom(3 << 20)
     assert files.create("a", content)
     assert not files.create("a", b"late")
     assert files.read("a") == content
@@ -77,7 +79,7 @@ def test_a_keytab_is_as_good_as_a_ticket(
 ) -> None:
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/tickets")
     monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(secured.kdc.keytab("hdfs")))
-    assert secured.files().create("by-keytab", b"x")
+    assert secured.files(AT_WORK).create("by-keytab", b"x")
 
 
 def test_who_is_not_let_in_is_told_why(
@@ -104,13 +106,13 @@ def test_who_is_not_let_in_is_told_why(
     assert "access is denied (the ticket of Kerberos has expired: run kinit" in reason(old)
 
 
-def test_a_job_goes_on_from_an_empty_disk(tmp_path: Path, spark: SparkSession, secured: Secured) -> None:
-    """Its checkpoint, inputs and outputs are there."""
+def test_a_job_goes_on_from_an_empty_disk(tmp_path: Path, secured: Secured) -> None:
+    """Its checkpoint, inputs and outputs are there. It has a JVM of its own, which logs in as well."""
     feed = HdfsFeed(tmp_path, secured.hdfs)
-    for must_continue in (False, True):
+    for _ in range(2):
         feed.write()
-        settings = feed.settings(tmp_path, bounded=True, must_continue=must_continue)
-        with JobInSession(spark, COUNTING_JOB, settings) as job:
-            job.wait()
+        settings = feed.settings(tmp_path, bounded=True)
+        with JobProcess(run_arguments(COUNTING_JOB, settings), tmp_path) as job:
+            assert job.wait(BUSY_S).code == 0, job.err
         shutil.rmtree(working_folder(feed.checkpoint))
     feed.assert_exactly_once()
