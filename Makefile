@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-single-readings bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-table-lookup bench-lake-sink bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry bench-lake-source bench-object-source bench-http-receiver
+.PHONY: help setup demo test test-unit check format bench bench-kafka bench-latency bench-peers bench-control-latency bench-loads bench-single-readings bench-models bench-model-swaps bench-expressions bench-power-loss bench-control bench-commands bench-state bench-autoscaling bench-dump bench-database-sink bench-table-source bench-table-lookup bench-lake-sink bench-lake-upserts bench-large-state bench-learned-state bench-windows bench-open-windows bench-tables bench-sql bench-joins join-cases table-cases soak chaos reliability rooms properties first-contact clean bench-store-sink bench-messages bench-amazon bench-avro bench-object-sink conformance bench-versioned-sinks bench-registry bench-lake-source bench-object-source bench-http-receiver
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -154,8 +154,15 @@ bench-object-sink: setup ## files of an object store beside obstore and pyarrow 
 
 bench-lake-sink: setup ## rows of Delta Lake and Iceberg beside delta-rs and pyiceberg alone
 	@$(BIN)/python -m benchmarks.lake_sink $(ARGS)
+
+bench-lake-upserts: setup ## upserts into Delta Lake and Iceberg beside delta-rs and pyiceberg (ARGS="--lakes delta")
+	@$(BIN)/python -m benchmarks.lake_upserts $(ARGS)
+
 bench-store-sink: setup ## values of Redis beside redis-py alone (ARGS="--url redis://HOST:PORT/DB", which is emptied)
 	@$(BIN)/python -m benchmarks.store_sink $(ARGS)
+
+bench-messages: setup ## RabbitMQ, MQTT and webhooks beside pika, paho and httpx alone (ARGS="--systems mqtt")
+	@$(BIN)/python -m benchmarks.message_clients $(ARGS)
 
 bench-amazon: setup ## Kinesis and DynamoDB beside botocore alone (ARGS="--kinesis http://HOST:PORT --dynamodb http://HOST:PORT")
 	@$(BIN)/python -m benchmarks.amazon $(ARGS)
@@ -182,8 +189,10 @@ chaos: setup ## some 250 kills of jobs, managers and brokers, under data and com
 reliability: setup ## RELIABILITY.md from the results in docs/chaos
 	@$(BIN)/python tests/unit/reliability.py
 
+# With ARGS the results of a part replace those of before; without, all are new.
 conformance: setup ## every connector held to the conformance kit, and the tables in docs/connectors.md from that
-	@PENSTOCK_CONFORMANCE_RESULTS=$(CURDIR)/docs/connectors/conformance.jsonl $(BIN)/python -m pytest tests/system -k conform $(ARGS)
+	@$(if $(ARGS),,rm -f docs/connectors/conformance.jsonl)
+	@PENSTOCK_CONFORMANCE_RESULTS=$(CURDIR)/docs/connectors/conformance.jsonl $(BIN)/python -m pytest tests/system -k conform -v $(ARGS)
 	@$(BIN)/python tests/unit/conformance_page.py
 
 rooms: setup ## the picture of the rooms in ARCHITECTURE.md, from what they import

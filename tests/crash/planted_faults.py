@@ -176,12 +176,12 @@ PLANTED: tuple[PlantedFault, ...] = (
         "commit",
         (
             (
-                "    self._producer.send_offsets_to_transaction(",
+                "    self._send_offset(",
                 "\n        ".join(
                     [
                         "    self._producer.commit_transaction(60)",
                         "self._producer.begin_transaction()",
-                        "self._producer.send_offsets_to_transaction(",
+                        "self._send_offset(",
                     ]
                 ),
             ),

@@ -68,7 +68,7 @@ class ClusterFeed(ObjectFeed):
             return False
         return True
 
-    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: Any) -> RunSettings:
         return RunSettings(
             bindings={
                 "readings": f"s3://outputs/in/{self.prefix}?format=jsonl",
@@ -76,5 +76,5 @@ class ClusterFeed(ObjectFeed):
             },
             checkpoint=self.checkpoint,
             parallelism=2,
-            **settings,  # type: ignore[arg-type]
+            **settings,
         )

@@ -34,13 +34,13 @@ class HdfsFeed(FileFeed):
     def checkpoint(self) -> str:
         return f"{self._url}{self._home}/checkpoint"
 
-    def settings(self, _folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
+    def settings(self, _folder: Path, *, checkpoint: str | None = None, **settings: Any) -> RunSettings:
         place = f"{self._url}{self._home.replace('%', '%25')}"
         return RunSettings(
             bindings={"readings": f"{place}/in?format=jsonl", "seen": f"{place}/seen?format=jsonl"},
             checkpoint=checkpoint or self.checkpoint,
             parallelism=2,
-            **settings,  # type: ignore[arg-type]
+            **settings,
         )
 
     def write(self) -> None:

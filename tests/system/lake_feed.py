@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -27,7 +28,7 @@ class Feed(FileFeed):
         self.folder = folder
         self.lake = lake
 
-    def settings(self, folder: Path, partition_by: str = "", **settings: object) -> RunSettings:
+    def settings(self, folder: Path, partition_by: str = "", **settings: Any) -> RunSettings:
         bindings = {"readings": self.binding, "seen": lake_uri(self.lake, self.folder, partition_by)}
         return RunSettings(
             bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **settings

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import obstore
 from file_feed import FileFeed
@@ -14,7 +15,7 @@ from s3_server import KEY, SECRET, S3Server
 
 from penstock.jobs.settings import RunSettings
 
-__all__ = ["ObjectFeed"]
+__all__ = ["ObjectFeed", "StoredReadings"]
 
 
 class ObjectFeed(FileFeed):
@@ -26,8 +27,8 @@ class ObjectFeed(FileFeed):
         self.prefix = f"seen/{time.time_ns()}"
         server.put("outputs", "there", b"")
         endpoint = f"http://127.0.0.1:{server.port}"
-        self._uri = (
-            f"s3://outputs/{self.prefix}?format=jsonl&endpoint={endpoint}&region=us-east-1"
+        self._query = (
+            f"?format=jsonl&endpoint={endpoint}&region=us-east-1"
             f"&access_key_id={KEY}&secret_access_key=file:{folder / 'key'}"
         )
         self._store = S3Store(
@@ -42,12 +43,12 @@ class ObjectFeed(FileFeed):
         # Manifests are never changed.
         self._read: dict[str, list[tuple[int, int]]] = {}
 
-    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, *, checkpoint: str | None = None, **settings: Any) -> RunSettings:
         return RunSettings(
-            bindings={"readings": self.binding, "seen": self._uri},
+            bindings={"readings": self.binding, "seen": f"s3://outputs/{self.prefix}{self._query}"},
             checkpoint=checkpoint or str(folder / "checkpoint"),
             parallelism=2,
-            **settings,  # type: ignore[arg-type]
+            **settings,
         )
 
     def rows(self) -> list[tuple[int, int]]:
@@ -73,3 +74,28 @@ class ObjectFeed(FileFeed):
 
     def assert_exactly_once(self) -> None:
         assert Counter(self.rows()) == self.expected
+
+
+class StoredReadings(ObjectFeed):
+    """Readings in objects of the same store."""
+
+    @property
+    def binding(self) -> str:
+        return f"s3://outputs/readings/{self.prefix}{self._query}"
+
+    def write(self) -> None:
+        name = f"readings/{self.prefix}/{self.files:05}.jsonl"
+        content = self.next_lines.encode()
+        while not self._is_written(name, content):
+            time.sleep(0.5)
+        self.files += 1
+
+    def _is_written(self, name: str, content: bytes) -> bool:
+        """Write an object, unless it is there; tell whether that is sure, since the server may be away."""
+        try:
+            obstore.put(self._store, name, content, mode="create")
+        except obstore.exceptions.AlreadyExistsError:
+            return True
+        except obstore.exceptions.BaseError:
+            return False
+        return True

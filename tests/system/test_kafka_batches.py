@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 import uuid
 
+import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
-from sink_workers import PARTITIONS, Plain, Worker, bind
+from sink_workers import PARTITIONS, Plain, Worker, bind, values
 
 from penstock.bindings.types import KafkaBinding
 from penstock.errors import ExternalSystemError
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.sinks import kafka_groups
-from penstock.sinks.kafka_producers import TransactionalProducer
+from penstock.sinks.kafka_producers import TransactionalProducer, TransactionLostError
 from penstock.sinks.kafka_sink import KafkaSink
+from penstock.sinks.message_parts import Messages
 
 
 @pytest.fixture
@@ -45,12 +46,33 @@ def test_a_transaction_that_was_left_open_does_not_hide_the_batch(binding: Kafka
     sink = KafkaSink(binding, Plain())
     Worker(sink, lineage).run(4, [b"a"])
     killed = TransactionalProducer(binding, f"penstock-{lineage}-heaters-0")
-    task_producer = killed._producer
-    task_producer.begin_transaction()
-    task_producer.send_offsets_to_transaction([TopicPartition(binding.topic, 0, 6)], killed._group, 30)
+    killed._begin()
+    killed._send_offset(6, "")
     begun_s = time.monotonic()
     assert sink.newest(lineage, "") == 4
     assert time.monotonic() - begun_s < 30, "the broker would end it after two minutes"
+
+
+@pytest.mark.parametrize("origin", ["false", "true"])
+def test_only_the_newest_producer_of_an_id_commits(kafka: KafkaBroker, origin: str) -> None:
+    """With the note of its batch, whether messages go in bulk or, with headers, one by one."""
+    topic = f"heaters-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, PARTITIONS)
+    binding = bind(kafka, topic, f"?delivery=exactly-once&origin={origin}")
+    texts = [b"%d" % number for number in range(40)]
+    old = TransactionalProducer(binding, topic)
+    old.send(Messages(pa.array(texts), pa.array([b"key"] * len(texts))))
+    old.commit(7, "note \N{SNOWMAN}")
+    old.send(Messages(pa.array([b"left open"] * 40)))
+    new = TransactionalProducer(binding, topic)
+    assert (new.done, new.note) == (7, "note \N{SNOWMAN}")
+    with pytest.raises(TransactionLostError, match=r"(?i)fenced|epoch"):
+        old.commit(8, "")
+    new.send(Messages(pa.array([b"aborted"] * 40)))
+    new.abort()
+    new.commit(8, "")
+    assert TransactionalProducer(binding, topic).note == ""
+    assert values(kafka, topic) == sorted(texts)
 
 
 def test_a_sink_that_is_at_min_once_is_not_asked(kafka: KafkaBroker) -> None:

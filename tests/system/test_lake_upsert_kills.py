@@ -1,20 +1,26 @@
-"""Jobs that upsert into a table of a lake: each version of it has what a fold had once, whichever process is killed."""
+"""Jobs that upsert into a table of a lake: each version of it has what a fold had once, whatever is killed."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from file_feed import SENSORS
 from lake_feed import Feed
-from lake_tables import LAKES, iceberg_binding, records_of
+from lake_tables import LAKES
 from reliability import noting
-from sink_kills import BUSY_S, KilledSink
+from s3_server import S3Server
+from sink_kills import BUSY_S, KilledSink, interrupt_briefly, victims
 
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import IcebergBinding
+from penstock.jobs.settings import RunSettings
 from penstock.lakes.iceberg_catalog import existing_table
 
 JOB = Path(__file__).parent / "changing_hits.sql"
@@ -24,7 +30,26 @@ NAMES = {"delta": "Delta Lake", "iceberg": "Iceberg"}
 
 
 class UpsertFeed(Feed):
-    """Readings in files, and the versions of the table."""
+    """Readings in files, and the versions of the table, which is in a folder or below a bucket of a server."""
+
+    def __init__(self, folder: Path, lake: str, server: S3Server | None = None) -> None:
+        super().__init__(folder, lake)
+        self._options: dict[str, str] | None = None
+        self._lake = str(folder)
+        if server is not None:
+            server.put(f"upserts-{lake}", "there", b"")
+            self._options = {**server.environment, "AWS_ALLOW_HTTP": "true"}
+            self._lake = f"s3://upserts-{lake}/{folder.name}"
+
+    @property
+    def uri(self) -> str:
+        if self.lake == "delta":
+            return f"delta:{self._lake}/table"
+        return f"iceberg:plant.seen?catalog={self.folder}/catalog.db&warehouse={self._lake}"
+
+    def settings(self, folder: Path, partition_by: str = "", **settings: object) -> RunSettings:
+        found = super().settings(folder, partition_by, **settings)
+        return dataclasses.replace(found, bindings={**found.bindings, "seen": self.uri})
 
     def versions(self) -> Iterator[dict[int, int]]:
         """The rows of each version, by their keys, oldest first."""
@@ -36,13 +61,16 @@ class UpsertFeed(Feed):
             assert len(found) == len(rows), rows
             yield found
 
-    def _tables(self) -> Iterator[object]:
+    def _tables(self) -> Iterator[pa.Table]:
         if self.lake == "delta":
-            newest = DeltaTable(self.folder / "table").version()
+            place = f"{self._lake}/table"
+            newest = DeltaTable(place, storage_options=self._options).version()
             for version in range(newest + 1):
-                yield DeltaTable(self.folder / "table", version=version).to_pyarrow_table()
+                yield DeltaTable(place, version, storage_options=self._options).to_pyarrow_table()
         else:
-            table = existing_table(iceberg_binding(self.folder))
+            binding = parse_binding("seen", self.uri, "sink")
+            assert isinstance(binding, IcebergBinding)
+            table = existing_table(binding)
             for snapshot in table.snapshots():
                 yield table.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
 
@@ -52,16 +80,33 @@ class UpsertFeed(Feed):
         The newest has what a fold of all readings has.
         """
         highest: dict[int, int] = {}
+        rows: dict[int, int] = {}
         count = 0
         for count, rows in enumerate(self.versions(), 1):
             for sensor, hits in rows.items():
                 assert hits % 3, (count, sensor, hits)
                 assert hits >= highest.get(sensor, 0), (count, sensor, hits, highest[sensor])
                 highest[sensor] = hits
-        newest = records_of(self.lake, self.folder).to_pylist()
-        expected = [(sensor, self.files) for sensor in range(SENSORS)] if self.files % 3 else []
-        assert sorted((row["sensor"], row["hits"]) for row in newest) == expected
+        assert rows == (dict.fromkeys(range(SENSORS), self.files) if self.files % 3 else {})
         return count
+
+
+def survive(feed: UpsertFeed, victims: list[str], interval_ms: int, server: S3Server | None = None) -> None:
+    """Kill one after the other, and look at all versions of the table."""
+    seed = (14 if interval_ms else 13) + (2 if server else 0)
+    place = (
+        f"{NAMES[feed.lake]}{' on S3' if server else ''} in {'real time' if interval_ms else 'micro-batches'}"
+    )
+    command = f"-k kills_of_a_job_that_upserts_into_a_lake{'_on_s3' if server else ''}"
+    settings = partial(feed.settings, feed.folder, checkpoint_interval_ms=interval_ms)
+    interrupt = None if server is None else partial(interrupt_briefly, server)
+    with noting("lake upserts", command, str(seed)) as injected:
+        KilledSink(feed.folder, feed, settings, interrupt, JOB, BUSY_S).survive(
+            victims,
+            random.Random(f"{seed} {feed.lake} {victims[0]}"),
+            lambda victim: injected.add(f"{victim} of a job that upserts into {place}"),
+        )
+        assert feed.assert_once_in_each_version() > 3
 
 
 @pytest.mark.chaos
@@ -73,15 +118,20 @@ def test_kills_of_a_job_that_upserts_into_a_lake(
     tmp_path: Path, lake: str, victim: str, interval_ms: int
 ) -> None:
     """Twenty in each mode, under load, of a changelog whose rows come, change and go."""
-    seed = 14 if interval_ms else 13
-    mode = "real time" if interval_ms else "micro-batches"
     feed = UpsertFeed(tmp_path, lake)
     feed.write()
-    settings = partial(feed.settings, tmp_path, checkpoint_interval_ms=interval_ms)
-    with noting("lake upserts", "-k kills_of_a_job_that_upserts_into_a_lake", str(seed)) as injected:
-        KilledSink(tmp_path, feed, settings, job=JOB, patience_s=BUSY_S).survive(
-            [victim] * VICTIMS[victim],
-            random.Random(f"{seed} {lake} {victim}"),
-            lambda victim: injected.add(f"{victim} of a job that upserts into {NAMES[lake]} in {mode}"),
-        )
-        assert feed.assert_once_in_each_version() > 3
+    survive(feed, [victim] * VICTIMS[victim], interval_ms)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("s3_environment")
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+@pytest.mark.parametrize("lake", LAKES)
+def test_kills_of_a_job_that_upserts_into_a_lake_on_s3(
+    tmp_path: Path, lake: str, interval_ms: int, s3: S3Server
+) -> None:
+    """Ten in each mode, some of them of the server that has the files."""
+    feed = UpsertFeed(tmp_path, lake, s3)
+    feed.write()
+    survive(feed, victims("server", 10), interval_ms, s3)

@@ -45,7 +45,7 @@ class LookupFeed(FileFeed):
         with psycopg.connect(self._server.url("postgres")) as connection:
             connection.execute(statements)
 
-    def settings(self, folder: Path, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, **settings: Any) -> RunSettings:
         place = f"postgresql://tester@127.0.0.1:{self._server.port}/postgres/places"
         bindings = {
             "readings": self.binding,

@@ -21,9 +21,11 @@ from postgres_server import PASSWORD, PostgresServer
 from pyspark.sql import SparkSession
 from reliability import noting
 from rooms import read_folder
-from sink_kills import KilledSink, interrupt_briefly, victims
+from sink_kills import BUSY_S, KilledSink, interrupt_briefly, victims
 
 from penstock.jobs.settings import RunSettings
+
+CHANGELOG_JOB = Path(__file__).with_name("changing_hits.sql")
 
 
 class Feed(FileFeed):
@@ -36,7 +38,7 @@ class Feed(FileFeed):
         self._password.write_text(f"{PASSWORD}\n")
         self.uri = f"postgresql://tester@127.0.0.1:{server.port}/postgres/seen_{time.time_ns()}"
 
-    def settings(self, folder: Path, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, **settings: Any) -> RunSettings:
         bindings = {
             "readings": self.binding,
             "seen": f"{self.uri}?password=file:{self._password}&create_table=true",
@@ -79,7 +81,7 @@ class TableFeed(Feed):
     def binding(self) -> str:
         return self._place(self.table, "id")
 
-    def settings(self, folder: Path, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, **settings: Any) -> RunSettings:
         found = super().settings(folder, **settings)
         commands = self._place(f"commands_of_{self.table}", "number")
         return dataclasses.replace(found, bindings={**found.bindings, "commands": commands})
@@ -99,6 +101,43 @@ class TableFeed(Feed):
     def _place(self, table: str, poll_by: str) -> str:
         place = f"{self.uri.rpartition('/')[0]}/{table}"
         return f"{place}?poll_by={poll_by}&password=file:{self._password}"
+
+
+class UpsertFeed(Feed):
+    """Readings in files, a table whose rows are added, changed and deleted, and the history of these changes."""
+
+    def __init__(self, folder: Path, server: PostgresServer) -> None:
+        super().__init__(folder, server)
+        self.execute(
+            "CREATE TABLE {table} (sensor bigint PRIMARY KEY, hits bigint); "
+            "CREATE TABLE history_of_{table} (place bigserial PRIMARY KEY, change text, sensor bigint, hits bigint); "
+            "CREATE FUNCTION note_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "INSERT INTO history_of_{table} (change, sensor, hits) "
+            "VALUES (TG_OP, coalesce(NEW.sensor, OLD.sensor), coalesce(NEW.hits, OLD.hits)); RETURN NULL; END $$; "
+            "CREATE TRIGGER noted AFTER INSERT OR UPDATE OR DELETE ON {table} "
+            "FOR EACH ROW EXECUTE FUNCTION note_{table}()"
+        )
+
+    def assert_each_change_once(self) -> None:
+        """The rows are those of a fold, and none was written again, or with an older count, on the way there."""
+        table = self.uri.rpartition("/")[2]
+        with psycopg.connect(self._server.url("postgres")) as connection:
+            rows = connection.execute(f"SELECT sensor, hits FROM {table} ORDER BY sensor").fetchall()
+            changes = connection.execute(
+                f"SELECT change, sensor, hits FROM history_of_{table} ORDER BY place"
+            ).fetchall()
+        there: dict[int, int] = {}
+        highest: dict[int, int] = {}
+        for change, sensor, hits in changes:
+            if change == "DELETE":
+                assert there.pop(sensor) == hits, (sensor, hits)
+                continue
+            assert (change == "UPDATE") == (sensor in there), (change, sensor, hits)
+            assert hits % 3, (sensor, hits)
+            assert hits > highest.get(sensor, 0), (sensor, hits, highest)
+            there[sensor] = highest[sensor] = hits
+        expected = [(sensor, self.files) for sensor in range(SENSORS)] if self.files % 3 else []
+        assert rows == sorted(there.items()) == expected
 
 
 def test_a_job_reads_and_writes_each_row_once_in_both_modes(
@@ -159,9 +198,35 @@ def test_kills_of_a_job_and_its_database(tmp_path: Path, interval_ms: int, kind:
         settings = partial(feed.settings, tmp_path, checkpoint_interval_ms=interval_ms)
         mode = "real time" if interval_ms else "micro-batches"
         with noting(suite, "-k kills_of_a_job_and_its_database", str(seed)) as injected:
-            KilledSink(tmp_path, feed, settings, lambda: interrupt_briefly(server)).survive(
+            KilledSink(
+                tmp_path, feed, settings, lambda: interrupt_briefly(server), patience_s=BUSY_S
+            ).survive(
                 victims("server", 20),
                 random.Random(seed),
                 lambda victim: injected.add(f"{victim} of a job that {does} in {mode}"),
             )
             feed.assert_exactly_once()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
+def test_kills_of_a_job_that_upserts_into_postgresql(tmp_path: Path, interval_ms: int) -> None:
+    """Ten in each mode, under load, of a changelog whose rows come, change and go."""
+    seed = 12 if interval_ms else 11
+    mode = "real time" if interval_ms else "micro-batches"
+    with PostgresServer() as server:
+        feed = UpsertFeed(tmp_path, server)
+        feed.write()
+        settings = partial(feed.settings, tmp_path, checkpoint_interval_ms=interval_ms)
+        with noting(
+            "database sinks", "-k kills_of_a_job_that_upserts_into_postgresql", str(seed)
+        ) as injected:
+            KilledSink(
+                tmp_path, feed, settings, lambda: interrupt_briefly(server), CHANGELOG_JOB, BUSY_S
+            ).survive(
+                victims("server", 10),
+                random.Random(seed),
+                lambda victim: injected.add(f"{victim} of a job that upserts into PostgreSQL in {mode}"),
+            )
+            feed.assert_each_change_once()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from file_feed import COUNTING_JOB, SENSORS, FileFeed
@@ -27,14 +28,14 @@ class Feed(FileFeed):
         self._password = folder / "password"
         self._password.write_text(f"{PASSWORD}\n")
 
-    def settings(self, folder: Path, **settings: object) -> RunSettings:
+    def settings(self, folder: Path, **settings: Any) -> RunSettings:
         uri = f"redis://127.0.0.1:{self._server.port}/0/seen:{{sensor}}?password=file:{self._password}"
         return RunSettings(
             bindings={"readings": self.binding, "seen": uri},
             checkpoint=str(folder / "checkpoint"),
             parallelism=2,
             **settings,
-        )  # type: ignore[arg-type]
+        )
 
     def counts(self) -> dict[int, int]:
         """The count of each sensor."""

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from file_feed import COUNTING_JOB, FileFeed
@@ -18,9 +19,9 @@ from sink_kills import KilledSink, victims
 from penstock.jobs.settings import RunSettings
 
 
-def settings(feed: FileFeed, server: HookServer, folder: Path, **more: object) -> RunSettings:
+def settings(feed: FileFeed, server: HookServer, folder: Path, **more: Any) -> RunSettings:
     bindings = {"readings": feed.binding, "seen": f"{server.url}?requests_at_once=4&retry_s=2"}
-    return RunSettings(bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **more)  # type: ignore[arg-type]
+    return RunSettings(bindings=bindings, checkpoint=str(folder / "checkpoint"), parallelism=2, **more)
 
 
 def outputs(server: HookServer) -> Counter[tuple[int, int]]:
@@ -60,7 +61,7 @@ def test_kills_of_a_job_and_its_webhook(tmp_path: Path, interval_ms: int) -> Non
         noting("webhooks", "-k kills_of_a_job_and_its_webhook", str(seed)) as injected,
     ):
 
-        def make_settings(**more: object) -> RunSettings:
+        def make_settings(**more: Any) -> RunSettings:
             return settings(feed, server, tmp_path, checkpoint_interval_ms=interval_ms, **more)
 
         def interrupt() -> None:

@@ -17,7 +17,16 @@ import pytest
 
 from penstock.testing.connectors import SINK_CHECKS, SOURCE_CHECKS, Conformance, Outcome
 
-__all__ = ["PAGE", "RESULTS", "WHEN_RECORDING", "is_recording", "note_conformance", "rendered", "results_in"]
+__all__ = [
+    "PAGE",
+    "RESULTS",
+    "WHEN_RECORDING",
+    "is_recording",
+    "missing",
+    "note_conformance",
+    "rendered",
+    "results_in",
+]
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "connectors" / "conformance.jsonl"
@@ -94,5 +103,31 @@ def _reasons(results: Sequence[Conformance]) -> list[str]:
     ]
 
 
+def missing(page: str, results: Sequence[Conformance]) -> list[str]:
+    """The rows of the page's tables whose connectors have no results: their tests were skipped, or are gone."""
+    tables = page.partition(_BEGIN)[2].partition(_END)[0]
+    found = {f"{one.role} {one.system}" for one in results}
+    named, role = [], ""
+    for line in tables.splitlines():
+        system = line.removeprefix("| ").partition(" |")[0]
+        if system in ("sink", "source"):
+            role = system
+        elif line.startswith("| "):
+            named.append(f"{role} {system}")
+    return [name for name in named if name not in found]
+
+
+def main() -> None:
+    """Render the page, unless connectors that it has are missing."""
+    page, results = PAGE.read_text(), results_in(RESULTS)
+    absent = missing(page, results)
+    if absent:
+        raise SystemExit(
+            f"{PAGE.relative_to(ROOT)} has connectors that no test has tried this time: {', '.join(absent)}. "
+            "See which tests were skipped, and why. If a connector is gone, delete its row."
+        )
+    PAGE.write_text(rendered(page, results))
+
+
 if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text(), results_in(RESULTS)))
+    main()

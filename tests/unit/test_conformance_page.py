@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conformance_page import PAGE, RESULTS, note_conformance, rendered, results_in
+from conformance_page import PAGE, RESULTS, missing, note_conformance, rendered, results_in
 
 from penstock.testing.connectors import Conformance, NonconformingError, Outcome
 
@@ -37,3 +37,11 @@ def test_a_connector_that_fails_is_not_on_the_page(tmp_path: Path) -> None:
             Conformance("a store", "sink", "exactly once", [Outcome("replay", "fail", "lost")]), file
         )
     assert not file.exists()
+
+
+def test_a_connector_that_was_not_tried_is_missed() -> None:
+    """A test that is skipped, since its server is not there, does not leave an old row."""
+    results = results_in(RESULTS)
+    assert missing(PAGE.read_text(), results) == []
+    tried = [one for one in results if (one.role, one.system) != ("source", "Kafka")]
+    assert missing(PAGE.read_text(), tried) == ["source Kafka"]

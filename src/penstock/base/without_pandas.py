@@ -13,7 +13,7 @@ __all__ = ["keep_pandas_out"]
 class _NoPandas(MetaPathFinder):
     """Finds no pandas, and leaves all other modules to the other finders."""
 
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002  # the signature is Python's
         """Raise ModuleNotFoundError for pandas."""
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is kept out.", name=fullname)

@@ -31,7 +31,7 @@ class DeltaBinding:
     With a `bucket`, `client` has environment variables of S3 that count more than those of the process; the values may
     be references.
 
-    `partition_by` are the fields by which its files are apart; empty if the table decides. `upsert_by` are the fields
+    `partition_by` are the fields that split its files; empty if the table decides. `upsert_by` are the fields
     that identify a row which a later record replaces; without them each record becomes a row.
     """
 

@@ -111,7 +111,7 @@ def _warehouse(text: str | None) -> str:
 
 
 def _rules(text: str | None) -> tuple[PartitionRule, ...]:
-    """Return the rules by which files are apart."""
+    """Return the rules that split the files."""
     if text is None:
         return ()
     found = []

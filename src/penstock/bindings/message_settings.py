@@ -37,7 +37,7 @@ class EventBinding:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageSettings:
-    """A registry if the messages name their schema there, and what of a record is where if they are CloudEvents."""
+    """The registry of messages that name their schema, and for CloudEvents where each part of a record is."""
 
     registry: RegistryBinding | None = None
     events: EventBinding | None = None

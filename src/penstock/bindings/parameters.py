@@ -399,7 +399,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         SOURCE_ROLES,
         "text",
         "one for the checkpoint, the stream and the filter",
-        "The name by which the broker knows the session, where its rules ask for a certain one.",
+        "The name of the session, if the broker requires a certain one.",
     ),
     Parameter(
         "password",
@@ -443,7 +443,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("sink",),
         "field",
         "none",
-        "The column that gets the number of the micro-batch, by which readers leave out one that is there twice.",
+        "The column that gets the number of the micro-batch, so that readers can skip a repeated one.",
     ),
     *STORAGE_PARAMETERS,
     *AMAZON_PARAMETERS,

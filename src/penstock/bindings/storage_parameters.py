@@ -240,7 +240,7 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("sink",),
         "fields",
         "those of the table; of a new one, none",
-        "The fields by which the files of the table are apart, so that readers skip those of other values.",
+        "The fields that split the files of the table, so that readers skip those of other values.",
     ),
     Parameter(
         "partition_by",
@@ -248,8 +248,8 @@ STORAGE_PARAMETERS: Final[tuple[Parameter, ...]] = (
         ("sink",),
         "text",
         "that of the table; of a new one, none",
-        "Fields, or year(), month(), day(), hour() of a field, bucket(N,FIELD), truncate(N,FIELD), by which the files "
-        "of the table are apart.",
+        "Fields, or year(), month(), day(), hour() of a field, bucket(N,FIELD), truncate(N,FIELD), that split the "
+        "files of the table.",
     ),
     Parameter(
         "catalog",

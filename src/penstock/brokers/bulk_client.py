@@ -7,7 +7,6 @@ bulk client makes one call for a column, and librdkafka reports only what it cou
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
 import weakref
@@ -17,11 +16,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, cimpl
+from confluent_kafka import KafkaError, KafkaException
 
-__all__ = ["BulkClient", "has_bulk_calls"]
+from penstock.brokers.librdkafka import OnDelivery, OnError, OnLog, libraries
 
-# Up to so many messages, a call for each takes less than making the columns of a call for all.
+__all__ = ["BulkClient"]
+
+# Up to this many messages, a call for each takes less time than making the columns of one call for all.
 _FEW: Final = 16
 # A call for this many messages lets other threads of Python run meanwhile, which takes a moment to come back from.
 _MANY: Final = 1000
@@ -52,89 +53,21 @@ _MESSAGE: Final = np.dtype(
     ],
     align=True,
 )
-_PROBLEM: Final = ctypes.c_int32
-
-_Pointer = ctypes.c_void_p
-_OnError: Final = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, _Pointer)
-_OnDelivery: Final = ctypes.CFUNCTYPE(None, _Pointer, ctypes.POINTER(_PROBLEM), _Pointer)
-_OnLog: Final = ctypes.CFUNCTYPE(None, _Pointer, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)
 # By the levels of syslog.
 _LEVELS: Final = (*[logging.CRITICAL] * 3, logging.ERROR, logging.WARNING, *[logging.INFO] * 2, logging.DEBUG)
-
-_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
-    "rd_kafka_conf_new": (_Pointer, ()),
-    "rd_kafka_conf_destroy": (None, (_Pointer,)),
-    "rd_kafka_conf_set": (
-        ctypes.c_int,
-        (_Pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t),
-    ),
-    "rd_kafka_conf_set_error_cb": (None, (_Pointer, _OnError)),
-    "rd_kafka_conf_set_dr_msg_cb": (None, (_Pointer, _OnDelivery)),
-    "rd_kafka_conf_set_log_cb": (None, (_Pointer, _OnLog)),
-    "rd_kafka_new": (_Pointer, (ctypes.c_int, _Pointer, ctypes.c_char_p, ctypes.c_size_t)),
-    "rd_kafka_set_log_queue": (ctypes.c_int, (_Pointer, _Pointer)),
-    "rd_kafka_topic_new": (_Pointer, (_Pointer, ctypes.c_char_p, _Pointer)),
-    "rd_kafka_topic_destroy": (None, (_Pointer,)),
-    "rd_kafka_produce": (
-        ctypes.c_int,
-        (
-            _Pointer,
-            ctypes.c_int32,
-            ctypes.c_int,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-            _Pointer,
-        ),
-    ),
-    "rd_kafka_produce_batch": (
-        ctypes.c_int,
-        (_Pointer, ctypes.c_int32, ctypes.c_int, _Pointer, ctypes.c_int),
-    ),
-    "rd_kafka_last_error": (ctypes.c_int, ()),
-    "rd_kafka_err2str": (ctypes.c_char_p, (ctypes.c_int,)),
-    "rd_kafka_poll": (ctypes.c_int, (_Pointer, ctypes.c_int)),
-    "rd_kafka_flush": (ctypes.c_int, (_Pointer, ctypes.c_int)),
-    "rd_kafka_outq_len": (ctypes.c_int, (_Pointer,)),
-    "rd_kafka_purge": (ctypes.c_int, (_Pointer, ctypes.c_int)),
-    "rd_kafka_destroy": (None, (_Pointer,)),
-}
-
-
-@functools.cache
-def _libraries() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:
-    """Return librdkafka, whose calls let other threads run meanwhile, and do not; None if it cannot be called.
-
-    It is what the client itself is linked with. Where that hides its names, there is none.
-    """
-    try:
-        found = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
-        for library in found:
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError):
-        return None
-    return found
-
-
-def has_bulk_calls() -> bool:
-    """Return whether librdkafka can be called for many messages at once."""
-    return _libraries() is not None
 
 
 class BulkClient:
     """A producer of one topic.
 
-    The settings are those of a `Producer` of confluent_kafka, with its `error_cb`, `logger` and `on_delivery`, which is
-    called for messages that could not be delivered, without the message. Raises KafkaException as it does.
+    The settings are those of a `Producer` of confluent_kafka, with its `error_cb` and `logger`. `on_delivery`, if it is
+    there, is called for messages that could not be delivered, without the message. Raises KafkaException as it does.
     """
 
     def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
-        libraries = _libraries()
-        assert libraries is not None, "the caller has asked has_bulk_calls()"
-        self._library, self._short = libraries
+        found = libraries()
+        assert found is not None, "the caller has asked has_bulk_calls()"
+        self._library, self._short = found
         callbacks = _callbacks(settings)
         client = _new_client(self._library, settings, callbacks)
         self._client: Final = client
@@ -200,7 +133,7 @@ class BulkClient:
 
 def _callbacks(settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     on_error: Callable[[KafkaError], None] = settings["error_cb"]
-    on_delivery: Callable[[KafkaError, None], None] = settings["on_delivery"]
+    on_delivery: Callable[[KafkaError, None], None] | None = settings.get("on_delivery")
     logger: logging.Logger = settings["logger"]
 
     def error(_client: int, problem: int, reason: bytes, _opaque: int) -> None:
@@ -208,13 +141,13 @@ def _callbacks(settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
     def delivery(_client: int, message: Any, _opaque: int) -> None:
         problem = message.contents.value
-        if problem != _NO_PROBLEM:
+        if problem != _NO_PROBLEM and on_delivery is not None:
             on_delivery(KafkaError(problem), None)
 
     def log(_client: int, level: int, facility: bytes, text: bytes) -> None:
         logger.log(_LEVELS[level], "%s %s", facility.decode(), text.decode())
 
-    return _OnError(error), _OnDelivery(delivery), _OnLog(log)
+    return OnError(error), OnDelivery(delivery), OnLog(log)
 
 
 def _strings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, TopicMetadata  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, TopicMetadata  # type: ignore[attr-defined]  # re-exported without saying so
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.bindings.secrets import resolved_settings
@@ -36,9 +36,9 @@ kafka_log: Final = logging.getLogger("penstock.kafka")
 kafka_log.addHandler(logging.NullHandler())
 
 # librdkafka's own error codes begin with an underscore.
-_ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
-_VAGUE: Final = (_ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001
-_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001
+_ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001  # librdkafka's own codes begin so
+_VAGUE: Final = (_ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)  # noqa: SLF001  # librdkafka's own codes begin so
+_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001  # librdkafka's own codes begin so
 
 _Client = TypeVar("_Client")
 

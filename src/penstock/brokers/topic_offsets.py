@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported without saying so
 
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
@@ -23,7 +23,7 @@ def find_begins(
     admin: AdminClient, binding: KafkaBinding, places: Iterable[Place], timeout_s: float = ANSWER_TIMEOUT_S
 ) -> dict[Place, int]:
     """Return the first offset of each partition. Raises ExternalSystemError when no broker answers."""
-    return _offsets(admin, binding, places, OffsetSpec.earliest(), timeout_s)  # type: ignore[no-untyped-call]
+    return _offsets(admin, binding, places, OffsetSpec.earliest(), timeout_s)  # type: ignore[no-untyped-call]  # confluent-kafka does not annotate it
 
 
 def find_ends(
@@ -34,7 +34,7 @@ def find_ends(
     A record of a transaction that is not committed yet, and all records after it, are beyond the end, unless the
     binding has `isolation.level=read_uncommitted`. Raises ExternalSystemError when no broker answers.
     """
-    return _offsets(admin, binding, places, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
+    return _offsets(admin, binding, places, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]  # confluent-kafka does not annotate it
 
 
 def _offsets(

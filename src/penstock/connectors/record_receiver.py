@@ -59,7 +59,7 @@ class RecordReceiver(ABC):
 
     @abstractmethod
     def receive(self, wait_s: float) -> Received | None:
-        """Wait until records come, at most so many seconds, and return them, or `Received([])`.
+        """Wait until records come, at most this many seconds, and return them, or `Received([])`.
 
         None says that there is nothing more now: a bounded run ends, another one closes the object and opens a new one
         after a pause, of a tenth of a second at first and of five at most while nothing comes.

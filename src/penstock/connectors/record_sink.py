@@ -32,7 +32,7 @@ class RecordSink(ABC):
       the same `lineage` and `partition` that is as new is there; or stage files in `finish`, and publish them in
       `commit`, once for each batch.
     - "idempotent by key": a record replaces the one that is there.
-    - "at least once with ids": records are written with `block.ids`, by which readers leave out copies.
+    - "at least once with ids": records are written with `block.ids`, by which readers skip copies.
     - "at least once": the newest micro-batch may be there twice after a crash.
 
     >>> class Printer(RecordSink):

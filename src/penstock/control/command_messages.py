@@ -17,7 +17,7 @@ from penstock.control.commands import (
     Target,
     short_reason,
 )
-from penstock.control.control_pb2 import Command as CommandMessage  # type: ignore[attr-defined]
+from penstock.control.control_pb2 import Command as CommandMessage  # type: ignore[attr-defined]  # generated code, without stubs
 
 __all__ = ["command_of_message", "message_of_command"]
 

@@ -354,7 +354,7 @@ def are_same_in_json(key_type: pa.DataType) -> bool:
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array(msgspec.convert(list(values), list[_python_type(kind)]), kind)  # type: ignore[misc]
+    return pa.array(msgspec.convert(list(values), list[_python_type(kind)]), kind)  # type: ignore[misc]  # the type is made at run time
 
 
 def _python_type(kind: pa.DataType) -> Any:

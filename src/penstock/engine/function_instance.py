@@ -169,7 +169,7 @@ class _NoColumn:
 
 def _no_column(refusal: str, spec: StateSpec) -> StateColumn:
     # Both have the interface that a bound state needs of its column.
-    return _NoColumn(refusal, spec)  # type: ignore[return-value]
+    return _NoColumn(refusal, spec)  # type: ignore[return-value]  # see above
 
 
 def _no_key_reason(name: str, core: StepCore) -> str:

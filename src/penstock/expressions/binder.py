@@ -140,7 +140,7 @@ class Binder:
     # -- names and literals --
 
     def _column(self, part: exp.Expression) -> Node:
-        names, ambiguous = resolved_names(self._records, [one.name for one in part.parts])  # type: ignore[attr-defined]
+        names, ambiguous = resolved_names(self._records, [one.name for one in part.parts])  # type: ignore[attr-defined]  # the parts of a dotted name are identifiers
         if part.find(exp.Star):
             raise self._error(part, "'*' stands only alone in select, for all fields.")
         known = self._records.field_names
@@ -334,7 +334,7 @@ class Binder:
             )
         value, *items = both
         if all(isinstance(item, Constant) for item in items):
-            values = [item.value.as_py() for item in items]  # type: ignore[attr-defined]
+            values = [item.value.as_py() for item in items]  # type: ignore[attr-defined]  # all items are constants
             known = pa.array([one for one in values if one is not None], value.type)
             function = functools.partial(is_in, values=known, has_null=None in values)
             return Call(BOOLEAN, value.nullable or None in values, function, (value,))

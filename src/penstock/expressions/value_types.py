@@ -91,9 +91,9 @@ def python_type_of(kind: pa.DataType) -> Any:
     if pa.types.is_null(kind):
         raise SchemaError("NULL has no type of its own; give it one with CAST(NULL AS STRING), for example.")
     if pa.types.is_list(kind):
-        return list[python_type_of(kind.value_type)]  # type: ignore[misc]
+        return list[python_type_of(kind.value_type)]  # type: ignore[misc]  # the type is made at run time
     if pa.types.is_map(kind):
-        return dict[python_type_of(kind.key_type), python_type_of(kind.item_type)]  # type: ignore[misc]
+        return dict[python_type_of(kind.key_type), python_type_of(kind.item_type)]  # type: ignore[misc]  # the type is made at run time
     if pa.types.is_struct(kind):
         fields = [Field(one.name, python_type_of(one.type), one.type, nullable=one.nullable) for one in kind]
         return type_of_fields(fields).python_class

@@ -36,7 +36,7 @@ from penstock.checkpoints.topic_partitions import keep_partitions
 from penstock.commands.command_catalog import CommandCatalog, command_catalog
 from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.connectors.custom_class import checked_binding, imported_class, told
-from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]
+from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]  # generated code, without stubs
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.jobs.cluster_state import check_reach, kept_answers, seed_of
 from penstock.jobs.job_code import loaded_modules

@@ -163,7 +163,7 @@ class QueryRun:
     def _run_or_suspend(
         self, query: Query, on_start: Callable[[], None] = do_nothing, *, heeds_requests: bool = True
     ) -> tuple[str, Request | None]:
-        """Start a query, and follow it. If it fails since a model hung, it is to be renewed without that model."""
+        """Start a query and follow it. If it fails because a model hung, the caller renews it without that model."""
         try:
             return self._run_query(
                 query, on_start, holds_data=query.holds_data, heeds_requests=heeds_requests

@@ -263,5 +263,5 @@ def join_step(
     }
     made: Any = type(kind.__name__, (kind,), names)
     found: JoinStep = made(*arguments, **options)
-    found.side_outputs = {LATE_LEFT: found.kinds[0], LATE_RIGHT: found.kinds[1]}  # type: ignore[misc]
+    found.side_outputs = {LATE_LEFT: found.kinds[0], LATE_RIGHT: found.kinds[1]}  # type: ignore[misc]  # of this step alone, not of its class
     return found

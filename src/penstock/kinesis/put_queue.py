@@ -71,7 +71,7 @@ class PutQueue:
         return taken
 
     def settle(self, taken: Sequence[Outgoing], failed: AbstractSet[int]) -> None:
-        """Note what came of a request: the rows that have failed go first into the next one."""
+        """Note the outcome of a request: rows that failed go first into the next one."""
         again: list[Hashable] = []
         for record in taken:
             line = self._line(record)

@@ -25,7 +25,7 @@ class StagedChanges(msgspec.Struct, frozen=True):
 
 
 class ChangeStage:
-    """The changes of one task, in one file, whose place nobody reads but the commit.
+    """The changes of one task, in one file that only the commit reads.
 
     Args:
         path: the name of the file.

@@ -19,7 +19,7 @@ __all__ = ["Label", "ModelLearner", "Score"]
 Label = bool | int | float | str
 Score = Callable[[Any, Mapping[str, Any]], float]
 
-# What is stored after so many records of a probe shows whether it has settled.
+# What is stored after this many records of a probe shows whether it has settled.
 _PROBES: Final = (10, 20, 40)
 _TEXTS: Final = ("a", "b", "c")
 

@@ -41,7 +41,7 @@ class ScikitLearn(ModelLearner):
     ...         yield {"line": record.line, "expected": self.minutes.learn(record)}
 
     Each call of `partial_fit` gets exactly `batch` records of a key, in their order, wherever micro-batches are cut;
-    until there are so many they wait in the state.
+    until then they wait in the state.
 
     The score is what is predicted for regressors; for classifiers the probability of the last class, or the decision
     function where there is none (with more than two classes the place of the predicted one in `classes`); the distance

@@ -26,16 +26,28 @@ _PORTS: Final = 15_000
 _ATTEMPTS: Final = 100
 
 
+# Ports this process has handed out. A UDP socket holds each, which no server of ours wants, until the process ends.
+_claims: list[socket.socket] = []
+
+
 def free_port() -> int:
     """Return a port of 127.0.0.1 on which nothing listens now.
 
-    It is below those that the kernel gives to outgoing connections. One of these would be free now and taken by the
-    time that a slow server has started, or starts again. Raises ExternalSystemError if none is found.
+    No process gets it from here again while this one lives. It is below those that the kernel gives to outgoing
+    connections: one of these would be free now and taken by the time that a slow server has started, or starts again.
+    Raises ExternalSystemError if none is found.
     """
     for _ in range(_ATTEMPTS):
         port = _FIRST_PORT + secrets.randbelow(_PORTS)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            claim.bind(("127.0.0.1", port))
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return port
     raise ExternalSystemError(f"No port between {_FIRST_PORT} and {_FIRST_PORT + _PORTS} is free.")
 
 

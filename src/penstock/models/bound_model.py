@@ -32,9 +32,9 @@ from penstock.state.undo import undo_of
 
 __all__ = ["BoundModel", "ModelPlace"]
 
-# Keys without records are chosen for as well, unless there are so many times as many of them.
+# Versions are chosen for keys without records as well, unless these are this many times as numerous.
 _MANY: Final = 4
-# A call that takes so many times its budget is slow.
+# A call that takes this many times its budget is slow.
 _SLOW: Final = 10
 
 _Arrays = dict[str, npt.NDArray[Any]]

@@ -22,7 +22,7 @@ _PER_UNIT: Final = 8.0
 _LEAST: Final = 1e-4
 # More scores of one call would cost more than they tell.
 _SAMPLE: Final = 1000
-# Times of calls are counted by their size: so many counts for each doubling.
+# Times of calls are counted by their size: this many counts for each doubling.
 _PER_DOUBLING: Final = 4
 _COUNTS: Final = ("records", "failures", "slow", "compared", "agreed", "late", "chosen")
 

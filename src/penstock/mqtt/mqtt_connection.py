@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ _FAILED: Final = 128
 # A session, with what waits in it, outlives a stopped job for so long.
 _SESSION_S: Final = 7 * 24 * 3600
 _QOS: Final = 1
+_IN_FLIGHT: Final = 2000
 
 
 class Arrived(NamedTuple):
@@ -78,19 +80,19 @@ class MqttConnection:
     def _prepare(self) -> None:
         binding, client = self._binding, self._client
 
-        def on_message(client: Any, userdata: Any, message: paho.MQTTMessage) -> None:  # noqa: ARG001
+        def on_message(client: Any, userdata: Any, message: paho.MQTTMessage) -> None:  # noqa: ARG001  # the signature is paho's
             self._arrived.append(Arrived(message.mid, message.qos, bytes(message.payload)))
 
-        def on_disconnect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_disconnect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._ended = str(reason)
 
-        def on_connect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_connect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._answer = reason
 
-        def on_subscribe(client: Any, userdata: Any, number: int, reasons: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_subscribe(client: Any, userdata: Any, number: int, reasons: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._answer = reasons[0]
 
-        def on_publish(client: Any, userdata: Any, number: int, reason: Any, properties: Any) -> None:  # noqa: ARG001
+        def on_publish(client: Any, userdata: Any, number: int, reason: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._confirmed[number] = reason
 
         client.on_message, client.on_disconnect = on_message, on_disconnect
@@ -105,7 +107,7 @@ class MqttConnection:
         binding = self._binding
         properties = None
         if is_5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho does not annotate it
             properties.SessionExpiryInterval = _SESSION_S if keeps else 0
             properties.ReceiveMaximum = binding.prefetch
         try:
@@ -153,27 +155,36 @@ class MqttConnection:
     ) -> Iterator[tuple[int, str]]:
         """Publish numbered messages in their order, and yield each number when the broker has judged its message.
 
-        With it comes the reason if the broker has refused the message, else an empty text.
+        With it comes the reason if the broker has refused the message, else an empty text. Packets have 65,535 ids, so
+        only some messages are in flight at a time.
         """
         self._answer = None
-        numbers = {self._send(message, retain): number for number, message in messages.items()}
+        self._confirmed.clear()
+        unsent = iter(list(messages.items()))
+        in_flight: dict[int, int] = {}
         deadline_s = time.monotonic() + _ANSWER_S
-        while numbers:
-            for sent in [sent for sent in numbers if sent in self._confirmed]:
-                reason = self._confirmed.pop(sent)
+        while True:
+            for number, message in itertools.islice(unsent, _IN_FLIGHT - len(in_flight)):
+                in_flight[self._send(message, retain)] = number
+            if not in_flight:
+                return
+            if not self._confirmed:
+                self._step(deadline_s, "messages")
+                continue
+            judged = list(self._confirmed.items())
+            self._confirmed.clear()
+            deadline_s = time.monotonic() + _ANSWER_S
+            for sent, reason in judged:
                 yield (
-                    numbers.pop(sent),
+                    in_flight.pop(sent),
                     f"The broker refuses it: {reason}." if reason.value >= _FAILED else "",
                 )
-                deadline_s = time.monotonic() + _ANSWER_S
-            if numbers:
-                self._step(deadline_s, "messages")
 
     def _send(self, message: OutgoingMessage, retain: bool) -> int:
         properties = None
         is_event = self._binding.format == "cloudevents"
         if self._binding.protocol == "5" and (is_event or message.origin is not None):
-            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho does not annotate it
             if message.origin is not None:
                 properties.UserProperty = (ORIGIN_HEADER, message.origin)
             if is_event:

@@ -65,7 +65,7 @@ class BatchManifests:
         self._at: Final = f"{_FOLDER}/{line}"
 
     def begin(self) -> bool:
-        """Write what the line is; return False if the store overwrites what is to be created once."""
+        """Write what the line is; return False if the store overwrites objects that must be created only once."""
         about = msgspec.json.encode({"line": self._line})
         return not (self._create(_ABOUT, about) and self._create(_ABOUT, about))
 

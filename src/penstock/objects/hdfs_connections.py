@@ -44,7 +44,7 @@ def client_of(place: Place) -> Client:
 
 
 def forget_client(place: Place) -> None:
-    """Have the next request connect anew."""
+    """Make the next request open a new connection."""
     with _lock:
         _clients.pop((os.getpid(), place.host), None)
 

@@ -15,7 +15,7 @@ from penstock.objects.store_client import FoundObject, StoreClient
 __all__ = ["AT_WORK", "IN_HASTE", "FoundObject", "ObjectFolder"]
 
 AT_WORK: Final = Patience(connect_ms=5_000, read_ms=60_000, request_ms=600_000, retries=30, retry_ms=30_000)
-"""For requests of a running job: a server may be away for half a minute, as when it is started anew."""
+"""For requests of a running job: a server may be away for half a minute, as during a restart."""
 IN_HASTE: Final = Patience(connect_ms=3_000, read_ms=10_000, request_ms=20_000, retries=2, retry_ms=4_000)
 """For those of a start, where somebody waits for the message."""
 

@@ -339,7 +339,7 @@ def check_function(function: Any, step: str, *, connected: bool) -> ProcessFunct
         raise JobDefinitionError(
             f"{kind.__name__} of step {step!r} overrides neither process_record nor process_batch."
         )
-    if connected and kind.process_control is ConnectedProcessFunction.process_control:  # type: ignore[attr-defined]
+    if connected and kind.process_control is ConnectedProcessFunction.process_control:  # type: ignore[attr-defined]  # a connected function has it
         raise JobDefinitionError(f"{kind.__name__} of step {step!r} does not override process_control.")
     found: ProcessFunction = function
     return found

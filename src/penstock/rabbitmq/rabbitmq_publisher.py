@@ -94,7 +94,7 @@ class RabbitPublisher:
         self._connection.ioloop.close()
 
     def _fill(self) -> None:
-        """Send messages until as many as there may be are under way."""
+        """Send messages until the allowed number is in flight."""
         binding = self._binding
         while len(self._under_way) < _UNDER_WAY:
             row = next(self._unsent, None)
@@ -151,7 +151,7 @@ class RabbitPublisher:
                 self._refused[row] = f"The broker refuses it: {self._problem}."
         self._connection.ioloop.stop()
 
-    def _on_return(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:  # noqa: ARG002
+    def _on_return(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:  # noqa: ARG002  # the signature is pika's
         """Note which message has no queue. It is still confirmed, behind this."""
         message = (method.routing_key, body, properties.message_id)
         for tag, row in self._under_way.items():

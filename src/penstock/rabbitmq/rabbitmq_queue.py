@@ -169,7 +169,7 @@ class _QueueConnection:
     def consume(self, take: Callable[[_Message], None]) -> None:
         """From now on pass each message that arrives to `take`, whenever `wait` is called."""
 
-        def on_message(channel: Any, delivery: Any, properties: Any, body: bytes) -> None:  # noqa: ARG001
+        def on_message(channel: Any, delivery: Any, properties: Any, body: bytes) -> None:  # noqa: ARG001  # the signature is pika's
             self._came = True
             take(_Message(delivery.delivery_tag, body, properties.message_id, delivery.redelivered))
 

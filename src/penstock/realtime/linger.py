@@ -26,7 +26,7 @@ class Linger:
         self._until_s = 0.0
 
     def note(self, records: int) -> None:
-        """Note that so many records have come at once."""
+        """Note that this many records have come at once."""
         if records >= _MANY:
             self._until_s = time.monotonic() + _MANY_FOR_S
 

@@ -93,7 +93,7 @@ class JobInRealTime:
 
 @dataclass(frozen=True)
 class _Finished:
-    """An interval that is to be carried to Spark once it is durable."""
+    """An interval to carry to Spark once it is durable."""
 
     number: int
     is_last: bool

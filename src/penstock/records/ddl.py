@@ -105,14 +105,14 @@ class DdlParser:
             self._take("<")
             item, arrow = self._type()
             self._take(">")
-            return list[item], pa.list_(arrow)  # type: ignore[valid-type]
+            return list[item], pa.list_(arrow)  # type: ignore[valid-type]  # the type is made at run time
         if word == "map":
             self._take("<")
             key, arrow_key = self._type()
             self._take(",")
             value, arrow_value = self._type()
             self._take(">")
-            return dict[key, value], pa.map_(arrow_key, arrow_value)  # type: ignore[valid-type]
+            return dict[key, value], pa.map_(arrow_key, arrow_value)  # type: ignore[valid-type]  # the type is made at run time
         if word == "struct":
             self._take("<")
             fields = self._fields(end=">")

@@ -110,9 +110,9 @@ def _python_type_of(arrow_type: pa.DataType) -> Any:
     if pa.types.is_timestamp(arrow_type):
         return dt.datetime
     if pa.types.is_map(arrow_type):
-        return dict[_python_type_of(arrow_type.key_type), _python_type_of(arrow_type.item_type)]  # type: ignore[misc]
+        return dict[_python_type_of(arrow_type.key_type), _python_type_of(arrow_type.item_type)]  # type: ignore[misc]  # the type is made at run time
     if pa.types.is_list(arrow_type):
-        return list[_python_type_of(arrow_type.value_type)]  # type: ignore[misc]
+        return list[_python_type_of(arrow_type.value_type)]  # type: ignore[misc]  # the type is made at run time
     if pa.types.is_struct(arrow_type):
         return dict[str, Any]
     raise SchemaError(f"protobuf fields of the type {arrow_type} are not supported.")

@@ -17,7 +17,7 @@ import pyarrow as pa
 __all__ = ["FEW", "are_all_rows", "cast_column", "column_of", "decimal_texts"]
 
 FEW: Final = 8
-"""Up to so many values, Python is faster than a kernel."""
+"""Up to this many values, Python is faster than a kernel."""
 
 
 def _numbers(code: str) -> Callable[[Any, pa.DataType], pa.Array]:
@@ -88,5 +88,5 @@ def decimal_texts(column: pa.Array) -> pa.Array:
 
 
 def are_all_rows(rows: list[int], count: int) -> bool:
-    """Return whether rows are all of a column with so many values, in order, so that nothing need be picked."""
+    """Return whether rows are all of a column with this many values, in order, so that nothing need be picked."""
     return len(rows) == count and rows == list(range(count))

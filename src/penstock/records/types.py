@@ -185,7 +185,7 @@ class Field:
 
     @functools.cached_property
     def _checked_list(self) -> Any:
-        return list[self.python_type | None]  # type: ignore[name-defined]
+        return list[self.python_type | None]  # type: ignore[name-defined]  # the type is made at run time
 
     def check(self, column: pa.Array) -> None:
         """Raise SchemaError when a column lacks a required value, or holds one that is not allowed."""

@@ -32,7 +32,7 @@ _COLUMN_ROWS: Final = 32_768
 def check_installed(stream: str) -> None:
     """Raise BindingError when the library for Avro is missing."""
     try:
-        import fastavro  # noqa: F401
+        import fastavro  # noqa: F401  # whether it is installed
     except ImportError as e:
         raise BindingError(
             f"Stream {stream!r}: format=avro needs fastavro. Install it with: pip install 'penstock[avro]'"

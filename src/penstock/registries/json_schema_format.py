@@ -31,7 +31,7 @@ __all__ = ["JsonSchemaFormat", "check_installed"]
 
 _KIND: Final = "JSON"
 _SHOWN: Final = 300
-# Where a message is not decoded with all others, they are in so many parts, unless there are only a few.
+# If a message is not decoded with all others, they are decoded in this many parts, unless there are only a few.
 _PARTS: Final = 8
 _FEW: Final = 64
 _PLAIN: Final = (bool, int, float, str)
@@ -40,7 +40,7 @@ _PLAIN: Final = (bool, int, float, str)
 def check_installed(stream: str) -> None:
     """Raise BindingError when the library for JSON Schema is missing."""
     try:
-        import jsonschema_rs  # noqa: F401
+        import jsonschema_rs  # noqa: F401  # whether it is installed
     except ImportError as e:
         raise BindingError(
             f"Stream {stream!r}: format=json with registry= needs jsonschema-rs. Install it with: "
@@ -59,7 +59,7 @@ class _Reader:
         self._plain: Final = msgspec.json.Decoder()
         # Plain values are the same whether JSON is read with the record's type or without; others are read again.
         self._is_plain: Final = all(field.python_type in _PLAIN for field in record_type.fields)
-        self._objects: Final = list[record_type.python_class]  # type: ignore[name-defined]
+        self._objects: Final = list[record_type.python_class]  # type: ignore[name-defined]  # the type is made at run time
 
     def decode(self, raw: pa.Array) -> Decoded:
         """Decode messages of the schema: all at once, or else in ever smaller parts down to those that need a look."""

@@ -40,7 +40,7 @@ from penstock.registries.registry_client import RegistryClient
 __all__ = ["RegisteredProtobufFormat"]
 
 _KIND: Final = "PROTOBUF"
-# No Python object is made of a message, so many at once cost the processor's cache nothing.
+# No Python object is made of a message, so decoding many at once does not strain the processor's cache.
 _BLOCK_ROWS: Final = 65_536
 
 

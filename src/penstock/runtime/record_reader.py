@@ -68,7 +68,7 @@ class StreamReader:
             yield from dead_letter_rows(letters, self.plan)
             if len(records):
                 yield from self._router.route(records)
-        # Without a step there is nobody whom a watermark concerns.
+        # Without a step, nothing uses a watermark.
         watermarks = timing.watermarks() if timing is not None and self.plan.graph.steps() else {}
         if watermarks:
             yield from watermark_rows(WatermarkUpdate(self.node.id, watermarks), self.plan.first_key_groups)

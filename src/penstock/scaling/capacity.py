@@ -205,7 +205,7 @@ class LoadModel:
         return self.measured.parallelism
 
     def at(self, rate: float, tasks: int) -> float:
-        """Return the likely fraction of time for which so many tasks would work."""
+        """Return the likely fraction of time for which this many tasks would work."""
         cost = self.measured.cost
         part = self._fullest(tasks) / self._fullest(self.tasks)
         return cost.fixed_s / self.longest_interval_s + rate * (cost.driver_s + cost.tasks_s * part)

@@ -63,7 +63,7 @@ class _Connection(H11Protocol):
         self._has_head = False
         self.turn = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn declares the narrower type
         """Start to wait for a request on a new connection."""
         super().connection_made(transport)
         self._wait()

@@ -21,8 +21,10 @@ from confluent_kafka import (
 
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import KafkaBinding
-from penstock.brokers.bulk_client import BulkClient, has_bulk_calls
+from penstock.brokers.bulk_client import BulkClient
+from penstock.brokers.bulk_transactions import BulkTransactions
 from penstock.brokers.kafka_topics import LastError, build_client
+from penstock.brokers.librdkafka import has_bulk_calls
 from penstock.errors import ExternalSystemError
 from penstock.sinks.message_partitions import BY_KEY, PartitionCount, partitions_of
 from penstock.sinks.message_parts import Messages
@@ -188,15 +190,25 @@ class TransactionalProducer:
         self._errors = LastError()
         self._open = False
         settings = producer_settings(binding, transactional_id)
-        self._producer = build_client(Producer, binding, settings, self._errors)
-        self._partitions = PartitionCount(self._producer, binding, self._errors)
+        self._producer: Producer | BulkTransactions
+        self._send: Callable[[Messages, Callable[[], None]], None]
         try:
+            if _sends_in_bulk(binding):
+                bulk = build_client(
+                    lambda all_: BulkTransactions(all_, binding.topic), binding, settings, self._errors
+                )
+                self._producer, self._send = bulk, functools.partial(_send_in_bulk, bulk)
+            else:
+                self._producer = build_client(Producer, binding, settings, self._errors)
+                partitions = PartitionCount(self._producer, binding, self._errors)
+                self._send = functools.partial(_send, self._producer, binding.topic, partitions)
             # Without a connection, the search for the coordinator waits half a second before it retries.
             self._producer.list_topics(binding.topic, timeout=_ANSWER_TIMEOUT_S)
             self._producer.init_transactions(_ANSWER_TIMEOUT_S)
-            self._group, next_batch, self.note = _group_of(binding, transactional_id)
+            group, next_batch, self.note = _group_of(binding, transactional_id)
         except KafkaException as e:
             raise self._error(e.args[0]) from e
+        self._group: Final = group
         self.done = next_batch - 1
 
     @classmethod
@@ -209,16 +221,15 @@ class TransactionalProducer:
         """Queue messages, in a transaction that the first one begins."""
         try:
             self._begin()
-            _send(self._producer, self._binding.topic, self._partitions, messages, lambda: None)
+            self._send(messages, lambda: None)
         except KafkaException as e:
             raise self._lost(e) from e
 
     def commit(self, batch_id: int, note: str) -> None:
         """Commit the records together with the fact that the batch is done, and a note."""
-        done = [TopicPartition(self._binding.topic, 0, batch_id + 1, metadata=note)]
         try:
             self._begin()
-            self._producer.send_offsets_to_transaction(done, self._group, _ANSWER_TIMEOUT_S)
+            self._send_offset(batch_id + 1, note)
             # Wait as long as the broker keeps the transaction open: until then the messages may still arrive.
             self._producer.commit_transaction(transaction_timeout_s(self._binding))
         except KafkaException as e:
@@ -239,6 +250,13 @@ class TransactionalProducer:
         """Drop what is queued. Never raises."""
         with suppress(Exception):
             self._producer.purge()
+
+    def _send_offset(self, offset: int, note: str) -> None:
+        if isinstance(self._producer, BulkTransactions):
+            self._producer.send_offset(self._id, offset, note, _ANSWER_TIMEOUT_S)
+        else:
+            place = TopicPartition(self._binding.topic, 0, offset, metadata=note)
+            self._producer.send_offsets_to_transaction([place], self._group, _ANSWER_TIMEOUT_S)
 
     def _begin(self) -> None:
         if not self._open:

@@ -95,7 +95,7 @@ class _ParquetPart:
         self._writer.close()
 
     def _flush(self, count: int) -> None:
-        """Write so many rows, and keep the others."""
+        """Write this many rows, and keep the others."""
         rows = pa.Table.from_batches(self._waiting, self._schema)
         self._waiting = rows.slice(count).to_batches()
         self._rows, self._bytes = rows.num_rows - count, sum(batch.nbytes for batch in self._waiting)

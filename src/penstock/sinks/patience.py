@@ -19,7 +19,7 @@ class Patience:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew, since something was written."""
+        """Start over, since something was written."""
         self._deadline = time.monotonic() + self._retry_s
         self._rest_s = _FIRST_REST_S
 

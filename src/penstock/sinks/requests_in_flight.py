@@ -30,7 +30,7 @@ def most_requests(leaders: Iterable[int]) -> int:
 
 
 def with_requests(binding: KafkaBinding, settings: Mapping[str, Any]) -> KafkaBinding:
-    """Return the binding with producers that have so many requests in flight, unless its URI says how many."""
+    """Return the binding with producers that have this many requests in flight, unless its URI says how many."""
     if _SETTING in binding.client or _SAME_SETTING in binding.client:
         return binding
     most = str(most_requests(partition_leaders(binding, settings)))

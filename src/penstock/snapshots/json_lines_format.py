@@ -54,7 +54,7 @@ class JsonLinesFormat:
     def _decode(
         self, data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], count: int
     ) -> pa.RecordBatch:
-        rows = self._values.decode(memoryview(data[bounds[0] : bounds[count]]), count)  # type: ignore[arg-type]
+        rows = self._values.decode(memoryview(data[bounds[0] : bounds[count]]), count)  # type: ignore[arg-type]  # an array is a buffer
         return pa.RecordBatch.from_arrays(rows.flatten(), schema=self._schema)
 
     def _unfit(self, data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], first: int) -> UnfitRowError:

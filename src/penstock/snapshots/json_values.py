@@ -59,10 +59,10 @@ def _present_type(kind: pa.DataType) -> Any:
         return _row_type(kind)
     if is_a.is_map(kind):
         key, value = _python_type(kind.key_field), _python_type(kind.item_field)
-        pairs = list[tuple[key, value]]  # type: ignore[valid-type]
-        return dict[str, value] | pairs if key is str else pairs  # type: ignore[valid-type]
+        pairs = list[tuple[key, value]]  # type: ignore[valid-type]  # the type is made at run time
+        return dict[str, value] | pairs if key is str else pairs  # type: ignore[valid-type]  # the type is made at run time
     if is_a.is_nested(kind):
-        return list[_python_type(kind.value_field)]  # type: ignore[misc]
+        return list[_python_type(kind.value_field)]  # type: ignore[misc]  # the type is made at run time
     if is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
         return bytes
     return str

@@ -7,7 +7,8 @@ and the infinities) and types that it lacks (times, decimals, bytes) are JSON st
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -288,7 +289,7 @@ def parse_cells(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _parse_bytes(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    decode: Callable[[str], bytes] = lambda text: binascii.a2b_base64(text, strict_mode=True)  # noqa: E731
+    decode = partial(binascii.a2b_base64, strict_mode=True)
     return pa.array([None if text is None else decode(text) for text in texts.to_pylist()], kind)
 
 

@@ -170,7 +170,7 @@ def _as_json(uri: str, content: bytes) -> bytes:
     is_yaml = uri.endswith((".yaml", ".yml"))
     try:
         # The loader is the safe one, and accepts even less.
-        found = yaml.load(content, _Loader) if is_yaml else msgspec.json.decode(content)  # noqa: S506
+        found = yaml.load(content, _Loader) if is_yaml else msgspec.json.decode(content)  # noqa: S506  # _Loader is a safe loader
         encoded = msgspec.json.encode(found)
     except MemoryError:
         raise

@@ -276,7 +276,7 @@ class FileLog(CountedLog):
 
     def _may_miss(self) -> bool:
         """Return whether a missing file may be skipped: only when its directory exists."""
-        return self._binding.missing == "skip" and os.path.isdir(self._binding.directory)  # noqa: PTH112
+        return self._binding.missing == "skip" and os.path.isdir(self._binding.directory)  # noqa: PTH112  # a path as text, as the binding has it
 
     @contextlib.contextmanager
     def _as_external(self, path: str) -> Iterator[None]:

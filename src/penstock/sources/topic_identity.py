@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
-from confluent_kafka.admin import AdminClient, TopicDescription  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, TopicDescription  # type: ignore[attr-defined]  # re-exported without saying so
 
 from penstock.bindings.types import KafkaBinding
 from penstock.brokers.kafka_topics import ANSWER_TIMEOUT_S, LastError, build_client, find_topics
@@ -27,7 +27,7 @@ __all__ = ["KnownTopics", "TopicIdentity", "keep_found", "keep_gone", "topic_del
 # How long a check of topics may take while the job runs; its next micro-batch checks again.
 _LOOK_S: Final = 2.0
 _NO_ID: Final = str(Uuid(0, 0))
-_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001
+_NO_TOPIC: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001  # librdkafka's own codes begin so
 
 
 @dataclass(frozen=True)

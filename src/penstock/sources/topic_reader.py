@@ -69,7 +69,7 @@ _TOPIC: Final[Any] = Message.topic
 _NO_TOPIC: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # librdkafka's own codes begin with it
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  # librdkafka's own codes begin so
 )
 _ERROR: Final[Any] = Message.error
 
@@ -322,13 +322,13 @@ class TopicReader:
         topic, offset = message.topic(), message.offset()
         # Errors that are of no partition have no topic.
         name = "" if topic is None else self._names.of(topic, message.partition())
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes begin so
             if name in self._partitions:
                 one = self._partitions[name]
                 one.received = max(one.received, offset)
                 one.end = offset
             return True
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # librdkafka's own codes begin so
             # The records before it may be among the messages that came with it.
             self._out_of_range.add(name)
             return True

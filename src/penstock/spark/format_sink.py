@@ -92,7 +92,7 @@ class FormatSink:
 
     def _append(self, batch_id: int, files: Sequence[str]) -> None:
         # Workers, which also have this module, need neither.
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no stubs
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sf

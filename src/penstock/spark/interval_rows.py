@@ -53,7 +53,7 @@ class IntervalProcessor(StatefulProcessor):
         """Open the states. Spark calls this in every task, and once in the driver."""
         self._states = SparkStates.of(handle, self._step_ids)
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803  # the signature is PySpark's
         """Serve the engine of the slot until the interval ends."""
         (slot,) = key
         # Spark must have sent all rows of the slot before it serves its state.

@@ -87,14 +87,14 @@ class LevelProcessor(StatefulProcessor):
     def _level(self) -> Level:
         return Level(self._plan.open().of_batch(spark_batch()), self._step_ids)
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803  # the signature is PySpark's
         """Run a slot. Spark calls this with all packed rows of the slot."""
         (slot,) = key
         first = next(rows)
         packed = (PackedRow._make((*row[1:-2], bytes(row.body))) for row in itertools.chain([first], rows))
         yield from self._run(slot, packed, first.now)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803  # the signature is PySpark's
         """Run a slot without rows. Spark calls this when a timer has expired and no rows have come before it."""
         (slot,) = key
         yield from self._run(slot, [], timerValues.getCurrentProcessingTimeInMs())

@@ -37,7 +37,7 @@ class _Pickler(cloudpickle.Pickler):
                 f"{obj.__name__} is a msgspec Struct of the program that is run, which Python cannot send. Make it a "
                 "dataclass, or move it into a module that the program imports"
             )
-        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]  # cloudpickle does not annotate it
 
 
 class Sealed(Generic[T]):
@@ -45,7 +45,7 @@ class Sealed(Generic[T]):
 
     def __init__(self, value: T) -> None:
         target = io.BytesIO()
-        _Pickler(target).dump(value)  # type: ignore[no-untyped-call]
+        _Pickler(target).dump(value)  # type: ignore[no-untyped-call]  # cloudpickle does not annotate it
         self._bytes: Final[bytes] = target.getvalue()
 
     def open(self) -> T:

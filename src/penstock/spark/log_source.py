@@ -80,7 +80,7 @@ class _LogDataSource(DataSource):
     def schema(self) -> str:
         return PACKED_DDL
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  # the name is PySpark's
         return _LogStreamReader(self.log, self.reader_of_stream, self.start)
 
 
@@ -108,14 +108,14 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._parallelism = start.parallelism
         self._done: Any = None
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # the name is PySpark's
         return self._start.offset
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # the name is PySpark's
         # The log knows its own limit, and applies it for any limit but "all".
         return ReadMaxRows(1)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # the name is PySpark's
         limited = not isinstance(limit, ReadAllAvailable)
         before = self._log.decode(start)
         position = self._log.latest(before, limited=limited)
@@ -124,7 +124,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The time is in the offset log, so that a replay has the same time.
         return {**self._log.encode(position), PLANNED: time.time_ns() // 1_000_000}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # the name is PySpark's
         self._log.freeze()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -151,6 +151,6 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log.forget(self._done)
         self._done = self._log.decode(end)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  # the name is PySpark's
         newest = self._log.newest()
         return None if newest is None else self._log.encode(newest)

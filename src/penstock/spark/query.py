@@ -32,7 +32,7 @@ __all__ = ["Query", "start_query"]
 _WITHOUT_DATA: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 # A job with a clock has micro-batches even while no data comes. After an empty one it rests for this long.
 _REST_S: Final = 0.5
-# A task takes more time than to read so many records of a topic, and even functions of a millisecond may follow.
+# A task takes more time than reading this many records of a topic, and even functions of a millisecond may follow.
 _FEW_RECORDS: Final = 128
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

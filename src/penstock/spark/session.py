@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyspark
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no stubs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -254,7 +254,7 @@ def _interpret_everywhere(session: SparkSession) -> None:
     """
     jvm: Any = session._jvm  # noqa: SLF001  # nothing public has the defaults
     entry = jvm.org.apache.spark.sql.internal.SQLConf.CODEGEN_FACTORY_MODE()
-    chosen = session._jsparkSession.sessionState().conf().getConf(entry)  # noqa: SLF001
+    chosen = session._jsparkSession.sessionState().conf().getConf(entry)  # noqa: SLF001  # PySpark has no public way
     default = entry.getClass().getDeclaredField("_defaultValue")
     default.setAccessible(True)
     default.set(entry, chosen)
@@ -302,7 +302,7 @@ def _silence(session: SparkSession) -> None:
 
     The same errors also reach this process as exceptions.
     """
-    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001
+    server: Any = session.sparkContext._accumulatorServer  # noqa: SLF001  # PySpark has no public way
     server.handle_error = _ignore_error
     logging.getLogger("py4j").propagate = False
     logging.getLogger().addFilter(_not_py4j)

@@ -203,7 +203,7 @@ class Grouping:
         stream = self._selected()
         first: Any = next(iter(self.keys.values()), self.calls[0].part if self.calls else 0)
         calls = {
-            call.made: Aggregate(call.kind, call.argument, distinct=call.distinct)  # type: ignore[arg-type]
+            call.made: Aggregate(call.kind, call.argument, distinct=call.distinct)  # type: ignore[arg-type]  # the parser has checked the kind
             for call in self.calls
         }
         with own.errors_at(first):

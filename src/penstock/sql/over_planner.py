@@ -80,7 +80,7 @@ class OverRows:
         while made in self.relation.columns:
             made += "_"
         with own.errors_at(part):
-            self.aggregates[made] = Aggregate(name, field_name, distinct=distinct)  # type: ignore[arg-type]
+            self.aggregates[made] = Aggregate(name, field_name, distinct=distinct)  # type: ignore[arg-type]  # the parser has checked the name
         return made
 
     def _argument(self, part: exp.Expression) -> str:

@@ -25,7 +25,7 @@ __all__ = ["FrozenValues", "Lookup"]
 Lookup: TypeAlias = Callable[[pa.Array], tuple[Held, pa.RecordBatch]]
 """Returns a mask of the keys that have a row, and their rows; rows of nulls for the others."""
 
-# Values of so many keys become columns at once, and rows: about a millisecond's work.
+# Values of this many keys become columns at once, and rows: about a millisecond's work.
 _KEYS_AT_ONCE: Final = 2048
 _ROWS_AT_ONCE: Final = 1024
 # So many keys of a key group on average are many.

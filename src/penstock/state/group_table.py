@@ -69,7 +69,7 @@ class GroupTable:
         self._on_disk = False
         # A weak reference: an unused table must be freed at once, with its rows, not by the cycle collector.
         own = weakref.WeakMethod(self._key_at)
-        self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, lambda places: own()(places))  # type: ignore[misc]
+        self._index: Final = KeyIndex(schema.field(KEY_COLUMN).type, lambda places: own()(places))  # type: ignore[misc]  # the table lives while its index is used
         self._turn: Final = 0.5 + 0.5 * (next(_turns) * 0.618 % 1)
         self._timelines: dict[Domain, Timeline] = {}
         self.keys = 0

@@ -55,12 +55,12 @@ def as_of(versions: Sequence[Any], time: dt.datetime | None) -> Any:
 
 def add_version(versions: Sequence[T], version: T, limit: int) -> list[T]:
     """Return the versions with one added. It replaces one of the same time; beyond the limit the oldest are dropped."""
-    at = version.at  # type: ignore[attr-defined]
-    kept = [known for known in versions if known.at != at]  # type: ignore[attr-defined]
+    at = version.at  # type: ignore[attr-defined]  # a version's class is made for its type, with `at`
+    kept = [known for known in versions if known.at != at]  # type: ignore[attr-defined]  # a version's class is made for its type, with `at`
     if at is None:
         kept.insert(0, version)
     else:
-        start = 1 if kept and kept[0].at is None else 0  # type: ignore[attr-defined]
+        start = 1 if kept and kept[0].at is None else 0  # type: ignore[attr-defined]  # a version's class is made for its type, with `at`
         bisect.insort_right(kept, version, lo=start, key=_at)
     return kept[-limit:]
 
@@ -102,7 +102,7 @@ class TemporalState(ValueState[T]):
     def spec(self) -> StateSpec:
         """Return how the state is stored: as a list of versions."""
         version = _version_type(value_spec(self._checked_name(), self._value_type).python_type)
-        kind = list[version]  # type: ignore[valid-type]
+        kind = list[version]  # type: ignore[valid-type]  # the type is made at run time
         return StateSpec(self.name, kind, arrow_type_of(kind), None)
 
 
@@ -151,7 +151,7 @@ class BoundTemporalState(BoundValueState):
     def as_of(self, slots: npt.NDArray[np.int64], times: Sequence[dt.datetime]) -> list[Any]:
         """In `process_batch`: return for each slot the value that holds at the time, or None."""
         stored = self._column.columns().values
-        kind = list[self._version]  # type: ignore[name-defined]
+        kind = list[self._version]  # type: ignore[name-defined]  # the type is made at run time
         known = {
             int(slot): msgspec.convert(stored[slot] or [], kind, from_attributes=True)
             for slot in np.unique(slots)

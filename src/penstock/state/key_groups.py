@@ -39,7 +39,7 @@ _P2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3: Final = np.uint64(0x165667B19E3779F9)
 _P4: Final = np.uint64(0x85EBCA77C2B2AE63)
 _CACHED: Final = 8192
-# Up to so many values, a call for each is faster than arithmetic on columns.
+# Up to this many values, a call for each is faster than arithmetic on columns.
 _FEW: Final = 8
 _SEED: Final = np.uint64((0x27D4EB2F165667C5 + 8) & 0xFFFFFFFFFFFFFFFF)
 

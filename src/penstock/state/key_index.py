@@ -177,7 +177,7 @@ def key_values(keys: pa.Array) -> list[Any]:
     """Return keys as user code sees them; a key of several fields is a tuple."""
     if pa.types.is_struct(keys.type):
         return list(zip(*(child.to_pylist() for child in keys.flatten()), strict=True))
-    return keys.to_pylist()  # type: ignore[no-any-return]
+    return keys.to_pylist()  # type: ignore[no-any-return]  # pyarrow does not annotate it
 
 
 def _is_exact(key_type: pa.DataType) -> bool:

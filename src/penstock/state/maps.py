@@ -204,11 +204,11 @@ class BoundMapState(BoundState, MapState[Any, Any]):
         held[key] = value
         self._dirty[self._cursor.key] = None
 
-    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:  # noqa: D102
+    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:  # noqa: D102  # as declared
         for key, value in self._fit(entries).items():
             self.put(key, value)
 
-    def set(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None) -> None:  # noqa: D102
+    def set(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None) -> None:  # noqa: D102  # as declared
         self._replace(None if entries is None else self._fit(entries))
 
     def remove(self, key: Any) -> None:  # noqa: D102  # as declared

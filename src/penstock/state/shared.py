@@ -354,7 +354,7 @@ def _mapping(stored: bytes | None, specs: tuple[StateSpec, StateSpec]) -> dict[A
 
 
 def _columns(stored: bytes, schema: pa.Schema) -> list[pa.Array]:
-    return conform(pa.ipc.open_stream(stored).read_next_batch(), schema).columns  # type: ignore[no-any-return]
+    return conform(pa.ipc.open_stream(stored).read_next_batch(), schema).columns  # type: ignore[no-any-return]  # pyarrow does not annotate it
 
 
 def _of(stored: Mapping[str, bytes], state: _Declared) -> bytes | None:

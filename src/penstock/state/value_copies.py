@@ -38,7 +38,7 @@ def copier_of(kind: Any) -> Copier | None:
         return _of_dict(copier_of(args[1]))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # dataclasses have it; mypy does not know
         fields = [(field.name, hints[field.name]) for field in dataclasses.fields(kind)]
         return _of_record(_shallow_copier(kind), frozen, fields, object.__setattr__)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

@@ -1,4 +1,4 @@
-"""TLS contexts: whom a client trusts, and what it shows of itself."""
+"""TLS contexts: whom a client trusts, and how it identifies itself."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _LAST_MS: Final = END_MS // 1000
 
 @dataclass(frozen=True)
 class Frame:
-    """The rows before a row that its aggregates include, besides itself: so many, or those within some time.
+    """The rows before a row that its aggregates include besides itself: a number of rows, or those within some time.
 
     With neither, all of them. Rows of the same time are before each other if the frame is a time, or everything.
     """

@@ -45,7 +45,7 @@ class AggregateColumn:
 
 @dataclass(frozen=True)
 class _Held:
-    """What is kept of one field: how many values, and what of them. `total` and `bounds` are their Python types."""
+    """The aggregates of one field: the number of values, and more. `total` and `bounds` are their Python types."""
 
     field: str
     total: type | None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import time
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
+from mock_broker import MOCK, TOPIC, bootstrap_of, read
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import KafkaBinding
@@ -19,11 +16,6 @@ from penstock.brokers.kafka_topics import LastError, kafka_log
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.sinks.kafka_producers import PlainProducer
 from penstock.sinks.message_parts import Messages
-
-TOPIC = "heaters"
-# The brokers that librdkafka has for tests have topics of so many partitions.
-PARTITIONS = 4
-MOCK = {"test.mock.num.brokers": "1", "allow.auto.create.topics": "true", "linger.ms": "0"}
 
 
 class Client(BulkClient):
@@ -38,30 +30,6 @@ class Client(BulkClient):
             "on_delivery": lambda error, _: failures.append(error),
         }
         super().__init__({**own, "partitioner": "murmur2_random", **settings}, TOPIC)
-
-    def bootstrap(self) -> str:
-        """The address of the broker that librdkafka has for this client."""
-        self._library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
-        self._library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
-        cluster = ctypes.c_void_p(self._library.rd_kafka_handle_mock_cluster(ctypes.c_void_p(self._client)))
-        address: bytes = self._library.rd_kafka_mock_cluster_bootstraps(cluster)
-        return address.decode()
-
-
-def read(bootstrap: str, count: int, topic: str = TOPIC) -> list[list[tuple[bytes | None, bytes | None]]]:
-    """The keys and values of messages in each partition, once there are so many."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False}
-    found: list[list[Any]] = [[] for _ in range(PARTITIONS)]
-    with closing(Consumer(settings)) as client:
-        client.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-        deadline_s = time.monotonic() + 30
-        while sum(map(len, found)) < count and time.monotonic() < deadline_s:
-            for one in client.consume(count, 0.05):
-                assert one.error() is None
-                number = one.partition()
-                assert number is not None
-                found[number].append((one.key(), one.value()))
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +48,13 @@ def test_messages_arrive_as_those_of_the_client_s_own_calls(count: int) -> None:
     queued = ours.produce(*(column.slice(1, len(values)) for column in whole))
     assert (queued, ours.flush(30)) == (len(values), 0)
     # The messages of the other are on a broker of its own.
-    single = Producer({"bootstrap.servers": theirs.bootstrap(), "partitioner": "murmur2_random"})
+    single = Producer({"bootstrap.servers": bootstrap_of(theirs), "partitioner": "murmur2_random"})
     for value, key in zip(values, keys, strict=True):
         single.produce(TOPIC, value, key)
     single.flush(30)
-    expected = read(theirs.bootstrap(), len(values))
+    expected = read(bootstrap_of(theirs), len(values))
     assert sum(map(len, expected)) == len(values)
-    assert read(ours.bootstrap(), len(values)) == expected
+    assert read(bootstrap_of(ours), len(values)) == expected
 
 
 @pytest.mark.parametrize("count", [5, 50])
@@ -98,7 +66,7 @@ def test_keys_may_be_missing_or_empty(count: int) -> None:
     assert client.produce(texts.cast(pa.binary()), pa.array(some, pa.binary())) == count
     assert client.produce(pa.array([b""] * count, pa.binary()), None) == count
     assert client.flush(30) == 0
-    found = [pair for partition in read(client.bootstrap(), 2 * count) for pair in partition]
+    found = [pair for partition in read(bootstrap_of(client), 2 * count) for pair in partition]
     expected = [(key, b"on") for key in some] + [(None, b"")] * count
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
 
@@ -113,7 +81,7 @@ def test_a_full_queue_takes_the_first_messages(count: int) -> None:
     while queued < count:
         queued += client.produce(values.slice(queued), keys.slice(queued))
     assert client.flush(30) == 0
-    (found,) = filter(None, read(client.bootstrap(), count))
+    (found,) = filter(None, read(bootstrap_of(client), count))
     assert [value for _, value in found] == values.to_pylist()
     assert client.failures == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import random
+from typing import Any
 
 import msgspec
 from hypothesis import given
@@ -25,9 +26,9 @@ from penstock.control.receipts import Outcome, Receipt, RecordPosition, Report
 BATCH = Batch(8, dt.datetime(2026, 11, 21, tzinfo=dt.UTC))
 
 
-def report(offset: int, outcome: Outcome, **more: object) -> Report:
+def report(offset: int, outcome: Outcome, **more: Any) -> Report:
     place = RecordPosition("commands", "00000", offset)
-    return Report(place, f"id-{offset}", "set", "rules/*", 3, "ann", outcome, **more)  # type: ignore[arg-type]
+    return Report(place, f"id-{offset}", "set", "rules/*", 3, "ann", outcome, **more)
 
 
 def told(reports: list[Report]) -> list[Receipt]:

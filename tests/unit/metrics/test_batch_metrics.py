@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ from penstock.metrics.batch_metrics import (
 BEGUN = dt.datetime(2026, 12, 1, 12, tzinfo=dt.UTC)
 
 
-def metrics(batch: int, **more: object) -> BatchMetrics:
+def metrics(batch: int, **more: Any) -> BatchMetrics:
     """The metrics of a micro-batch that began at a whole second and took half of one."""
     return metrics_of_batch(batch, BEGUN + dt.timedelta(seconds=batch), 0.5, **more)
 

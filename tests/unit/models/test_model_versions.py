@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.models.orders import (
@@ -55,8 +57,8 @@ LEGAL: dict[str, dict[str, str | None]] = {
 }
 
 
-def version(status: str, rank: int = 0, **more: object) -> ModelVersion:
-    return ModelVersion(status, "onnx", "0" * 64, "/m", rank=rank, **more)  # type: ignore[arg-type]
+def version(status: str, rank: int = 0, **more: Any) -> ModelVersion:
+    return ModelVersion(status, "onnx", "0" * 64, "/m", rank=rank, **more)
 
 
 def after(versions: dict[str, ModelVersion], order: object) -> dict[str, ModelVersion]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import get_args
+from typing import Any, get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def at(seconds: float) -> dt.datetime:
 
 
 def metrics(
-    ended_s: float, duration_s: float = 0.5, records: int = 100, run: str = "a", **more: object
+    ended_s: float, duration_s: float = 0.5, records: int = 100, run: str = "a", **more: Any
 ) -> BatchMetrics:
     known = {
         "records_in": {"visits": records},
@@ -31,7 +31,7 @@ def metrics(
     }
     return BatchMetrics(
         job="rooms", job_id=run, started=at(ended_s - duration_s), ended=at(ended_s), duration_s=duration_s,
-        **{**known, **more},  # type: ignore[arg-type]
+        **{**known, **more},
     )  # fmt: skip
 
 

@@ -45,10 +45,10 @@ def server(objects: ModelledStore, clock: Callable[[], float] = lambda: 0.0) -> 
     return Store(LoggedTransactions(log_of(objects), clock))
 
 
-def change(number: int, name: str = "one", **more: object) -> Change:
+def change(number: int, name: str = "one", **more: Any) -> Change:
     event = {"id": number, "at_ms": 1, "job_id": None, "who": "ann", "what": name, "detail": "{}"}
     values = {"number": number, "id": f"{name}-{number}", "writer": "here", "revision": REVISION}
-    return Change(**{**values, "rows": {"events": [event]}, "gone": {}, **more})  # type: ignore[arg-type]
+    return Change(**{**values, "rows": {"events": [event]}, "gone": {}, **more})
 
 
 def said(store: Store) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -150,9 +151,9 @@ def test_names_do_not_meet() -> None:
         table_path("a//b")
 
 
-def bad_contents(**changes: object) -> Contents:
+def bad_contents(**changes: Any) -> Contents:
     fields = {"kind": "dump", "id": "d", "job": "j", "batch": 1, "key_groups": 8, "format": "csv"}
-    return Contents(**{"tables": [SETTINGS], **fields, **changes})  # type: ignore[arg-type]
+    return Contents(**{"tables": [SETTINGS], **fields, **changes})
 
 
 def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:

@@ -78,5 +78,5 @@ def _install_tab(tab: JobTab) -> None:
 
 def _route(path: str, show: Callable[..., object], role: Role) -> None:
     # The framework would resolve the names of types in its own module.
-    show.__signature__ = inspect.signature(show, eval_str=True)  # type: ignore[attr-defined]
+    show.__signature__ = inspect.signature(show, eval_str=True)  # type: ignore[attr-defined]  # functions may have one; mypy does not know
     ui.page(path, openapi_extra=needs(role))(show)

@@ -120,7 +120,7 @@ def _kind_of(error: PenstockError) -> EndedKind:
 def _print_line(text: str) -> None:
     """Write a line to the output of the run. On a full disk, the job continues without it."""
     with contextlib.suppress(OSError):
-        print(text, flush=True)  # noqa: T201
+        print(text, flush=True)  # noqa: T201  # the output of the run is standard output
 
 
 def _run_job(folder: Path, launch: Launch, keeper: LeaseKeeper) -> Any:

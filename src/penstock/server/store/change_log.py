@@ -179,7 +179,7 @@ class ChangeLog:
         return True
 
     def is_due(self, number: int) -> bool:
-        """Return whether there is to be a snapshot after a change."""
+        """Return whether a snapshot is due after a change."""
         return number % self._every == 0
 
     def compact(self, snapshot: Snapshot) -> None:

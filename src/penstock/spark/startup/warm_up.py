@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no stubs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -33,7 +33,7 @@ def _run(spark: SparkSession) -> None:
     # A session that is stopped meanwhile has no JVM and no context.
     with contextlib.suppress(Py4JError, PySparkException, OSError, AttributeError):
         # Extracts and loads a native library of some 50 MB.
-        spark.sparkContext._jvm.org.rocksdb.RocksDB.loadLibrary()  # type: ignore[union-attr]  # noqa: SLF001
+        spark.sparkContext._jvm.org.rocksdb.RocksDB.loadLibrary()  # type: ignore[union-attr]  # noqa: SLF001  # a JVM runs, and there is no public way
         tasks = spark.sparkContext.defaultParallelism
         rows = spark.range(tasks, numPartitions=tasks).mapInArrow(_touch, _ROWS)
         rows.write.format("noop").mode("overwrite").save()

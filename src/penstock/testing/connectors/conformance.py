@@ -1,4 +1,4 @@
-"""Conformance: what came of the checks of a connector, and how a check is run."""
+"""Conformance: the outcomes of the checks of a connector, and how a check is run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Refuted(Exception):  # noqa: N818  # it ends a check, and never leaves the
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one check: what is wrong if it failed, the reason if it does not apply, else a limit it kept."""
+    """The outcome of one check: what is wrong if it failed, the reason if it does not apply, else a limit it kept."""
 
     check: str
     verdict: Verdict
@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Conformance:
-    """What came of all checks of a connector. `promise` is what it claims, `role` is sink or source."""
+    """The outcomes of all checks of a connector. `promise` is what it claims, `role` is sink or source."""
 
     system: str
     role: Literal["sink", "source"]

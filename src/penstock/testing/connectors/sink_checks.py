@@ -165,7 +165,7 @@ class _Trial:
         if self.under_test.promise == "at least once with ids":
             marks = {copy.mark for copy in copies}
             if None in marks:
-                raise Refuted(f"the record {number} has no mark by which readers could leave out copies.")
+                raise Refuted(f"the record {number} has no mark by which readers could skip copies.")
             if len(copies) < jobs or len(marks) > jobs:
                 raise Refuted(
                     f"the record {number}, written by {jobs} jobs, is there {len(copies)} times with {len(marks)} "
@@ -293,7 +293,7 @@ def _replay(trial: _Trial) -> None:
 
 
 def _kill(trial: _Trial) -> None:
-    """A task fails, one stands still while its second attempt finishes, one is killed, and so is a driver."""
+    """A task fails, one is suspended while its second attempt finishes, one is killed, and so is a driver."""
     driver = trial.start()
     first, second, third, fourth, fifth = (trial.ids(4) for _ in range(5))
     failed = driver.task(0, 0)

@@ -1,4 +1,4 @@
-"""Standing worker: a task in a process of its own, which stands still before its end, or is killed there."""
+"""Standing worker: a task in a process of its own, which is suspended before its end, or killed there."""
 
 from __future__ import annotations
 

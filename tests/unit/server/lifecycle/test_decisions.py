@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -78,8 +78,8 @@ def test_only_what_cannot_be_seen_or_is_as_wanted_is_let_be() -> None:
         )
 
 
-def facts(status: JobStatus, desired: Desired = Desired.RUNNING, **more: object) -> JobFacts:
-    return dataclasses.replace(JobFacts("job", status, desired, FixedDelay(1, 500)), **more)  # type: ignore[arg-type]
+def facts(status: JobStatus, desired: Desired = Desired.RUNNING, **more: Any) -> JobFacts:
+    return dataclasses.replace(JobFacts("job", status, desired, FixedDelay(1, 500)), **more)
 
 
 ALIVE = Driver(DriverState.ALIVE, working=True)
@@ -254,7 +254,7 @@ class World:
             changes["history"] = decision.history
         if decision.signals:
             changes["signalled_ms"] = self.now_ms
-        self.job = dataclasses.replace(self.job, **changes)  # type: ignore[arg-type]
+        self.job = dataclasses.replace(self.job, **changes)
 
     def act(self, effect: Effect, epoch: int) -> None:
         """As processes.py does it, under the lock of the run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -37,8 +38,8 @@ def service(tmp_path: Path) -> Iterator[JobService]:
     store.close()
 
 
-def submit(service: JobService, **more: object) -> str:
-    result = service.submit(Submission(definition="tally", **more), "ann").result  # type: ignore[arg-type]
+def submit(service: JobService, **more: Any) -> str:
+    result = service.submit(Submission(definition="tally", **more), "ann").result
     assert result is not None
     job_id: str = result["job"]
     return job_id
