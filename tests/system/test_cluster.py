@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class InStore(Shared):
 
     def __init__(self, server: S3Server) -> None:
         self._server = server
+        self._read: dict[str, list[Record]] = {}
         server.put("rooms", "there", b"")
 
     def bindings(self) -> dict[str, str]:
@@ -97,8 +99,12 @@ class InStore(Shared):
         )
 
     def heaters(self) -> list[Record]:
-        uris = ps.committed_objects("s3://rooms/heaters")
-        return [json.loads(line) for uri in uris for line in self._server.get(uri).splitlines()]
+        # Whoever waits for them asks all the time, and the server has more to do.
+        time.sleep(0.3)
+        for uri in ps.committed_objects("s3://rooms/heaters"):
+            if uri not in self._read:
+                self._read[uri] = list(map(json.loads, self._server.get(uri).splitlines()))
+        return [record for records in self._read.values() for record in records]
 
 
 class Managed:
@@ -241,6 +247,7 @@ def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> No
     await_all()
     if managed.form.is_scaled:
         check_is_scaled(managed, job_id)
+    run = managed.service.get(job_id).run
     if managed.form.is_apart:
         managed.lose_driver()
     for _ in range(2):
@@ -266,7 +273,7 @@ def test_a_managed_job_runs_on_a_cluster(managed: Managed, tmp_path: Path) -> No
         check=False,
     )
     assert "No module named 'penstock'" in found.stderr
-    assert managed.service.get(job_id).run == 1 + managed.form.is_apart
+    assert (managed.service.get(job_id).run > run) == managed.form.is_apart
     managed.service.cancel(job_id, "ann")
     await_true(lambda: managed.service.get(job_id).status is JobStatus.CANCELED, managed.log)
 
