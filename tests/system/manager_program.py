@@ -1,4 +1,4 @@
-"""A manager as a program: works for a home, a folder of definitions and perhaps a shared place, until it is killed."""
+"""A manager as a program: works for a home and a folder of definitions until it is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.server.store.store import Store
 def main() -> None:
     """Manage."""
     logging.basicConfig(level=logging.INFO)
-    home = ServerDirectory(Path(sys.argv[1]), sys.argv[3] if len(sys.argv) > 3 else None)
+    home = ServerDirectory(Path(sys.argv[1]))
     store = Store.open(sqlite_url(home.store))
     settings = ManagerSettings(lease_s=3.0)
     Manager(store, Catalog([Path(sys.argv[2])]), home, settings).run(threading.Event())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -22,7 +23,7 @@ from penstock.machine.class_archive import archive_options
 from penstock.machine.jars import bare_filesystem_jar
 from penstock.machine.java import find_java
 
-__all__ = ["WORKERS", "SparkCluster", "bare_python", "of_a_machine", "quick_jvm"]
+__all__ = ["WORKERS", "SparkCluster", "bare_python", "of_a_machine", "quick_jvm", "spark_cluster"]
 
 WORKERS: Final = ("worker-1", "worker-2")
 _TAG = "PENSTOCK_TEST_RUN"
@@ -156,6 +157,13 @@ def _environment_of(pid: int) -> list[bytes]:
 
 def _await_registered(log: Path) -> None:
     await_true(lambda: "Successfully registered with master" in log.read_text(), log.read_text)
+
+
+@contextlib.contextmanager
+def spark_cluster(folder: Path, workers: Sequence[str]) -> Iterator[str]:
+    """The URL of a master with workers of one core each."""
+    with SparkCluster(folder, workers) as cluster:
+        yield cluster.url
 
 
 def bare_python(folder: Path) -> Path:
