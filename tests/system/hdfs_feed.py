@@ -88,12 +88,12 @@ class HdfsFeed(FileFeed):
         return {one.path: f"{one.length} {one.modification_time}" for one in found if not one.isdir}
 
     def holds(self, uri: str) -> bool:
-        """Whether there is a folder."""
+        """Whether any file is below a folder."""
         try:
-            self._client.get_file_info(uri.removeprefix(self._url))
+            found = list(self._client.list_status(uri.removeprefix(self._url), recursive=True))
         except FileNotFoundError:
             return False
-        return True
+        return any(not one.isdir for one in found)
 
     def _manifests(self, folder: str) -> list[str]:
         try:

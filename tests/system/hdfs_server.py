@@ -11,6 +11,7 @@ from typing import Final, Self
 import pyspark
 from debian import skipped_where_missing
 from hdfs_native import Client, WriteOptions
+from kdc_server import REALM, KdcServer
 from server_jars import server_jars
 
 from penstock.machine.java import find_java
@@ -45,9 +46,12 @@ class _Daemon(LocalServer):
 
 
 class HdfsServer:
-    """One NameNode and one DataNode; a context manager. Their ports and files stay the same over restarts."""
+    """One NameNode and one DataNode; a context manager. Their ports and files stay the same over restarts.
 
-    def __init__(self, folder: Path) -> None:
+    With a KDC they take those with a ticket alone, and encrypt what they send.
+    """
+
+    def __init__(self, folder: Path, kdc: KdcServer | None = None) -> None:
         self.folder = folder
         with skipped_where_missing():
             jars = server_jars("hdfs")
@@ -56,7 +60,10 @@ class HdfsServer:
         self._class_path = ":".join(map(str, (folder, *jars, *found)))
         self.port, data_port = free_port(), free_port()
         loopback = {"namenode.http-address", "datanode.http.address", "datanode.ipc.address"}
-        _write(folder / "core-site.xml", {"fs.defaultFS": self.url, "hadoop.tmp.dir": str(folder / "data")})
+        core, hdfs = ({}, {}) if kdc is None else _secured(kdc)
+        self._options = () if kdc is None else (f"-Djava.security.krb5.conf={kdc.settings}",)
+        core |= {"fs.defaultFS": self.url, "hadoop.tmp.dir": str(folder / "data")}
+        _write(folder / "core-site.xml", core)
         _write(
             folder / "hdfs-site.xml",
             {
@@ -64,6 +71,7 @@ class HdfsServer:
                 "dfs.datanode.address": f"127.0.0.1:{data_port}",
                 "dfs.namenode.safemode.extension": "0",
                 **{f"dfs.{name}": "127.0.0.1:0" for name in loopback},
+                **hdfs,
             },
         )
         self.name_node = _Daemon("NameNode", self, lambda: listens(self.port))
@@ -74,7 +82,7 @@ class HdfsServer:
         return f"hdfs://127.0.0.1:{self.port}"
 
     def command(self, main: str, *arguments: str) -> list[str]:
-        return [str(find_java().java), *_JVM, "-cp", self._class_path, main, *arguments]
+        return [str(find_java().java), *_JVM, *self._options, "-cp", self._class_path, main, *arguments]
 
     def client(self) -> Client:
         """A client of the user who has started the servers, and so has all rights."""
@@ -111,6 +119,23 @@ class HdfsServer:
         """Kill -9."""
         for daemon in (self.data_node, self.name_node):
             daemon.kill()
+
+
+def _secured(kdc: KdcServer) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings of `core-site.xml` and `hdfs-site.xml`."""
+    keytab = str(kdc.keytab("hdfs/localhost", "HTTP/localhost"))
+    servers = {
+        **{f"dfs.{name}.kerberos.principal": f"hdfs/localhost@{REALM}" for name in ("namenode", "datanode")},
+        **{f"dfs.{name}.keytab.file": keytab for name in ("namenode", "datanode")},
+        "dfs.web.authentication.kerberos.principal": f"HTTP/localhost@{REALM}",
+        "dfs.web.authentication.kerberos.keytab": keytab,
+        "dfs.block.access.token.enable": "true",
+        "dfs.data.transfer.protection": "privacy",
+        # A DataNode has a port that only root may open, or certificates for its pages, which no test reads.
+        "ignore.secure.ports.for.testing": "true",
+    }
+    login = {"hadoop.security.authentication": "kerberos", "hadoop.security.authorization": "true"}
+    return {**login, "hadoop.rpc.protection": "privacy"}, servers
 
 
 def _write(path: Path, settings: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from job_process import JobProcess
 from s3_server import S3Server
-from sink_kills import await_progress, kill_process
+from sink_kills import BUSY_S, await_progress, kill_process
 
 from penstock.checkpoints.stored_checkpoint import working_folder
 
@@ -49,7 +49,7 @@ def lose_machines(
     """Start a job for each victim: it is killed once the run has done something, and its machine's disk is gone."""
     for victim in victims:
         with JobProcess(arguments, folder) as job:
-            await_progress(job, progress)
+            await_progress(job, progress, BUSY_S)
             time.sleep(chance.uniform(0, 2))
             note(victim)
             kill_process(victim, job)

@@ -128,6 +128,11 @@ class Apart:
         (found,) = Path(f"/proc/{job.process.pid}/root{self.disk}").glob("penstock-checkpoint-*")
         return found
 
+    def fault(self, what: str, more: tuple[str, ...]) -> str:
+        """How a fault is named, with the kind of the store and the mode."""
+        parts = ["HDFS"] * isinstance(self.server, HdfsServer) + ["in real time"] * (more == IN_REAL_TIME)
+        return f"{what} ({', '.join(parts)})" if parts else what
+
     def kill_one(self, victim: str, chance: random.Random) -> None:
         """Kill an executor, or a worker, which is started again."""
         if victim == "executor":
@@ -175,11 +180,6 @@ class Supervisor:
                 self.job.__exit__()
                 self.job = self._apart.job(*self._more)
                 self.started += 1
-
-
-def how(more: tuple[str, ...]) -> str:
-    """How the faults of a mode are named."""
-    return " (in real time)" if more == IN_REAL_TIME else ""
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def test_a_zombie_driver_of_a_cluster_whose_state_is_on_a_store_commits_nothing(
             with feed.feeding():
                 await_progress(zombie, lambda: len(feed.rows()), PATIENCE_S)
             everybody = [zombie.process.pid, *zombie.family()]
-            injected.add(f"driver, asleep while another took over{how(more)}")
+            injected.add(apart.fault("driver, asleep while another took over", more))
             for pid in everybody:
                 kill(pid, signal.SIGSTOP)
             with apart.job(*more) as other:
@@ -300,18 +300,18 @@ def test_kills_of_a_cluster_whose_state_is_on_a_store(apart: Apart, more: tuple[
             for number in range(ROUNDS):
                 for victim in WORKING:
                     runs.await_progress()
-                    injected.add(f"{apart.store}{how(more)}")
+                    injected.add(apart.fault(apart.store, more))
                     apart.server.kill()
                     time.sleep(chance.uniform(0, 3))
                     apart.server.start()
                     runs.await_progress()
                     time.sleep(chance.uniform(0, 2))
-                    injected.add(f"{victim}{how(more)}")
+                    injected.add(apart.fault(victim, more))
                     apart.kill_one(victim, chance)
                 runs.await_progress()
                 time.sleep(chance.uniform(0, 2))
                 victim = DRIVING[number % len(DRIVING)]
-                injected.add(f"{victim}, with its machine's disk{how(more)}")
+                injected.add(apart.fault(f"{victim}, with its machine's disk", more))
                 kill_process(victim, runs.job)
         feed.write()
         runs.await_progress()

@@ -13,7 +13,7 @@ from hdfs_feed import HdfsFeed
 from hdfs_server import HdfsServer
 from job_process import JobProcess, run_arguments
 from reliability import noting
-from sink_kills import await_progress, finish, kill_process
+from sink_kills import BUSY_S, await_progress, finish, kill_process
 
 from penstock.checkpoints.stored_checkpoint import working_folder
 
@@ -37,7 +37,7 @@ def test_kills_of_a_job_whose_checkpoint_is_on_hdfs(tmp_path: Path) -> None:
                 with feed.feeding():
                     for number in range(ROUNDS):
                         with JobProcess(arguments, tmp_path) as job:
-                            await_progress(job, lambda: len(feed.rows()))
+                            await_progress(job, lambda: len(feed.rows()), BUSY_S)
                             name, daemon = chance.choice(
                                 [("NameNode", server.name_node), ("DataNode", server.data_node)]
                             )
@@ -46,13 +46,13 @@ def test_kills_of_a_job_whose_checkpoint_is_on_hdfs(tmp_path: Path) -> None:
                             time.sleep(chance.uniform(0, 2))
                             daemon.start()
                             # The same run goes on.
-                            await_progress(job, lambda: len(feed.rows()))
+                            await_progress(job, lambda: len(feed.rows()), BUSY_S)
                             time.sleep(chance.uniform(0, 2))
                             victim = VICTIMS[number % len(VICTIMS)]
                             injected.add(f"{victim}, and then its machine's disk")
                             kill_process(victim, job)
                         shutil.rmtree(working_folder(feed.checkpoint))
-                finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS)
+                finish(arguments, tmp_path, lambda: len(feed.rows()), feed.files * SENSORS, BUSY_S)
                 feed.assert_exactly_once()
         finally:
             shutil.rmtree(working_folder(feed.checkpoint), ignore_errors=True)

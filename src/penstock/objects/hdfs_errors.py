@@ -23,11 +23,21 @@ _LASTING: Final = (
     "HadoopIllegalArgumentException",
     "UnresolvedPathException",
 )
+# What the library shows of an error of Kerberos: GSSAPI's kind of it, and the code of the library for Kerberos.
+_KERBEROS: Final = re.compile(
+    r'GSSAPIError\(.*routine_error: "(?P<kind>\w+)".*?, (?P<code>\d+), "(?P<message>[^"]*)', re.DOTALL
+)
+_NO_TICKET: Final = ("GSS_S_NO_CRED", "GSS_S_CREDENTIALS_EXPIRED")
+_TICKET_HAS_EXPIRED: Final = 2529638944
+_KDC_IS_AWAY: Final = 2529639068
+_GET_A_TICKET: Final = "run kinit, or name a keytab in KRB5_CLIENT_KTNAME"
 _SHOWN: Final = 200
 
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether the NameNode has refused the user, or what the user wants to do."""
+    if kerberos := _KERBEROS.search(str(error)):
+        return int(kerberos["code"]) != _KDC_IS_AWAY
     return _class_of(error) in _REFUSALS or "SASLError" in str(error) or "NoSASLMechanism" in str(error)
 
 
@@ -44,6 +54,8 @@ def is_passing(error: BaseException) -> bool:
         return _is_of_rename(error)
     if isinstance(error, OSError):
         return "lookup address" not in str(error)
+    if kerberos := _KERBEROS.search(str(error)):
+        return int(kerberos["code"]) == _KDC_IS_AWAY
     name = _class_of(error)
     if name:
         return name not in _LASTING
@@ -66,6 +78,11 @@ def explain(error: BaseException, place: Place) -> str:
         return "the file does not exist"
     if "Connection refused" in text:
         return f"{server} does not answer: connection refused"
+    if "listener disconnected" in text:
+        return (
+            f"{server} has closed the connection; if it asks for Kerberos, name the folder of its core-site.xml in "
+            "HADOOP_CONF_DIR"
+        )
     if "lookup address" in text:
         return f"{server} does not answer: the host name does not exist"
     if "No NameNode hosts found" in text:
@@ -78,6 +95,8 @@ def explain(error: BaseException, place: Place) -> str:
             f"the library for HDFS cannot do this here ({_first_line(text)}); folders with erasure coding are not "
             "supported"
         )
+    if kerberos := _KERBEROS.search(text):
+        return _explain_kerberos(kerberos)
     name = _class_of(error)
     if name == "SafeModeException":
         return f"{server} is in safe mode"
@@ -86,6 +105,17 @@ def explain(error: BaseException, place: Place) -> str:
     if is_refusal(error):
         return f"access is denied ({said})"
     return f"{server} answered {name}: {said}" if name else f"HDFS failed ({said})"
+
+
+def _explain_kerberos(found: re.Match[str]) -> str:
+    code = int(found["code"])
+    if code == _KDC_IS_AWAY:
+        return "no KDC of Kerberos answers"
+    if code == _TICKET_HAS_EXPIRED:
+        return f"access is denied (the ticket of Kerberos has expired: {_GET_A_TICKET})"
+    if found["kind"] in _NO_TICKET:
+        return f"access is denied (there is no ticket of Kerberos: {_GET_A_TICKET})"
+    return f"access is denied (Kerberos, code {code}: {_first_line(found['message'])})"
 
 
 def _is_of_rename(error: FileNotFoundError) -> bool:

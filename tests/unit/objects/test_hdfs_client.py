@@ -97,6 +97,12 @@ def test_a_hidden_file_that_was_removed_is_written_again(monkeypatch: pytest.Mon
     assert hdfs.find("log/1") == b"one"
 
 
+def kerberos(kind: str, code: int) -> Exception:
+    """What the library raises of GSSAPI."""
+    codes = f'raw: "0x00070000", calling_error: "none", routine_error: "{kind}", supplementary_info: "0x0000"'
+    return RuntimeError(f'GSSAPIError(GssMajorCodes {{ {codes} }}, {code}, "What GSSAPI says. More")')
+
+
 @pytest.mark.parametrize(
     ("error", "reason", "refused", "passing"),
     [
@@ -127,6 +133,7 @@ def test_a_hidden_file_that_was_removed_is_written_again(monkeypatch: pytest.Mon
             False,
         ),
         (OSError("failed to lookup address information: Name"), "the host name does not exist", False, False),
+        (OSError("RPC listener disconnected"), "if it asks for Kerberos, name the folder", False, True),
         (TimeoutError(), "does not answer in time", False, True),
         (
             RuntimeError('InvalidArgument("No NameNode hosts found")'),
@@ -136,6 +143,15 @@ def test_a_hidden_file_that_was_removed_is_written_again(monkeypatch: pytest.Mon
         ),
         (RuntimeError('DataTransferError("x")'), "HDFS failed (DataTransferError", False, True),
         (RuntimeError("NoSASLMechanism"), "access is denied (NoSASLMechanism)", True, False),
+        (kerberos("GSS_S_NO_CRED", 2529639053), "there is no ticket of Kerberos: run kinit", True, False),
+        (kerberos("GSS_S_FAILURE", 2529638944), "the ticket of Kerberos has expired: run kinit", True, False),
+        (kerberos("GSS_S_FAILURE", 2529639068), "no KDC of Kerberos answers", False, True),
+        (
+            kerberos("GSS_S_FAILURE", 7),
+            "access is denied (Kerberos, code 7: What GSSAPI says. More)",
+            True,
+            False,
+        ),
         (NotImplementedError("hsync"), "folders with erasure coding are not supported", False, False),
     ],
 )
