@@ -25,7 +25,7 @@ from stored_homes import checkpoint_on, lose_disk, lose_machines
 from penstock.checkpoints.stored_checkpoint import working_folder
 from penstock.checkpoints.stored_home import place_in, place_of_home
 from penstock.machine.local_server import free_port
-from penstock.models.answer_places import ANSWERS, AnswersInStore
+from penstock.models.library_places import ANSWERS, StorePlace
 
 HOW = {0: "", 1000: " (in real time)"}
 """How the fault of a mode is named, by the checkpoint interval in milliseconds."""
@@ -55,7 +55,7 @@ def test_a_job_goes_on_from_an_empty_disk(
 def test_answers_are_kept_in_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones stay; names are listed, and what is no longer needed goes."""
     with checkpoint_on(s3, monkeypatch) as uri:
-        place = AnswersInStore(place_in(place_of_home(uri), ANSWERS), ())
+        place = StorePlace(place_in(place_of_home(uri), ANSWERS), ())
         assert place.names("score/fraud") == []
         for number in range(3):
             content = b"%d" % number
@@ -63,7 +63,7 @@ def test_answers_are_kept_in_the_store(s3: S3Server, monkeypatch: pytest.MonkeyP
         assert place.keep_first("score/fraud/0-1.json", b"later") == b"1"
         place.remove(["score/fraud/0-0.json"])
         assert sorted(place.names("score/fraud")) == ["score/fraud/0-1.json", "score/fraud/0-2.json"]
-        assert place.read("score/fraud/0-2.json") == b"2"
+        assert place.find("score/fraud/0-2.json") == b"2"
 
 
 @pytest.mark.chaos
