@@ -22,10 +22,14 @@ from s3_server import S3Server
 from sink_kills import await_progress, finish, kill_process
 from stored_homes import checkpoint_on, lose_disk, lose_machines
 
+import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.stored_checkpoint import working_folder
+from penstock.checkpoints.stored_copies import read_copy
 from penstock.checkpoints.stored_home import place_in, place_of_home
 from penstock.machine.local_server import free_port
 from penstock.models.library_places import ANSWERS, StorePlace
+from penstock.savepoints.snapshot_capture import Capture, capture
 
 HOW = {0: "", 1000: " (in real time)"}
 """How the fault of a mode is named, by the checkpoint interval in milliseconds."""
@@ -47,6 +51,13 @@ def test_a_job_goes_on_from_an_empty_disk(
                 job.wait()
             lose_disk(uri)
             feed.assert_exactly_once()
+        # On any machine: Spark's paths in the checkpoint are those of a folder that is gone.
+        with read_copy(uri) as copied:
+            capture(spark, Checkpoint(copied), Capture("savepoint", str(tmp_path / "taken"), "arrow"))
+        counted = 'SELECT count(*) AS keys, min("count") AS least, max("count") AS most FROM state.counts'
+        assert ps.query_snapshot(str(tmp_path / "taken"), counted).to_pylist() == [
+            {"keys": SENSORS, "least": 3, "most": 3}
+        ]
         with JobInSession(spark, COUNTING_JOB, dataclasses.replace(settings, must_continue=True)) as job:
             job.wait()
         feed.assert_exactly_once()
