@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from job_process import JobProcess
+from job_process import PATIENCE_S, JobProcess
 from s3_server import S3Server
 from sink_kills import await_progress, kill_process
 
@@ -45,11 +45,12 @@ def lose_machines(
     chance: random.Random,
     progress: Callable[[], int],
     note: Callable[[str], None],
+    patience_s: float = PATIENCE_S,
 ) -> None:
     """Start a job for each victim: it is killed once the run has done something, and its machine's disk is gone."""
     for victim in victims:
         with JobProcess(arguments, folder) as job:
-            await_progress(job, progress)
+            await_progress(job, progress, patience_s)
             time.sleep(chance.uniform(0, 2))
             note(victim)
             kill_process(victim, job)
