@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -284,9 +284,22 @@ def _errors_reported(log_format: LogFormat) -> Iterator[LogDisplay | None]:
 
 
 def _run_file(job_file: str, settings: RunSettings, log: LogDisplay | None, output: Output) -> None:
-    from penstock.jobs.job_loader import load_job
+    with _jvm_ahead(settings):
+        from penstock.jobs.job_loader import load_job
 
-    _run_loaded(load_job(job_file), settings, log, output)
+        _run_loaded(load_job(job_file), settings, log, output)
+
+
+def _jvm_ahead(settings: RunSettings) -> AbstractContextManager[None]:
+    """Start Spark's JVM for the job while it is loaded."""
+    from penstock.machine.limits import LOCAL_HEAP_MB
+    from penstock.spark.startup.jvm_ahead import jvm_ahead
+    from penstock.spark.startup.jvm_start import JvmStart
+
+    if settings.memory_mb is not None:
+        # The share of the JVM depends on the checkpoint.
+        return nullcontext()
+    return jvm_ahead(JvmStart(settings.master, LOCAL_HEAP_MB, settings.is_frugal, settings.spark_settings))
 
 
 def _run_loaded(loaded: LoadedJob, settings: RunSettings, log: LogDisplay | None, output: Output) -> None:

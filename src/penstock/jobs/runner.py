@@ -46,7 +46,7 @@ from penstock.jobs.settings import RunSettings
 from penstock.jobs.signals import handle_signals
 from penstock.jobs.stream_lags import StreamLags
 from penstock.jobs.worker_output import WorkerOutput
-from penstock.machine.limits import LOCAL_HEAP_MB, cores
+from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.models.library import ModelLibrary
 from penstock.models.model import Model
@@ -86,8 +86,6 @@ class _Prepared:
 
 _NEW_STATES: Final = "its states have changed"
 _NEW_MODE: Final = "it changes between micro-batches and real time"
-# On up to this many cores, a collector with threads of its own takes more from the workers than it gains.
-_FEW_CORES: Final = 4
 
 
 class JobRunner:
@@ -442,12 +440,6 @@ class JobRunner:
             Checkpoint(Path(self._settings.checkpoint).expanduser().absolute()).check_there()
         return Checkpoint.open(self._settings.checkpoint)
 
-    def _is_frugal(self) -> bool:
-        """Return whether the JVM should use little memory, and a collector that is best on few cores."""
-        settings = self._settings
-        is_asked = settings.memory_mb is not None or bool(settings.checkpoint_interval_ms)
-        return is_asked or cores().usable <= _FEW_CORES
-
     def _session_settings(self, prepared: _Prepared) -> SessionSettings:
         bound, checkpoint = prepared.bound, prepared.checkpoint
         shares = self._settings.memory_shares(bound.lineage.parallelism)
@@ -459,7 +451,7 @@ class JobRunner:
             log_bytes=self._settings.log_mb << 18,
             bounded=self._settings.bounded,
             heap_mb=LOCAL_HEAP_MB if shares is None else shares.heap_mb,
-            frugal=self._is_frugal(),
+            frugal=self._settings.is_frugal,
             # In real time the workers have a record in hand, and the JVM only commits behind them.
             yields=bool(self._settings.checkpoint_interval_ms),
             retained_batches=self._settings.retained_batches,

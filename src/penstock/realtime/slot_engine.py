@@ -170,6 +170,7 @@ class SlotEngine:
         self._close(failure)
 
     def _work(self) -> None:
+        self._job.writer.connect()
         go = self._receive()
         assert isinstance(go, Go)
         self._exchange.connect(go.peers)

@@ -35,7 +35,15 @@ from penstock.runtime.packed_rows import (
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.rejected_records import rejected_letters, write_cut
 from penstock.runtime.router import Router, dead_letter_rows
-from penstock.sinks.base import RecordOrigin, RejectingTask, Sink, SinkTask, TaskContext, VersionedSink
+from penstock.sinks.base import (
+    ConnectingSink,
+    RecordOrigin,
+    RejectingTask,
+    Sink,
+    SinkTask,
+    TaskContext,
+    VersionedSink,
+)
 from penstock.state.key_index import key_values
 from penstock.streams.graph import Port, ProcessNode, output_name
 
@@ -172,6 +180,12 @@ class Writer:
     @functools.cached_property
     def _source_names(self) -> frozenset[str]:
         return frozenset(source.name for source in self.plan.graph.sources())
+
+    def connect(self) -> None:
+        """Let sinks connect before the first records for them come. Dead letters are few."""
+        for name, (sink, _, _) in self.sinks.items():
+            if name != DEAD_LETTERS and isinstance(sink, ConnectingSink):
+                sink.connect()
 
     @property
     def commits_in_tasks(self) -> bool:

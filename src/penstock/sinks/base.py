@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.records.types import RecordType
 
 __all__ = [
+    "ConnectingSink",
     "Encoder",
     "RecordOrigin",
     "RejectingTask",
@@ -145,6 +146,14 @@ class Sink(Protocol):
 
         Called again with the same batch after a crash. `messages` are in the order of the sink partitions.
         """
+
+
+@runtime_checkable
+class ConnectingSink(Protocol):
+    """A sink whose tasks need a connection, which takes a while."""
+
+    def connect(self) -> None:
+        """Begin to connect, in a worker that will write, and do not wait for it."""
 
 
 class VersionedSink(Sink):

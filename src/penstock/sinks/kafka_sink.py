@@ -74,6 +74,12 @@ class KafkaSink:
         else:
             forget(PlainProducer(self._binding))
 
+    def connect(self) -> None:
+        """Make the producer. Its first message waits until it knows the brokers, for up to half a second."""
+        # A transaction is of a partition, and its producer waits for the connection.
+        if not self.exactly_once:
+            PlainProducer.of(self._binding)
+
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
         """Return a task that is done when its records are safe, or committed."""
         if self.exactly_once:

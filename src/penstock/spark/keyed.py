@@ -103,6 +103,8 @@ class LevelProcessor(StatefulProcessor):
         """Run the level on a slot, and make Spark call again when the next timer is due."""
         level = self._level
         forwarder, sinks = self._output.open()
+        if sinks is not None:
+            sinks.writer.connect()
         emitted = level.run(packed, self._states, instant_of(now_ms), level.slot_of(slot))
         rows = forwarder.forward(emitted, {})
         yield from self._packed(rows) if sinks is None else _reports(sinks.write(rows))

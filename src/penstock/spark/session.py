@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import logging
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -19,19 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no stubs
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.errors import ExternalSystemError, JobFailedError
-from penstock.machine.class_archive import archive_options
-from penstock.machine.jars import bare_filesystem_jar
-from penstock.machine.java import find_java
 from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.machine.priority import yield_cores
-from penstock.machine.python import interpreter_without
-from penstock.spark.startup.fork_server import ADDRESS, CLIENT, start_fork_server
+from penstock.spark.startup.fork_server import start_fork_server
+from penstock.spark.startup.jvm_ahead import discard_jvm_ahead, take_jvm_ahead
+from penstock.spark.startup.jvm_start import JvmStart, jvm_environment, jvm_settings
 from penstock.spark.state_mount import store_settings
 
 __all__ = ["SessionSettings", "code_archive", "has_session", "open_session", "ship_code"]
@@ -72,39 +69,16 @@ _SETTINGS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
 }
 
-# The JVM mostly moves bytes of packed rows, and its optimizing compiler would compete with the Python workers for the
-# cores for a minute before it pays off. Measured on 2 cores: without it, a run of 24 M rows from files is 15 to 30 %
-# faster, and the median latency from Kafka to Kafka in the first minute is 270 ms instead of 380 ms. Without it, the
-# JVM's default code cache is 48 MiB. Spark alone needs that much, so every two minutes half of the code was discarded
-# and compiled again, and the JVM took a third more CPU time. The unused part of the larger cache takes no memory.
-_QUICK_COMPILER: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=160m")
-
-# For sessions that only read state, which may be large; for real time, where the JVM is not on the path of records; and
-# for few cores: on 2 cores jobs from Kafka to Kafka take a tenth less CPU time. G1, the default, lets garbage of large
-# objects accumulate until the heap has its maximum size. The young generation grows with the heap, and gains nothing
-# from it. Spark starts with 75 MB of objects and 21 MB of classes; with less room its start has full collections.
-_LEAN_HEAP: Final = (
-    "-XX:+UseSerialGC",
-    "-Xms160m",
-    "-XX:MaxNewSize=64m",
-    "-XX:MinHeapFreeRatio=30",
-    "-XX:MaxHeapFreeRatio=50",
-    "-XX:MetaspaceSize=96m",
-)
-# The allocator of native libraries has arenas for each thread, and keeps the free memory of each. So does Arrow's own,
-# mimalloc, of which a worker with ten threads kept 120 MB where 50 MB were in use. Buffers of 1 MB or more are given
-# back at once; by default the allocator keeps those of up to 32 MB after the first.
-_LEAN_ENVIRONMENT: Final = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-}
-# For the JVM that composes the command of Spark's JVM, which lives for some tenths of a second.
-_LAUNCHER_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# The setting of Spark for the process that workers are forked from.
+_DAEMON: Final = "spark.python.daemon.module"
+_OWN_DAEMON: Final = "penstock.spark.startup.worker_daemon"
 
 # PySpark looks here whether there is NumPy when it converts arguments for Java. With it comes pandas, in 0.25 s.
 _FOR_CALLS: Final = "pyspark.testing.utils"
+
+# Where Java looks for extensions of Spark's sessions, and the jar that has Spark's only ones.
+_EXTENSIONS: Final = "META-INF/services/org.apache.spark.sql.SparkSessionExtensionsProvider"
+_LEARNING: Final = "/spark-mllib_"
 
 OUTPUT_FILE: Final = "output.log"
 """The file for the output of workers and the JVM, next to Spark's log."""
@@ -146,6 +120,16 @@ class SessionSettings:
     store: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def jvm(self) -> JvmStart:
+        """What matters when the JVM starts."""
+        return JvmStart(self.master, self.heap_mb, self.lean or self.frugal, self.more)
+
+    @property
+    def log_properties(self) -> dict[str, str]:
+        """The system properties that the configuration of Spark's log reads."""
+        return {"penstock.log": str(self.log_file), "penstock.log.bytes": str(self.log_bytes)}
+
 
 @contextlib.contextmanager
 def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
@@ -157,6 +141,7 @@ def open_session(settings: SessionSettings) -> Iterator[SparkSession]:
     """
     running = _running_session()
     if running is not None:
+        discard_jvm_ahead()
         session = running.newSession()
         for name, value in _all_settings(settings).items():
             if name.startswith("spark.sql."):
@@ -210,26 +195,22 @@ def _gateway(session: SparkSession) -> Any:
 def _start(settings: SessionSettings) -> SparkSession:
     _check_master(settings.master)
     found = _all_settings(settings)
-    # Only now, since the same Java would be examined again under its other path.
-    os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", _worker_python(settings))
-    is_local = settings.master.startswith("local")
-    if settings.lean or settings.frugal:
-        for name, value in _LEAN_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _LAUNCHER_OPTIONS)
-    if is_local:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(settings.app_name).master(settings.master)
-    for name, value in found.items():
-        builder = builder.config(name, value)
+    # On a store Spark needs jars that a JVM has from its start.
+    has_jvm = SparkContext._gateway is not None  # noqa: SLF001  # nothing public says so
+    ahead = None if settings.store or has_jvm else take_jvm_ahead(settings.jvm)
+    os.environ.update(jvm_environment(settings.jvm))
+    is_local = settings.jvm.is_local
     try:
         with _stderr_to(settings.log_file.with_name(OUTPUT_FILE)):
             if is_local:
                 start_fork_server()
             # This process waits for the JVM meanwhile, and needs the module for its first call.
             threading.Thread(target=importlib.import_module, args=(_FOR_CALLS,), daemon=True).start()
-            session = builder.getOrCreate()
+            gateway = None if ahead is None else ahead.connect()
+            if ahead is not None and gateway is not None:
+                ahead.follow(gateway, settings.log_file.with_name(OUTPUT_FILE), settings.log_properties)
+            context = SparkContext(conf=SparkConf().setAll([*found.items()]), gateway=gateway)
+            session = _new_session(context, found)
     except (Py4JError, PySparkException, OSError) as e:
         raise ExternalSystemError(
             f"Spark cannot be started with the master {settings.master!r}: {_reason(e)} "
@@ -244,6 +225,32 @@ def _start(settings: SessionSettings) -> SparkSession:
     _shorten_hadoop_settings(session)
     _silence(session)
     return session
+
+
+def _new_session(context: SparkContext, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session without the functions of Spark's machine learning, which take 0.7 s to load.
+
+    Java looks for extensions of sessions where the thread's class loader finds them. If Spark's own are all there are,
+    the thread looks elsewhere meanwhile.
+    """
+    jvm: Any = context._jvm  # noqa: SLF001  # nothing public has the JVM
+    thread = jvm.java.lang.Thread.currentThread()
+    loader = thread.getContextClassLoader()
+    places = [place.toString() for place in jvm.java.util.Collections.list(loader.getResources(_EXTENSIONS))]
+    if context.getConf().contains("spark.sql.extensions") or any(_LEARNING not in place for place in places):
+        return SparkSession(context, options=dict(settings))
+    kind = jvm.java.lang.Class.forName("org.apache.spark.sql.classic.SparkSession", True, loader)  # Java's
+    (constructor,) = (one for one in kind.getConstructors() if one.getParameterCount() == 2)
+    gateway: Any = context._gateway  # noqa: SLF001  # as above
+    arguments = gateway.new_array(jvm.java.lang.Object, 2)
+    arguments[0] = context._jsc.sc()  # noqa: SLF001  # as above
+    arguments[1] = jvm.java.util.HashMap(dict(settings))
+    thread.setContextClassLoader(jvm.java.lang.ClassLoader.getPlatformClassLoader())
+    try:
+        made = constructor.newInstance(arguments)
+    finally:
+        thread.setContextClassLoader(loader)
+    return SparkSession(context, made)
 
 
 def _interpret_everywhere(session: SparkSession) -> None:
@@ -266,35 +273,14 @@ def _shorten_hadoop_settings(session: SparkSession) -> None:
     The tasks of each micro-batch get all settings, with their files, each name of which Hadoop compresses by itself. So
     they take 9 ms; without the files 1 ms.
     """
-    settings: Any = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001  # nothing public has them
+    context: Any = session.sparkContext
+    settings = context._jsc.hadoopConfiguration()  # noqa: SLF001  # nothing public has them
     # Its files are read when it is first asked for anything.
     settings.size()
     files = settings.getClass().getDeclaredField("updatingResource")
     files.setAccessible(True)
-    files.get(settings).clear()
-
-
-def _worker_python(settings: SessionSettings) -> str:
-    """Return the interpreter of workers, which must have penstock's dependencies.
-
-    It is this process's, unless a setting names another. Spark itself applies that setting only when it starts the
-    driver.
-    """
-    named = settings.more.get("spark.pyspark.python")
-    if named is not None:
-        return named
-    return str(_quick_python()) if settings.master.startswith("local") else sys.executable
-
-
-def _quick_python() -> Path:
-    """Return a fast-starting interpreter for Spark's Python processes on this machine.
-
-    About ten of them start before the first result. Spark puts its own zip of PySpark at the front of the import path,
-    where every process compiles it again; this interpreter leaves it out.
-    """
-    library = Path(pyspark.__file__).parent / "python" / "lib"
-    path = [library / "pyspark.zip", *sorted(library.glob("py4j-*-src.zip"))]
-    return interpreter_without(path, forked=(ADDRESS, CLIENT))
+    # A new map is one call to the JVM; to clear the old one, py4j would make five for each setting.
+    files.set(settings, context._jvm.java.util.concurrent.ConcurrentHashMap())  # noqa: SLF001  # as above
 
 
 def _silence(session: SparkSession) -> None:
@@ -362,26 +348,15 @@ def _stderr_to(path: Path) -> Iterator[None]:
 def _all_settings(settings: SessionSettings) -> dict[str, str]:
     found = dict(_SETTINGS)
     found["spark.sql.shuffle.partitions"] = str(settings.parallelism)
-    log4j = Path(__file__).with_name("log4j2.properties")
-    options = [
-        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
-        f"-Dpenstock.log={settings.log_file}",
-        f"-Dpenstock.log.bytes={settings.log_bytes}",
-        *_QUICK_COMPILER,
-        *(_LEAN_HEAP if settings.lean or settings.frugal else ()),
-    ]
-    if settings.master.startswith("local"):
-        options += archive_options(find_java())
-    found["spark.driver.extraJavaOptions"] = " ".join(map(shlex.quote, options))
+    found |= jvm_settings(settings.jvm, settings.log_properties)
+    found["spark.app.name"] = settings.app_name
     found["spark.sql.streaming.minBatchesToRetain"] = str(settings.retained_batches)
     if settings.master.startswith("local"):
         found |= _LOCAL_FILESYSTEM
-        found["spark.driver.extraClassPath"] = str(bare_filesystem_jar())
         found["spark.driver.bindAddress"] = "127.0.0.1"
         found["spark.driver.host"] = "127.0.0.1"
-        found["spark.driver.memory"] = f"{settings.heap_mb}m"
         # On other machines penstock arrives as a file of the job, too late for this setting.
-        found["spark.python.daemon.module"] = "penstock.spark.startup.worker_daemon"
+        found[_DAEMON] = _OWN_DAEMON
     if settings.store:
         found |= store_settings(settings.store, os.environ)
     jars = [one["spark.jars"] for one in (found, settings.more) if "spark.jars" in one]
@@ -392,26 +367,29 @@ def _all_settings(settings: SessionSettings) -> dict[str, str]:
 def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Path]) -> None:
     """Make penstock and the job's modules importable in the workers, on any machine."""
     context = session.sparkContext
-    # On this machine workers are forked from a process that has imported penstock.
-    is_local = str(context.master).startswith("local")
-    context.addPyFile(str(code_archive(folder, job_modules, has_bytecode=not is_local)))
+    # Workers that penstock's own daemon forks have the penstock that is installed.
+    has_penstock = context.getConf().get(_DAEMON) == _OWN_DAEMON
+    if job_modules or not has_penstock:
+        context.addPyFile(str(code_archive(folder, job_modules, has_penstock=not has_penstock)))
 
 
-def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_bytecode: bool) -> Path:
-    """Write a zip of penstock and the job's modules, and return its path. The workers have the zip on the import path.
+def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock: bool) -> Path:
+    """Write a zip of the job's modules, and return its path. The workers have the zip on the import path.
 
     The name of the zip is a hash of its sources, since Spark refuses a second file of the same name.
 
     Args:
         folder: where to write the zip.
         job_modules: the file of each of the job's modules by its path in the zip.
-        has_bytecode: whether bytecode stands beside the sources. Without it each worker process compiles them again, in
-            half a second; with another Python it does so anyway.
+        has_penstock: whether penstock is in it, too, and bytecode stands beside all sources. Without bytecode each
+            worker process compiles them again, in half a second; with another Python it does so anyway.
 
     """
     package = Path(__file__).parents[1]
-    own = {f"penstock/{path.relative_to(package).as_posix()}": path for path in sorted(package.rglob("*.py"))}
-    files = {**own, **job_modules}
+    own = package.rglob("*.py") if has_penstock else ()
+    files = {f"penstock/{path.relative_to(package).as_posix()}": path for path in sorted(own)} | dict(
+        job_modules
+    )
     digest = hashlib.sha256(b"".join(name.encode() + path.read_bytes() for name, path in files.items()))
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"
@@ -419,6 +397,6 @@ def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_bytecode:
         for name, path in files.items():
             target.write(path, name)
             compiled = Path(importlib.util.cache_from_source(path))
-            if has_bytecode and path.suffix == ".py" and compiled.is_file():
+            if has_penstock and path.suffix == ".py" and compiled.is_file():
                 target.write(compiled, f"{name}c")
     return archive

@@ -85,7 +85,10 @@ def test_a_job_file_imports_its_neighbours(write: Write, monkeypatch: pytest.Mon
 
 
 def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -> None:
-    """Modules and whole packages are found, folders that are none are not; in the archive they keep their places."""
+    """Modules and whole packages are found, folders that are none are not; in the archive they keep their places.
+
+    On this machine penstock itself is installed, and not in the archive.
+    """
     path = write("packaged.py", "import penstock as ps\njob = ps.Job('packaged')\n")
     for name in ("rules/__init__.py", "rules/deep/__init__.py", "rules/deep/one.py", "data/not_code.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -98,11 +101,12 @@ def test_packages_beside_the_job_file_go_with_it(write: Write, tmp_path: Path) -
         "rules/deep/one.py",
     }
     assert "data/not_code.py" not in loaded.code
-    with zipfile.ZipFile(code_archive(tmp_path / "archive", loaded.code, has_bytecode=False)) as archive:
-        assert set(archive.namelist()) >= loaded.code.keys() | {
-            "penstock/__init__.py",
-            "penstock/runtime/level.py",
-        }
+    for has_penstock in (False, True):
+        with zipfile.ZipFile(code_archive(tmp_path, loaded.code, has_penstock=has_penstock)) as archive:
+            names = set(archive.namelist())
+        assert names >= loaded.code.keys()
+        assert {"penstock/__init__.py", "penstock/runtime/level.py"} <= names or not has_penstock
+        assert has_penstock or not any(name.startswith("penstock/") for name in names)
 
 
 def test_the_archive_has_the_bytecode_that_python_keeps(tmp_path: Path) -> None:
@@ -112,12 +116,12 @@ def test_the_archive_has_the_bytecode_that_python_keeps(tmp_path: Path) -> None:
     bare.write_text("number = 2\n")
     py_compile.compile(str(tmp_path / "kept.py"))
     modules = {"kept.py": tmp_path / "kept.py", "bare.py": bare}
-    archive = code_archive(tmp_path / "archive", modules, has_bytecode=True)
+    archive = code_archive(tmp_path / "archive", modules, has_penstock=True)
     with zipfile.ZipFile(archive) as opened:
         assert {"kept.py", "kept.pyc", "bare.py"} <= set(opened.namelist())
         assert "bare.pyc" not in opened.namelist()
     (tmp_path / "kept.py").write_text("number = 1 + 2\n")  # its bytecode is stale now
-    changed = code_archive(tmp_path / "archive", {"kept.py": tmp_path / "kept.py"}, has_bytecode=True)
+    changed = code_archive(tmp_path / "archive", {"kept.py": tmp_path / "kept.py"}, has_penstock=True)
     found = []
     for path in (archive, changed):
         sys.path.insert(0, str(path))

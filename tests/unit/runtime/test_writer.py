@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.records.schemas import record_type
-from penstock.runtime.packed_rows import PackedRow, counts_row, packed_batches, to_bytes
+from penstock.runtime.packed_rows import DEAD_LETTERS, PackedRow, counts_row, packed_batches, to_bytes
 from penstock.runtime.plan import JobPlan, emission_destination
 from penstock.runtime.writer import REPORT_SCHEMA, Forwarder, Writer, unpacked_rows
 from penstock.testing.memory_sinks import MemorySink
@@ -40,6 +40,23 @@ def reports(made: Iterator[Any]) -> list[tuple[Any, ...]]:
     (batch,) = made
     assert batch.schema == REPORT_SCHEMA
     return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+class ConnectedSink(MemorySink):
+    """A sink that has connected so many times."""
+
+    connected = 0
+
+    def connect(self) -> None:
+        self.connected += 1
+
+
+def test_sinks_connect_before_records_come() -> None:
+    """Those that can, but not that of dead letters, of which there may never be any."""
+    sink, dead_letters = ConnectedSink(), ConnectedSink()
+    sinks = {"a": sink, "b": MemorySink(), DEAD_LETTERS: dead_letters}
+    Writer(plan(), {name: (one, KIND, KIND.schema) for name, one in sinks.items()}, "lineage").connect()
+    assert (sink.connected, dead_letters.connected) == (1, 0)
 
 
 @given(rows=st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.integers(0, 9), min_size=1)), max_size=9))

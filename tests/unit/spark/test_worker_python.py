@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-from penstock.spark.session import SessionSettings, _worker_python
+import pytest
+
+from penstock.spark.startup.jvm_start import JvmStart, jvm_environment
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
 
 def python_of(master: str, **more: str) -> str:
     spark = {f"spark.{name.replace('_', '.')}": value for name, value in more.items()}
-    return _worker_python(SessionSettings("job", master, 1, log_file=Path("log"), more=spark))
+    return jvm_environment(JvmStart(master, more=spark))["PYSPARK_PYTHON"]
 
 
 def test_a_setting_names_the_interpreter_of_the_workers() -> None:

@@ -1,1 +1,1 @@
-"""Start-up: run Spark's Python processes as forks of one that has already imported what tasks need."""
+"""Start-up: Spark's JVM starts early, and its Python processes as forks of one that has imported what tasks need."""

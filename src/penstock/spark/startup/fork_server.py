@@ -8,7 +8,9 @@ one after another. The driver starts this server next to the JVM instead, and th
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import io
@@ -29,9 +31,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.machine.memory import family_of
-from penstock.spark.startup.worker_daemon import import_for_tasks
 
-__all__ = ["ADDRESS", "CLIENT", "fork_server_processes", "start_fork_server"]
+__all__ = ["ADDRESS", "CLIENT", "fork_server_address", "fork_server_processes", "start_fork_server"]
 
 ADDRESS: Final = "PENSTOCK_FORK_SERVER"
 """The environment variable with the address of the server, for the JVM's processes."""
@@ -52,18 +53,25 @@ _servers: Final[list[subprocess.Popen[bytes]]] = []
 """The server of this process. It ends when its standard input is closed, with this process at the latest."""
 
 
+@functools.cache
+def fork_server_address() -> str:
+    """Return where the server of this process listens once it is started."""
+    folder = tempfile.mkdtemp(prefix="penstock-fork-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(Path(folder, "socket"))
+
+
 def start_fork_server() -> None:
-    """Start the server, once for this process and the JVM that it starts afterwards."""
+    """Start the server, once for this process and its JVM."""
     if _servers:
         return
-    folder = Path(tempfile.mkdtemp(prefix="penstock-fork-"))
-    address = folder / "socket"
+    address = Path(fork_server_address())
     # Clients that connect before the server has imported everything wait for it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(address))
         listener.listen(64)
         server = subprocess.Popen(
-            [sys.executable, "-u", "-m", __name__, str(listener.fileno()), str(folder)],
+            [sys.executable, "-u", "-m", __name__, str(listener.fileno()), str(address.parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
@@ -220,6 +228,9 @@ def _run(request: _Request) -> None:
 
 def main() -> None:
     """Import, then serve until the driver ends."""
+    # The driver needs no PySpark to start the server.
+    from penstock.spark.startup.worker_daemon import import_for_tasks
+
     listener, folder = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     for name in _FOR_PLANNING:
         importlib.import_module(name)
