@@ -20,7 +20,9 @@ from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from penstock.models.bound_model import BoundModel, ModelPlace
+from penstock.models.library_places import FolderPlace
 from penstock.models.model import Model
+from penstock.models.suspensions import SlotSuspensions
 from penstock.models.versions import ModelVersion
 from penstock.state.cursor import Cursor
 from penstock.state.shared import SharedStates
@@ -63,7 +65,13 @@ def bound(folder: Path, contents: dict[str, tuple[bytes, str]], kind: str) -> Bo
         share = 0.1 if status == "CANARY" else 0.0
         rank = 1 if status == "SERVING" else 0
         states.mapping("model")[name] = ModelVersion(status, "onnx", sha256, "", share=share, rank=rank)
-    found = BoundModel(declared, states, Cursor(None, []), ModelPlace(str(folder), pa.int64()))
+    found = BoundModel(
+        declared,
+        states,
+        Cursor(None, []),
+        ModelPlace(FolderPlace(str(folder)), pa.int64()),
+        SlotSuspensions(None, "", (0,)),
+    )
     found.make_ready()
     return found
 

@@ -32,8 +32,8 @@ from penstock.engine.lookup_run import rows_taken
 from penstock.joins.lookup_source import forget_rows
 from penstock.joins.table_lookup import TableLookup
 from penstock.machine.postgresql_server import LocalPostgres
-from penstock.models.answer_places import AnswersInFolder
 from penstock.models.kept_answers import SlotAnswers
+from penstock.models.library_places import FolderPlace
 from penstock.streams.graph import ProcessNode
 
 _READING: Final = "room STRING, celsius DOUBLE"
@@ -84,10 +84,10 @@ def of_penstock(url: str, table: str, folder: Path) -> Lookup:
     source = PostgresLookup.of(binding, rooms.record_type.schema)
     forget_rows(source)
     step, now_ms = node.function.of(source), iter(range(1, 1 << 30))
-    place = AnswersInFolder(str(folder))
+    place = FolderPlace(str(folder))
 
     def look_up(batch: pa.RecordBatch) -> pa.RecordBatch:
-        of_slot = SlotAnswers(place, "floors", 0)
+        of_slot = SlotAnswers(place, "floors", (0,))
         answers = of_slot.at(next(now_ms))
         step.taken = None
         of = step.keys_of(batch)

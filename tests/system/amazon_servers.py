@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +10,9 @@ from typing import Any, Final
 
 import botocore.exceptions
 import botocore.session
-import pytest
 from botocore.config import Config
-from debian import find_or_install
+from npm_packages import npm_program
 
-from penstock.machine.cache import cache_folder
 from penstock.machine.local_server import LocalServer, free_port, listens
 
 __all__ = ["LOGIN", "DynamoServer", "KinesisServer"]
@@ -29,37 +24,6 @@ LOGIN: Final = {
 }
 _VERSIONS: Final = {"kinesalite": "3.3.3", "dynalite": "4.0.0"}
 _MOMENT_MS: Final = "5"
-
-
-def _node() -> Path | None:
-    node = shutil.which("node")
-    return Path(node) if node and shutil.which("npm") else None
-
-
-def _program(package: str) -> Path:
-    """The program of a package, which is installed once."""
-    folder = cache_folder() / f"{package}-{_VERSIONS[package]}"
-    program = folder / "node_modules" / package / "cli.js"
-    find_or_install(_node, "nodejs npm", "Node.js")
-    with (cache_folder() / f"{package}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "whole").exists():
-            install = [
-                "npm",
-                "install",
-                "--prefix",
-                str(folder),
-                "--ignore-scripts",
-                "--no-audit",
-                "--no-fund",
-            ]
-            said = subprocess.run(
-                [*install, f"{package}@{_VERSIONS[package]}"], capture_output=True, text=True, check=False
-            )
-            if said.returncode:
-                pytest.skip(f"{package} cannot be installed: {said.stderr[-300:]}")
-            (folder / "whole").touch()
-    return program
 
 
 class _AmazonServer(LocalServer):
@@ -76,7 +40,7 @@ class _AmazonServer(LocalServer):
             "node",
             "--require",
             str(guard),
-            str(_program(package)),
+            str(npm_program(package, _VERSIONS[package], "cli.js")),
             "--port",
             str(self.port),
             *options,

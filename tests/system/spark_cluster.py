@@ -23,9 +23,19 @@ from penstock.machine.class_archive import archive_options
 from penstock.machine.jars import bare_filesystem_jar
 from penstock.machine.java import find_java
 
-__all__ = ["WORKERS", "SparkCluster", "bare_python", "of_a_machine", "quick_jvm", "spark_cluster"]
+__all__ = [
+    "STANDS_STILL_S",
+    "WORKERS",
+    "SparkCluster",
+    "bare_python",
+    "of_a_machine",
+    "quick_jvm",
+    "spark_cluster",
+]
 
 WORKERS: Final = ("worker-1", "worker-2")
+STANDS_STILL_S: Final = 900
+"""For how long processes may stand still together, until they believe each other dead."""
 _TAG = "PENSTOCK_TEST_RUN"
 _ON_WORKER = "PENSTOCK_TEST_ON_WORKER"
 _DEPLOY: Final = "org.apache.spark.deploy"
@@ -61,7 +71,8 @@ class SparkCluster:
         options, class_path = quick_jvm()
         self._environment = {
             **inherited,
-            "SPARK_DAEMON_JAVA_OPTS": options,
+            # A machine that has other work may stand still for long; whoever is killed is missed at once.
+            "SPARK_DAEMON_JAVA_OPTS": f"{options} -Dspark.worker.timeout={STANDS_STILL_S}",
             "SPARK_DAEMON_CLASSPATH": class_path,
             _TAG: self._tag,
             "JAVA_HOME": str(find_java().home),

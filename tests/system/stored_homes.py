@@ -45,11 +45,12 @@ def lose_machines(
     chance: random.Random,
     progress: Callable[[], int],
     note: Callable[[str], None],
+    patience_s: float = BUSY_S,
 ) -> None:
     """Start a job for each victim: it is killed once the run has done something, and its machine's disk is gone."""
     for victim in victims:
         with JobProcess(arguments, folder) as job:
-            await_progress(job, progress, BUSY_S)
+            await_progress(job, progress, patience_s)
             time.sleep(chance.uniform(0, 2))
             note(victim)
             kill_process(victim, job)

@@ -2,101 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import apart_serve
-import httpx
-import own_disk
 import pytest
 import stored_driver
-from job_process import await_true, kill, processes_of
-from own_disk import DISK, can_have_own_disk
+from job_process import await_true, kill
+from own_disk import can_have_own_disk
 from reliability import Injected, noting
 from s3_server import S3Server
+from serving_machines import Machine, Program
 
 from penstock.checkpoints.stored_home import place_of_home
 from penstock.objects.object_folder import AT_WORK, ObjectFolder
 from penstock.server.runs.processes import process_of
 from penstock.server.store.store import Store
 
-TOKEN = "token-of-both-servers-0123456789-0123456789"
-
-
-class Machine:
-    """A server with a disk that no other process sees, and its drivers."""
-
-    def __init__(self, root: Path, name: str, bucket: str) -> None:
-        self.name = name
-        self._root = root
-        self._tag = uuid.uuid4().hex
-        disk = root / "disk"
-        disk.mkdir(exist_ok=True)
-        self._environment = {
-            **os.environ,
-            "PENSTOCK_TEST_RUN": self._tag,
-            "PENSTOCK_SERVER_TOKENS": f"ann admin {TOKEN}",
-            "TMPDIR": str(disk),
-            DISK: str(disk),
-        }
-        serve = [sys.executable, apart_serve.__file__, "--bind", "127.0.0.1:0", "-o", "json"]
-        serve += ["--jobs", str(root / "definitions"), "--home", str(disk / name)]
-        serve += ["--store", f"s3://{bucket}/server", "--shared", f"s3://{bucket}/shared"]
-        self._command = [sys.executable, own_disk.__file__, "--exec", *serve]
-        self.start()
-
-    def start(self) -> None:
-        """Start the server, on an empty disk. Drivers that are left keep theirs."""
-        with (self._root / f"{self.name}.log").open("ab") as err:
-            self.process = subprocess.Popen(
-                self._command,
-                stdout=subprocess.PIPE,
-                stderr=err,
-                env=self._environment,
-                start_new_session=True,
-            )
-
-    def await_start(self) -> None:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.log()
-        url, header = json.loads(line)["url"], {"Authorization": f"Bearer {TOKEN}"}
-        self.client = httpx.Client(base_url=url, headers=header, timeout=30)
-
-    def log(self) -> str:
-        return (self._root / f"{self.name}.log").read_text()[-3000:]
-
-    def signal(self, number: int) -> None:
-        """To the server and its drivers: their machine stands still, or goes on, or is gone."""
-        for pid in processes_of(self._tag):
-            kill(pid, number)
-
-    def drivers(self) -> list[int]:
-        return [pid for pid, command in processes_of(self._tag).items() if stored_driver.__name__ in command]
-
-    def job(self, job_id: str) -> tuple[str, int]:
-        """The status and the run of a job, as this server tells it."""
-        found = self.client.get(f"/v1/jobs/{job_id}").raise_for_status().json()
-        return found["status"], found["run"]
-
-    def close(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.end()
-
-    def end(self) -> None:
-        """End the server; its drivers go on."""
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+QUICK = Program((apart_serve.__file__,), stored_driver.__name__)
 
 
 class Apart:
@@ -114,7 +41,7 @@ class Apart:
             "job: counts.py\nrestart: 'fixed-delay:attempts=99,delay=0s'\n"
         )
         self.store = Store.open(f"s3://{bucket}/server")
-        self.machines = [Machine(root, name, bucket) for name in ("north", "south")]
+        self.machines = [Machine(root, name, bucket, QUICK) for name in ("north", "south")]
 
     def start(self) -> None:
         """Wait for a leader, and ask the other for a job."""

@@ -22,10 +22,14 @@ from s3_server import S3Server
 from sink_kills import await_progress, finish, kill_process
 from stored_homes import checkpoint_on, lose_disk, lose_machines
 
+import penstock as ps
+from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.stored_checkpoint import working_folder
+from penstock.checkpoints.stored_copies import read_copy
 from penstock.checkpoints.stored_home import place_in, place_of_home
 from penstock.machine.local_server import free_port
-from penstock.models.answer_places import ANSWERS, AnswersInStore
+from penstock.models.library_places import ANSWERS, StorePlace
+from penstock.savepoints.snapshot_capture import Capture, capture
 
 HOW = {0: "", 1000: " (in real time)"}
 """How the fault of a mode is named, by the checkpoint interval in milliseconds."""
@@ -47,6 +51,13 @@ def test_a_job_goes_on_from_an_empty_disk(
                 job.wait()
             lose_disk(uri)
             feed.assert_exactly_once()
+        # On any machine: Spark's paths in the checkpoint are those of a folder that is gone.
+        with read_copy(uri) as copied:
+            capture(spark, Checkpoint(copied), Capture("savepoint", str(tmp_path / "taken"), "arrow"))
+        counted = 'SELECT count(*) AS keys, min("count") AS least, max("count") AS most FROM state.counts'
+        assert ps.query_snapshot(str(tmp_path / "taken"), counted).to_pylist() == [
+            {"keys": SENSORS, "least": 3, "most": 3}
+        ]
         with JobInSession(spark, COUNTING_JOB, dataclasses.replace(settings, must_continue=True)) as job:
             job.wait()
         feed.assert_exactly_once()
@@ -55,7 +66,7 @@ def test_a_job_goes_on_from_an_empty_disk(
 def test_answers_are_kept_in_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones stay; names are listed, and what is no longer needed goes."""
     with checkpoint_on(s3, monkeypatch) as uri:
-        place = AnswersInStore(place_in(place_of_home(uri), ANSWERS), ())
+        place = StorePlace(place_in(place_of_home(uri), ANSWERS), ())
         assert place.names("score/fraud") == []
         for number in range(3):
             content = b"%d" % number
@@ -63,7 +74,7 @@ def test_answers_are_kept_in_the_store(s3: S3Server, monkeypatch: pytest.MonkeyP
         assert place.keep_first("score/fraud/0-1.json", b"later") == b"1"
         place.remove(["score/fraud/0-0.json"])
         assert sorted(place.names("score/fraud")) == ["score/fraud/0-1.json", "score/fraud/0-2.json"]
-        assert place.read("score/fraud/0-2.json") == b"2"
+        assert place.find("score/fraud/0-2.json") == b"2"
 
 
 @pytest.mark.chaos

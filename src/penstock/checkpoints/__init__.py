@@ -2,6 +2,6 @@
 
 In: a folder, or its home on an object store, and the state that a job declares.
 Out: ownership, a verdict on each file, and descriptions that are readable without the job.
-Imports: base, bindings, engine, errors, joins, objects, operators, records, runtime, snapshots, sources,
-    state, streams.
+Imports: base, bindings, engine, errors, joins, models, objects, operators, records, runtime, snapshots,
+    sources, state, streams.
 """

@@ -14,6 +14,7 @@ import stat
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -43,6 +44,7 @@ from penstock.runtime.cuts import newest_batch
 
 __all__ = [
     "CAPTURED",
+    "SHELVES",
     "StoredCheckpoint",
     "StoredOwnership",
     "delete_checkpoint",
@@ -50,6 +52,8 @@ __all__ = [
     "working_folder",
 ]
 
+SHELVES: Final = "library"
+"""The prefix of the shelves, one for each run, on which driver and tasks leave models for each other."""
 _ABOUT: Final = "about.json"
 _FORMAT: Final = 1
 CAPTURED: Final = "rescaling"
@@ -102,6 +106,7 @@ class StoredCheckpoint:
         self._lock: Final = threading.Lock()
         self._looked_s = time.monotonic()
         self._lost: FencedError | None = None
+        self.shelf_id: Final = uuid.uuid4().hex[:16]
         self._is_taken = False
         self._has_failed = False
 
@@ -229,24 +234,26 @@ class StoredCheckpoint:
     def remove_left_behind(self) -> None:
         """Remove what earlier runs have left beside the log, for which no entry speaks.
 
-        It is the state in places that no longer count, and what rescalings that were broken off have captured.
+        It is the state in places that no longer count, what rescalings that were broken off have captured, and the
+        shelves of other runs.
         """
         place = state_place(self.folder)
         # They cost space only.
         with suppress(ExternalSystemError):
             self._objects.remove_unfinished()
-            if place is None:
-                return
-            left = [
-                *(
-                    f"{STATE}/{name}"
-                    for name in self._objects.names(STATE)
-                    if name.partition("/")[0] != place.id
-                ),
-                *(f"{CAPTURED}/{name}" for name in self._objects.names(CAPTURED)),
-            ]
-            if left:
+            left = self._others(SHELVES, self.shelf_id)
+            if place is not None:
+                left += [
+                    *self._others(STATE, place.id),
+                    *(f"{CAPTURED}/{name}" for name in self._objects.names(CAPTURED)),
+                ]
+            # What was there before another run took over is none of that run's.
+            if left and self._ask() is None:
                 self._objects.remove(left)
+
+    def _others(self, folder: str, own: str) -> list[str]:
+        """Return the names in a folder of the checkpoint, without those in its folder `own`."""
+        return [f"{folder}/{name}" for name in self._objects.names(folder) if name.partition("/")[0] != own]
 
     def save(self) -> None:
         """Bring what has changed to the store; when this returns, it is there.

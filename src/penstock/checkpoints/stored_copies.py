@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from penstock.checkpoints.state_schemas import point_to_copy
 from penstock.checkpoints.stored_entries import LOG
 from penstock.checkpoints.stored_home import note_home, place_of_home
 from penstock.checkpoints.stored_log import ObjectsOfLog, StoredLog
@@ -55,4 +56,5 @@ def copy_checkpoint(objects: ObjectsOfLog, shown: str, folder: Path) -> None:
                 raise
         else:
             note_home(folder, shown)
+            point_to_copy(folder)
             return

@@ -6,13 +6,13 @@ The driver has the seed in its working folder, so the store has it, too: tasks r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
-from penstock.checkpoints.stored_entries import LOG, Piece, StoredFile, decode_entry, digest_of
-from penstock.errors import CheckpointError
+from penstock.checkpoints.stored_entries import StoredFile
+from penstock.checkpoints.stored_pieces import StoredPieces
 from penstock.objects.object_folder import AT_WORK, ObjectFolder
 from penstock.objects.object_stores import Place
 from penstock.runtime.initial_state import StoredEntries
@@ -61,16 +61,15 @@ class _SeedOfTask:
             if path.startswith(f"{prefix}/")
         }
         place = Place(self.place.scheme, self.place.host, self.place.name.rstrip("/"))
-        return _FetchedEntries(ObjectFolder(place, self.settings, AT_WORK), mine)
+        return _FetchedEntries(StoredPieces(ObjectFolder(place, self.settings, AT_WORK)), mine)
 
 
 @dataclass
 class _FetchedEntries:
-    """The entries of a slot. Several may be in one entry of the log, which is kept while they are read."""
+    """The entries of a slot."""
 
-    objects: ObjectFolder
+    pieces: StoredPieces
     files: Mapping[str, StoredFile]
-    _kept: tuple[str, memoryview] = field(default=("", memoryview(b"")), init=False)
 
     def names(self) -> list[str]:
         """Return all names, sorted."""
@@ -79,19 +78,4 @@ class _FetchedEntries:
     def get(self, name: str) -> bytes | None:
         """Return the bytes of a name, or None if it does not exist. Raises CheckpointError for damage."""
         file = self.files.get(name)
-        return None if file is None else b"".join(map(self._content, file.pieces))
-
-    def _content(self, piece: Piece) -> bytes | memoryview:
-        if piece.object.startswith(f"{LOG}/"):
-            if self._kept[0] != piece.object:
-                shown = f"{self.objects.place.shown}/{piece.object}"
-                self._kept = piece.object, decode_entry(self.objects.read(piece.object), shown)[1]
-            found: bytes | memoryview = self._kept[1][piece.offset : piece.offset + piece.length]
-        else:
-            found = self.objects.read_range(piece.object, piece.offset, piece.length)
-        if len(found) != piece.length or digest_of(found) != piece.digest:
-            raise CheckpointError(
-                f"The checkpoint is damaged: the object {piece.object} in {self.objects.place.shown} has changed "
-                "bytes. Restore the object from a copy, or start from a savepoint with another checkpoint."
-            )
-        return found
+        return None if file is None else self.pieces.content(file)

@@ -91,7 +91,7 @@ class FunctionInstance:
             self.states[name] = state
         self.cursor.timers = self.states.get(TIMERS)
         self.models: Final = {
-            name: BoundModel(model, around.shared, self.cursor, core.model_place, around.key_groups)
+            name: BoundModel(model, around.shared, self.cursor, core.model_place, around.answers.suspensions)
             for name, model in core.models.items()
         }
         for name, group in core.groups.items():

@@ -119,7 +119,7 @@ class SlotRun:
         self._standing = tables.parts.load(STANDING, _standing_of)
         self._plain: FunctionInstance | None = None
         if answers is None:
-            answers = SlotAnswers(None, core.step, slot.key_groups[0])
+            answers = SlotAnswers(None, core.step, slot.key_groups)
         self.answers: Final[KeptAnswers] = answers.at(now_ms)
         self._models: Final[list[FunctionInstance]] = []
         self._letters: list[DeadLetter] = []

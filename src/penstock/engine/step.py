@@ -12,7 +12,7 @@ import functools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from penstock.joins.join_step import DUE, JoinStep, earliest_by_clock, earliest_
 from penstock.joins.table_lookup import TableLookup
 from penstock.models.bound_model import ModelPlace
 from penstock.models.group import ModelGroup
+from penstock.models.library_places import LibraryPlace
 from penstock.models.model import Model
 from penstock.operators.functions import ProcessFunction, is_vectorised
 from penstock.operators.handlers import declared_handlers
@@ -73,20 +74,6 @@ class StepInput:
     time: str | None = None
     version: str | None = None
 
-    @functools.cached_property
-    def _key_field(self) -> str | None:
-        """The field whose values code sees as it sees the keys; None if there is none."""
-        name = None if self.key is None or self.key.computed else self.key.field
-        is_same = name is not None and self.record_type.field(name).python_type in (int, str, bytes)
-        return name if is_same else None
-
-    def columns(self, batch: pa.RecordBatch, keys: list[Any]) -> list[list[Any]]:
-        """Return the fields of records as code sees them. `keys` are the keys of the records."""
-        return [
-            keys if field.name == self._key_field else field.to_python(batch.column(field.name))
-            for field in self.record_type.fields
-        ]
-
 
 @dataclass(frozen=True)
 class Emission:
@@ -125,7 +112,7 @@ class StepCore:
 
     If `stamped`, the main output has an additional field, the control version under which each record was made. The
     outputs in `timed` carry the event times of their records, those in `caused` what caused them. If `only_after`,
-    nobody reads the rows before updates of its table. `model_folder` has the contents of models; with `watches_models`
+    nobody reads the rows before updates of its table. `library` has the contents of models; with `watches_models`
     a call of one that hangs ends the process.
     """
 
@@ -140,7 +127,7 @@ class StepCore:
         timed: Collection[str] = (),
         caused: Collection[str] = (),
         only_after: bool = False,
-        model_folder: str = "",
+        library: LibraryPlace | None = None,
         watches_models: bool = False,
     ) -> None:
         self.step = step
@@ -160,7 +147,7 @@ class StepCore:
         self.shared: Final = declared_shared(type(function))
         self.models: Final = {name: one for name, one in self.shared.items() if isinstance(one, Model)}
         self.groups: Final = declared_in(type(function), ModelGroup)
-        self.model_place: Final = ModelPlace(model_folder, self.key_type, step, watches_models)
+        self.model_place: Final = ModelPlace(library, self.key_type, step, watches_models)
         if stamped:
             # The version is a hidden state of each key and of the step, so it is stored like others.
             self.states[CONTROL_VERSION] = TemporalState(int)

@@ -12,19 +12,29 @@ from penstock.bindings.types import Binding, DeltaBinding, FilesBinding, Iceberg
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.state_place import place_state
 from penstock.checkpoints.stored_home import place_of_home
+from penstock.checkpoints.stored_library import StoredLibrary
 from penstock.checkpoints.stored_seed import StoredSeed
-from penstock.errors import BindingError, CheckpointError, JobDefinitionError
-from penstock.models.answer_places import ANSWERS, AnswersInStore
+from penstock.errors import BindingError, CheckpointError
+from penstock.models.library import MODELS
+from penstock.models.library_places import ANSWERS, FolderPlace, LibraryPlace, StorePlace
 from penstock.objects.object_stores import carried_endpoint
 from penstock.runtime.initial_state import Seed
-from penstock.runtime.plan import JobPlan
 from penstock.runtime.seed import FolderSeed
 from penstock.savepoints.mounted_state import mount_of
 from penstock.sources.fetched import KeptInFolder, KeptInStore
 from penstock.spark.state_mount import StateMount
 from penstock.streams.graph import COMMANDS, RECEIPTS
 
-__all__ = ["check_reach", "kept_answers", "kept_files", "mount_state", "seed_of"]
+__all__ = [
+    "check_reach",
+    "kept_answers",
+    "kept_files",
+    "library_of_driver",
+    "library_of_tasks",
+    "mount_state",
+    "seed_of",
+    "stored_library",
+]
 
 _FETCHED: Final = "fetched"
 
@@ -69,25 +79,46 @@ def seed_of(checkpoint: Checkpoint, master: str) -> Seed:
     return StoredSeed(stored, checkpoint.seed.name, carried_endpoint(os.environ))
 
 
-def kept_files(checkpoint: Checkpoint, *, apart: bool) -> KeptInFolder | KeptInStore:
-    """Return where tasks keep what commands refer to: with the checkpoint, where all of them reach it."""
-    if apart and checkpoint.stored is not None:
+def kept_files(checkpoint: Checkpoint) -> KeptInFolder | KeptInStore:
+    """Return where tasks keep what commands refer to: with the checkpoint, durably, where all of them reach it."""
+    if checkpoint.stored is not None:
         return KeptInStore(checkpoint.stored.place_of(_FETCHED), carried_endpoint(os.environ))
     return KeptInFolder(str(checkpoint.folder / _FETCHED))
 
 
-def kept_answers(checkpoint: Checkpoint) -> AnswersInStore | None:
-    """Return where tasks keep what they took from outside, if the checkpoint is on a store: there."""
+def kept_answers(checkpoint: Checkpoint) -> LibraryPlace:
+    """Return where tasks keep what they took from outside: with the checkpoint, durably."""
+    if checkpoint.stored is None:
+        return FolderPlace(str(checkpoint.folder / MODELS / ANSWERS))
+    return StorePlace(checkpoint.stored.place_of(ANSWERS), tuple(carried_endpoint(os.environ).items()))
+
+
+def stored_library(checkpoint: Checkpoint) -> StoredLibrary | None:
+    """Return the library of models of a checkpoint on a store, None for a checkpoint in a folder."""
     if checkpoint.stored is None:
         return None
-    return AnswersInStore(checkpoint.stored.place_of(ANSWERS), tuple(carried_endpoint(os.environ).items()))
+    return StoredLibrary(checkpoint.stored, carried_endpoint(os.environ))
 
 
-def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, master: str) -> None:
+def library_of_tasks(checkpoint: Checkpoint, master: str) -> LibraryPlace:
+    """Return the library of models as the tasks of a job reach it."""
+    stored = stored_library(checkpoint)
+    if stored is None:
+        return library_of_driver(checkpoint)
+    return stored.of_tasks(apart=not master.startswith("local"))
+
+
+def library_of_driver(checkpoint: Checkpoint) -> FolderPlace:
+    """Return the library of models as the driver of a job has it."""
+    stored = stored_library(checkpoint)
+    return FolderPlace(str(checkpoint.folder / MODELS)) if stored is None else stored.of_driver
+
+
+def check_reach(bindings: Mapping[str, Binding], shown: str, master: str) -> None:
     """Check that tasks on a cluster, which share only a store, reach all that the job reads and writes.
 
     Files of commands travel with the plan of a micro-batch, and the driver writes receipts.
-    Raises BindingError for a stream or sink in a folder, and JobDefinitionError for models.
+    Raises BindingError for a stream or sink in a folder.
     """
     for name, binding in bindings.items():
         is_carried = name == COMMANDS and isinstance(binding, FilesBinding)
@@ -96,13 +127,6 @@ def check_reach(bindings: Mapping[str, Binding], plan: JobPlan, shown: str, mast
                 f"{name!r} is bound to {redacted(binding.uri)!r}, a folder, which the workers of {master} need not "
                 f"share: the checkpoint {shown} is on an object store. Bind it to Kafka, to an object store or to "
                 "another server, or use a shared folder for the checkpoint."
-            )
-    steps = plan.accepting.steps if plan.graph.steps() else {}
-    for name, step in steps.items():
-        if step.models:
-            raise JobDefinitionError(
-                f"Step {name!r} uses models, which workers read from the folder of the checkpoint, and the checkpoint "
-                f"{shown} is on an object store. Use local[*], or a shared folder for the checkpoint."
             )
 
 

@@ -38,14 +38,13 @@ from penstock.commands.job_receipts import RECEIPT_TYPE, ReceiptWriter
 from penstock.connectors.custom_class import checked_binding, imported_class, told
 from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: ignore[attr-defined]  # generated code, without stubs
 from penstock.errors import BindingError, JobDefinitionError
-from penstock.jobs.cluster_state import check_reach, kept_answers, seed_of
+from penstock.jobs.cluster_state import check_reach, kept_answers, library_of_tasks, seed_of
 from penstock.jobs.job_code import loaded_modules
 from penstock.jobs.job_lookups import opened_lookups
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
 from penstock.jobs.job_sources import SourcePlace, has_raw, open_sources
 from penstock.jobs.known_topics import known_topics
 from penstock.jobs.settings import RunSettings
-from penstock.models.library import MODELS
 from penstock.records.protobuf_types import ProtobufSource
 from penstock.records.types import RecordType
 from penstock.runtime.bound_source import BoundSource
@@ -150,7 +149,7 @@ def compile_job(
     }
     plan = _plan(job, settings, checkpoint, bindings, partitions, gets_seed=gets_seed)
     if apart and not settings.master.startswith("local"):
-        check_reach(bindings, plan, checkpoint.shown, settings.master)
+        check_reach(bindings, checkpoint.shown, settings.master)
     sinks = open_sinks(job, plan, bindings, in_real_time=bool(settings.checkpoint_interval_ms))
     sources, receivers = open_sources(
         job, bindings, SourcePlace(plan, checkpoint, lineage, settings, topics, fence, apart)
@@ -219,7 +218,7 @@ def _plan(
         in_real_time=bool(settings.checkpoint_interval_ms),
         lookups=opened_lookups(job, bindings),
         answers=kept_answers(checkpoint),
-        model_folder=str(checkpoint.folder / MODELS),
+        library=library_of_tasks(checkpoint, settings.master),
         watches_models=True,
         origin_sinks=_origin_sinks(job, bindings) if settings.checkpoint_interval_ms else frozenset(),
         replayed=keep_partitions(

@@ -316,7 +316,7 @@ def _command_source(
             f"{redacted(binding.uri)!r}."
         )
     max_bytes = settings.max_command_bytes
-    fetched = FetchedFiles(kept_files(place.checkpoint, apart=place.apart), max_bytes, settings.allowed)
+    fetched = FetchedFiles(kept_files(place.checkpoint), max_bytes, settings.allowed)
     reader = CommandReader(
         place.plan,
         known[form],

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from penstock.errors import PenstockError
+from penstock.errors import ExternalSystemError, PenstockError
 from penstock.models.library import ModelLibrary, Reference
 from penstock.models.model import Model
 from penstock.models.retention import removable_contents
@@ -21,8 +21,8 @@ class ModelQueue:
     """The queue of a job's models, in its library: one after the other, in a thread beside the job.
 
     So a command that validates a version finds what there is to know, and no micro-batch waits for it. `models` has the
-    declared models of each step by name; `on_note` gets a sentence about each version. `retained_batches` is how many
-    micro-batches the checkpoint can go back.
+    declared models of each step that has any, by name; `on_note` gets a sentence about each version. `retained_batches`
+    is how many micro-batches the checkpoint can go back.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ModelQueue:
         retained_batches: int,
     ) -> None:
         self._library: Final = library
-        self._models: Final = {step: found for step, found in models.items() if found}
+        self._models: Final = models
         self._on_note: Final = on_note
         self._retained_batches: Final = retained_batches
         self._next_at_s = 0.0
@@ -95,18 +95,20 @@ class ModelQueue:
         what = f"Version {order.version!r} of the model {order.model!r} of step {reference.step!r}"
         try:
             self._notes.append(f"{what} {self._answer(reference, declared)}.")
-        except OSError as e:
-            # The disk of the checkpoint may be full; the version still waits.
+        except (OSError, ExternalSystemError) as e:
+            # The disk of the checkpoint may be full, or its store away; the version still waits.
             self._next_at_s = time.monotonic() + _RETRY_S
+            why = getattr(e, "strerror", None) or e
             self._notes.append(
-                f"{what} could not be kept in the checkpoint ({e.strerror or e}); this is tried again in "
-                f"{_RETRY_S:g} s."
+                f"{what} could not be kept in the checkpoint ({why}); this is tried again in {_RETRY_S:g} s."
             )
 
     def _answer(self, reference: Reference, declared: Model) -> str:
         """Examine a version, keep what was found, and return it as words."""
         try:
             found = self._library.examine(reference, declared.spec)
+        except ExternalSystemError:
+            raise
         except PenstockError as e:
             self._library.answer(reference, str(e))
             return f"could not be fetched: {e}. The command validate-model tries it again"

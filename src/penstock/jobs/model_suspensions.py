@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.jobs.events import RunEvents
+from penstock.models.library_places import FolderPlace
 from penstock.models.suspensions import Suspension, find_suspensions
 
 __all__ = ["ModelSuspensions"]
@@ -19,15 +20,16 @@ class ModelSuspensions:
     `on_note` gets a sentence about each new one, and `events` records it.
     """
 
-    def __init__(self, folder: str, on_note: Callable[[str], None], events: RunEvents) -> None:
-        self._folder: Final = folder
+    def __init__(self, library: FolderPlace, on_note: Callable[[str], None], events: RunEvents) -> None:
+        self._library: Final = library
         self._on_note: Final = on_note
         self._events: Final = events
-        self._seen: Final[set[Suspension]] = set(find_suspensions(folder))
+        self._seen: Final[set[Suspension]] = set(find_suspensions(library))
 
     def note_new(self) -> bool:
         """Note what was suspended since the last call; return whether anything was."""
-        new = [found for found in find_suspensions(self._folder) if found not in self._seen]
+        self._library.take_in()
+        new = [found for found in find_suspensions(self._library) if found not in self._seen]
         self._seen.update(new)
         for found in new:
             self._on_note(
@@ -41,9 +43,13 @@ class ModelSuspensions:
     def in_force(
         self, versions: Mapping[str, Mapping[str, Mapping[str, Any]]]
     ) -> dict[str, dict[str, dict[str, str]]]:
-        """Return the reasons of those that count for the present versions, by step, model and version."""
+        """Return the reasons of those that count for the present versions, by step, model and version.
+
+        Called before each commit, so that the library has what tasks have left.
+        """
+        self._library.take_in()
         reasons: dict[str, dict[str, dict[str, str]]] = {}
-        for found in find_suspensions(self._folder):
+        for found in find_suspensions(self._library):
             version = versions.get(found.step, {}).get(found.model, {}).get(found.version)
             if version is not None and version.get("command") == found.command:
                 reasons.setdefault(found.step, {}).setdefault(found.model, {})[found.version] = found.reason

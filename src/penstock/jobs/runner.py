@@ -24,7 +24,7 @@ from penstock.checkpoints.stored_checkpoint import StoredCheckpoint, StoredOwner
 from penstock.checkpoints.temporary_checkpoints import temporary_checkpoint
 from penstock.commands.command_catalog import CONTROL_FILE
 from penstock.errors import PenstockError
-from penstock.jobs.cluster_state import mount_state
+from penstock.jobs.cluster_state import library_of_driver, mount_state, stored_library
 from penstock.jobs.commit import BatchCommitter, Progress, RunServices, RunSummary
 from penstock.jobs.compile import CompiledJob, compile_job
 from penstock.jobs.dump_queue import DumpQueue
@@ -49,6 +49,7 @@ from penstock.jobs.worker_output import WorkerOutput
 from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.metrics.batch_metrics import BatchMetricsWriter
 from penstock.models.library import ModelLibrary
+from penstock.models.model import Model
 from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import check_mode_change, evolve, finish_rescaling
 from penstock.savepoints.snapshot_capture import Capture, capture
@@ -183,6 +184,9 @@ class JobRunner:
         # Another run that the locks have not kept out has time to notice this while Spark starts.
         ownership.begin()
         if checkpoint.stored is not None:
+            library = stored_library(checkpoint)
+            if library is not None and _models_of(bound):
+                library.take_over()
             checkpoint.stored.remove_left_behind()
         by = user_name() if settings.started_by is None else settings.started_by
         events = RunEvents(checkpoint.folder, self._job.name, self.job_id, by)
@@ -273,9 +277,9 @@ class JobRunner:
                 prepared.recorder,
                 lags,
                 progress,
-                self._model_queue(bound, hooks),
+                self._model_queue(checkpoint, bound, hooks),
                 PolicySender(bound.control, self._settings.bindings.get(COMMANDS), hooks.on_note),
-                ModelSuspensions(bound.plan.model_folder, hooks.on_note, prepared.events),
+                self._suspensions(prepared, bound, hooks),
             )
             in_real_time = bool(self._settings.checkpoint_interval_ms)
             committer = BatchCommitter(bound, checkpoint, services, in_real_time=in_real_time)
@@ -295,12 +299,17 @@ class JobRunner:
             mount = self._save_rewritten(checkpoint)
             prepared.recorder.bind(bound)
 
-    def _model_queue(self, bound: CompiledJob, hooks: RunHooks) -> ModelQueue:
+    def _model_queue(self, checkpoint: Checkpoint, bound: CompiledJob, hooks: RunHooks) -> ModelQueue:
         settings = self._settings
-        library = ModelLibrary(bound.plan.model_folder, settings.allowed, settings.max_model_mb << 20)
-        steps = bound.plan.accepting.steps if bound.plan.graph.steps() else {}
-        models = {name: step.models for name, step in steps.items()}
-        return ModelQueue(library, models, hooks.on_note, settings.retained_batches)
+        place = library_of_driver(checkpoint)
+        library = ModelLibrary(place, settings.allowed, settings.max_model_mb << 20)
+        return ModelQueue(library, _models_of(bound), hooks.on_note, settings.retained_batches)
+
+    @staticmethod
+    def _suspensions(prepared: _Prepared, bound: CompiledJob, hooks: RunHooks) -> ModelSuspensions | None:
+        if not _models_of(bound):
+            return None
+        return ModelSuspensions(library_of_driver(prepared.checkpoint), hooks.on_note, prepared.events)
 
     def _start_details(
         self, bound: CompiledJob, state_note: str, epoch: int, aside: Path | None
@@ -449,3 +458,9 @@ class JobRunner:
             store="" if prepared.mount is None else prepared.mount.target.family,
             more=self._settings.spark_settings,
         )
+
+
+def _models_of(bound: CompiledJob) -> dict[str, Mapping[str, Model]]:
+    """Return the declared models of each step that has any, by name."""
+    steps = bound.plan.accepting.steps if bound.plan.graph.steps() else {}
+    return {name: step.models for name, step in steps.items() if step.models}

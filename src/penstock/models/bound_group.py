@@ -132,7 +132,7 @@ class BoundGroup(ModelGroup):
 
     def _race(self, inputs: Any, ctx: Any, rows: Any) -> dict[int, Answer]:
         """Let all models answer at the same time; return the first answer, or those before the deadline."""
-        name = (self._bound[0].place.folder, self._bound[0].place.step, self.name)
+        name = (*self._bound[0].place.name, self.name)
         busy = _late.collect(name, self._bound)
         race = _Race()
         ends_s = None if self.deadline_s is None else time.monotonic() + self.deadline_s

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.models.call_watch import call_watch
 from penstock.models.choice import Choice
+from penstock.models.library_places import LibraryPlace
 from penstock.models.loaded import loaded_models
 from penstock.models.model import BatchPlace, Model, RecordPlace
 from penstock.models.model_answers import Answer, is_record
@@ -22,7 +23,7 @@ from penstock.models.output_columns import conform_outputs
 from penstock.models.refusals import ModelError
 from penstock.models.scores import Score, Scores
 from penstock.models.spec import numpy_column, numpy_value
-from penstock.models.suspensions import Suspension, suspended_versions
+from penstock.models.suspensions import SlotSuspensions, Suspension
 from penstock.models.tallies import Tally
 from penstock.models.versions import Cause, Changes, ModelVersion, next_versions
 from penstock.state.cursor import Cursor
@@ -42,15 +43,20 @@ _Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """Where the models of a step are: the folder of their contents, and the type of the step's keys.
+    """Where the models of a step are: the library of the job, and the type of the step's keys.
 
     If `watched`, a call that hangs ends this process.
     """
 
-    folder: str
+    library: LibraryPlace | None
     key_type: pa.DataType
     step: str = ""
     watched: bool = False
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """The library and the step."""
+        return "" if self.library is None else self.library.shown, self.step
 
 
 @dataclass
@@ -65,7 +71,7 @@ class _Scored:
 class BoundModel(Model):
     """A model at run time: its versions in the shared states of a slot, and the contents in a place.
 
-    `key_groups` are those of the slot.
+    `suspensions` are those of the slot.
     """
 
     def __init__(
@@ -74,14 +80,14 @@ class BoundModel(Model):
         states: SharedStates,
         cursor: Cursor,
         place: ModelPlace,
-        key_groups: Sequence[int] = (),
+        suspensions: SlotSuspensions,
     ) -> None:
         vars(self).update(vars(declared))
         self._states: Final = states
         self._versions: Final[dict[str, ModelVersion]] = states.mapping(declared.name)
         self._cursor: Final = cursor
         self.place: Final = place
-        self._key_groups: Final = key_groups
+        self._suspensions: Final = suspensions
         self._choice: Choice | None = None
         self._suspended: Mapping[str, str] = {}
         self._predictors: Final[dict[str, Any]] = {}
@@ -93,23 +99,26 @@ class BoundModel(Model):
 
     def make_ready(self) -> None:
         """Load the versions that may score. Raises StateError when the checkpoint does not have one any more."""
-        found = suspended_versions(
-            self.place.folder, self.place.step, self.model, self._cursor.now_ms, self._key_groups
-        )
+        found = self._suspensions.at(self._cursor.now_ms, self.model)
         self._suspended = {
             one.version: one.reason
             for one in found
             if one.version in self._versions and self._versions[one.version].command_id == one.command
         }
         needed = self._chosen().needed
-        owner = (self.place.folder, self.place.step, self.model)
+        owner = (self.place.name, self.model)
         loaded_models.need(owner, [self._versions[name] for name in needed], self.spec)
         for name in needed:
             self._predictor(name)
 
     def preload(self, version: str) -> None:
         """Begin to load a version beside the work."""
-        loaded_models.preload(self.place.folder, self._versions[version], self.spec)
+        loaded_models.preload(self._library, self._versions[version], self.spec)
+
+    @property
+    def _library(self) -> LibraryPlace:
+        assert self.place.library is not None
+        return self.place.library
 
     def change(self, order: Any, cause: Cause) -> Changes:
         """Carry out an order, and return the changes. Raises ModelRefusedError when the versions do not allow it."""
@@ -166,7 +175,7 @@ class BoundModel(Model):
     def _predictor(self, version: str) -> Any:
         found = self._predictors.get(version)
         if found is None:
-            found = loaded_models.get(self.place.folder, self._versions[version], self.spec)
+            found = loaded_models.get(self._library, self._versions[version], self.spec)
             self._predictors[version] = found
         return found
 
@@ -317,7 +326,7 @@ class BoundModel(Model):
         predictor = self._predictor(name)
         begun_s = time.perf_counter()
         if self.place.watched:
-            call_watch.begin(self.place.folder, self._suspension(name), self.limits)
+            call_watch.begin(self._library, self._suspension(name), self.limits)
         try:
             found, bad = conform_outputs(predictor.predict(columns), self.spec, count)
             reason = "it is not finite" if bad.any() else ""
@@ -344,7 +353,7 @@ class BoundModel(Model):
             self._versions[name].command_id,
             "",
             self._cursor.now_ms,
-            self._key_groups[0],
+            self._suspensions.key_groups[0],
         )
 
     def _add_time(self, name: str, seconds: float, count: int) -> None:

@@ -18,6 +18,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.errors import ExternalSystemError
+from penstock.models.library_places import LibraryPlace
 from penstock.models.suspensions import Suspension, suspend
 
 __all__ = ["CallLimits", "CallWatch", "call_watch"]
@@ -39,7 +41,7 @@ class CallLimits:
 class _Call:
     """A call at work: how to suspend its version, when it began, and the memory of the process then."""
 
-    folder: str
+    library: LibraryPlace
     suspension: Suspension
     limits: CallLimits
     began_s: float
@@ -56,7 +58,7 @@ class CallWatch:
         self._thread: threading.Thread | None = None
         self._pid = 0
 
-    def begin(self, folder: str, suspension: Suspension, limits: CallLimits) -> None:
+    def begin(self, library: LibraryPlace, suspension: Suspension, limits: CallLimits) -> None:
         """Watch a call of this thread, which begins now."""
         if self._pid != os.getpid():
             # Workers are forked, and threads are not.
@@ -64,7 +66,7 @@ class CallWatch:
             self._calls.clear()
             self._thread = threading.Thread(target=self._watch, name="calls of models", daemon=True)
             self._thread.start()
-        self._calls[threading.get_ident()] = _Call(folder, suspension, limits, time.monotonic())
+        self._calls[threading.get_ident()] = _Call(library, suspension, limits, time.monotonic())
         if not self._has_calls.is_set():
             self._has_calls.set()
 
@@ -101,7 +103,12 @@ class CallWatch:
             reason = f"a call of it took more than {call.limits.memory_bytes // _MIB:,} MiB of memory"
         if not reason or self._calls.get(thread) is not call:
             return
-        suspend(call.folder, msgspec.structs.replace(call.suspension, reason=reason))
+        try:
+            suspend(call.library, msgspec.structs.replace(call.suspension, reason=reason))
+        except (OSError, ExternalSystemError) as e:
+            # The call still hangs at the next look.
+            sys.stderr.write(f"A version of a model cannot be suspended yet: {e}\n")
+            return
         self._end()
 
 

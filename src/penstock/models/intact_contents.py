@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Hashable
 from typing import Final
 
 __all__ = ["IntactContents", "intact_contents"]
@@ -17,23 +16,21 @@ class IntactContents:
     """Files that were read whole and found intact; one that has changed since is read again."""
 
     def __init__(self) -> None:
-        self._known: Final[OrderedDict[tuple[str, int, int, int, int], None]] = OrderedDict()
+        self._known: Final[OrderedDict[Hashable, None]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
-    def is_intact(self, path: Path, read: Callable[[Path], str]) -> bool:
-        """Return whether a file has the content whose hash is its name; `read` returns that of what it finds.
+    def is_intact(self, identity: Hashable, sha256: str, read: Callable[[], str]) -> bool:
+        """Return whether a file has the content with a hash; `read` returns that of what it finds.
 
-        Raises FileNotFoundError.
+        `identity` is another one when the file has changed.
         """
-        found = path.stat()
-        key = (str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         with self._lock:
-            if key in self._known:
+            if identity in self._known:
                 return True
-        if read(path) != path.name:
+        if read() != sha256:
             return False
         with self._lock:
-            self._known[key] = None
+            self._known[identity] = None
             if len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
         return True

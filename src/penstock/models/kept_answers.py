@@ -9,13 +9,15 @@ library or of the checkpoint's store, and the newest of each slot are kept.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
 from penstock.errors import CheckpointError
-from penstock.models.answer_places import AnswerPlace
+from penstock.models.library_places import LibraryPlace, ReadPlace
+from penstock.models.suspensions import SlotSuspensions
 
 __all__ = ["LOOKUPS", "KeptAnswers", "SlotAnswers"]
 
@@ -31,15 +33,22 @@ _ByTime: TypeAlias = dict[int, list[list[Any]]]
 
 
 class SlotAnswers:
-    """The answers that a step takes in one micro-batch or interval of a slot, by group.
+    """The answers that a step takes in one micro-batch or interval of a slot, by group, and suspensions of its models.
 
-    `key_group` is the first one of the slot. Without a `place` nothing is kept.
+    `key_groups` are those of the slot. Without a `place` nothing is kept.
     """
 
-    def __init__(self, place: AnswerPlace | None, step: str, key_group: int) -> None:
+    def __init__(
+        self,
+        place: LibraryPlace | None,
+        step: str,
+        key_groups: Sequence[int],
+        library: ReadPlace | None = None,
+    ) -> None:
         self._place: Final = place
+        self.suspensions: Final = SlotSuspensions(library, step, key_groups)
         self._step: Final = step
-        self._key_group: Final = key_group
+        self._key_group: Final = key_groups[0]
         self._found: Final[dict[str, _ByTime]] = {}
         self._listed: Final[dict[str, list[str]]] = {}
 
@@ -103,6 +112,7 @@ class KeptAnswers:
 
     def __init__(self, of_slot: SlotAnswers, now_ms: int) -> None:
         self._of_slot: Final = of_slot
+        self.suspensions: Final = of_slot.suspensions
         self.now_ms: Final = now_ms
         self._calls: Final[dict[str, int]] = {}
         self._kept: Final[dict[str, list[list[Any]] | None]] = {}
@@ -131,9 +141,12 @@ class KeptAnswers:
 
 
 @functools.lru_cache(maxsize=16)
-def _content(place: AnswerPlace, name: str) -> dict[int, msgspec.Raw]:
+def _content(place: LibraryPlace, name: str) -> dict[int, msgspec.Raw]:
     """Read a file, which never changes: most often that of earlier work, of which nothing is needed."""
-    return msgspec.json.decode(place.read(name), type=dict[int, msgspec.Raw])
+    found = place.find(name)
+    if found is None:
+        raise FileNotFoundError(f"{place.shown}/{name}")
+    return msgspec.json.decode(found, type=dict[int, msgspec.Raw])
 
 
 def _time_of(name: str) -> int:

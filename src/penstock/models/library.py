@@ -8,6 +8,7 @@
     models/answers/STEP/GROUP/...                    what groups took in time, see `kept_answers`
     models/suspended/STEP/MODEL/...                  versions that hung, see `suspensions`
 
+On a cluster that shares only a store, the driver has it in its folder, and tasks reach it by `library_places`.
 Nothing in it changes once it is there, except what is asked and what has failed. So the driver and all workers may
 write it at the same time, and a replay finds what the first attempt found. Only the driver removes contents, and only
 those of versions that no retained micro-batch knows. What a version refers to and what was found on it stay, so a name
@@ -26,8 +27,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.base.durable import write_atomically, write_once
+from penstock.errors import ExternalSystemError
 from penstock.models.intact_contents import intact_contents
+from penstock.models.library_places import ASKED, FAILURES, FolderPlace, LibraryPlace, ReadPlace
 from penstock.models.model_examination import Findings, examine, examine_apart, is_importable
 from penstock.models.orders import LoadModel, RemoveModel, RetireModel, RollBackModel, ValidateModel
 from penstock.models.refusals import ModelRefusedError
@@ -39,6 +41,8 @@ __all__ = [
     "MODELS",
     "ModelLibrary",
     "Reference",
+    "is_content_intact",
+    "is_content_name",
     "is_examined_content",
     "read_failure",
 ]
@@ -51,8 +55,6 @@ DEFAULT_MAX_MODEL_BYTES: Final = 512 << 20
 
 _VERSIONS: Final = "versions"
 _FINDINGS: Final = "findings"
-_ASKED: Final = "asked"
-_FAILURES: Final = "failures"
 _SHA256: Final = re.compile("[0-9a-f]{64}$")
 
 
@@ -65,13 +67,13 @@ class Reference(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ModelLibrary:
-    """The library in a folder. Models come from allowed places, up to a size.
+    """The library in a place. Models come from allowed places, up to a size.
 
     With `isolated` they are examined in processes of their own. With `beside` only the driver fetches and examines
     them, and whoever asks for one that is not examined yet gets an answer at once.
     """
 
-    folder: str
+    place: LibraryPlace
     allowed: AllowedPlaces
     max_bytes: int = DEFAULT_MAX_MODEL_BYTES
     isolated: bool = True
@@ -92,7 +94,7 @@ class ModelLibrary:
             if found.refusal:
                 raise ModelRefusedError(found.refusal)
         elif not isinstance(order, RetireModel | RollBackModel | RemoveModel):
-            if not any(_findings_on(Path(self.folder), reference.order.sha256)):
+            if not any(_findings_on(self.place, reference.order.sha256)):
                 raise ModelRefusedError(
                     f"version {order.version!r} of the model {order.model!r} is not validated; send validate-model "
                     "first"
@@ -107,9 +109,10 @@ class ModelLibrary:
         """
         self.allowed.check_read(order.uri)
         reference = Reference(step, order)
-        path = self._reference_path(step, order.model, order.version)
-        write_once(path, msgspec.json.encode(reference))
-        known = msgspec.json.decode(path.read_bytes(), type=Reference)
+        name = _version_name(_VERSIONS, step, order.model, order.version)
+        known = msgspec.json.decode(
+            self.place.keep_first(name, msgspec.json.encode(reference)), type=Reference
+        )
         if known != reference:
             raise ModelRefusedError(
                 f"version {order.version!r} of the model {order.model!r} was loaded before from another place or with "
@@ -119,31 +122,26 @@ class ModelLibrary:
 
     def reference(self, step: str, model: str, version: str) -> Reference:
         """Return what a version refers to. Raises ModelRefusedError if it was never loaded."""
-        path = self._reference_path(step, model, version)
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=Reference)
-        except FileNotFoundError:
-            raise ModelRefusedError(
-                f"the model {model!r} has no version {version!r}; send load-model first"
-            ) from None
+        found = self.place.find(_version_name(_VERSIONS, step, model, version))
+        if found is None:
+            raise ModelRefusedError(f"the model {model!r} has no version {version!r}; send load-model first")
+        return msgspec.json.decode(found, type=Reference)
 
     def asked(self) -> list[Reference]:
         """Return the versions that wait for the driver to fetch and examine them, in the order of their names."""
-        folder = Path(self.folder)
-        names = sorted(path.relative_to(folder / _ASKED) for path in (folder / _ASKED).glob("*/*/[!.]*.json"))
-        return [
-            msgspec.json.decode((folder / _VERSIONS / name).read_bytes(), type=Reference) for name in names
-        ]
+        names = [name.partition("/")[2] for name in self.place.names(ASKED)]
+        found = [self.place.find(f"{_VERSIONS}/{name}") for name in names]
+        return [msgspec.json.decode(one, type=Reference) for one in found if one is not None]
 
     def answer(self, reference: Reference, failure: str = "") -> None:
         """Note that a version waits no more, since it was examined, or could not be fetched for a reason."""
-        self._path_of(reference, _ASKED).unlink(missing_ok=True)
+        self.place.remove([_name_of(reference, ASKED)])
         if failure:
-            write_atomically(self._path_of(reference, _FAILURES), msgspec.json.encode(failure))
+            self.place.put(_name_of(reference, FAILURES), msgspec.json.encode(failure))
 
     def _ask(self, reference: Reference) -> None:
-        self._path_of(reference, _FAILURES).unlink(missing_ok=True)
-        write_once(self._path_of(reference, _ASKED), b"")
+        self.place.remove([_name_of(reference, FAILURES)])
+        self.place.keep_first(_name_of(reference, ASKED), b"")
 
     def _found_beside(self, reference: Reference, spec: ModelSpec) -> Findings:
         """Return what the driver has found on a version. If there is nothing, ask it, and raise ModelRefusedError."""
@@ -151,7 +149,7 @@ class ModelLibrary:
         if found is not None:
             return found
         order = reference.order
-        failure = read_failure(Path(self.folder), reference.step, order.model, order.version)
+        failure = _failure_in(self.place, reference.step, order.model, order.version)
         self._ask(reference)
         what = f"version {order.version!r} of the model {order.model!r}"
         if failure is None:
@@ -163,48 +161,51 @@ class ModelLibrary:
             f"{what} could not be fetched: {failure}. The job now tries it again; then send validate-model again"
         )
 
-    def path(self, sha256: str) -> Path:
-        """Return where the content with a hash is, once it was fetched."""
-        return Path(self.folder) / sha256
+    def fetch(self, reference: Reference) -> None:
+        """Fetch the content of a version, unless it is there.
 
-    def fetch(self, reference: Reference) -> Path:
-        """Fetch the content of a version, unless it is there; return its path.
-
-        Raises ModelRefusedError for other content than that of the hash, PlaceRefusedError and ExternalSystemError when
-        it cannot be read.
+        Raises ModelRefusedError for other content than that of the hash, or when it cannot be read, and
+        PlaceRefusedError.
         """
-        order, path = reference.order, self.path(reference.order.sha256)
-        if path.exists():
-            return path
-        content = self.allowed.content(order.uri, self.max_bytes)
+        order = reference.order
+        if self._holds(order.sha256):
+            return
+        try:
+            content = self.allowed.content(order.uri, self.max_bytes)
+        except ExternalSystemError as e:
+            # Not the place of the library, which is a failure of the job.
+            raise ModelRefusedError(str(e)) from e
         if hashlib.sha256(content).hexdigest() != order.sha256:
             raise ModelRefusedError(
                 f"the content of {order.uri!r} has not the SHA-256 {order.sha256}: it was changed or is another file"
             )
-        write_atomically(path, content)
-        return path
+        self.place.put(order.sha256, content)
 
     def contents(self) -> list[str]:
         """Return the hashes of all contents, sorted."""
-        try:
-            return sorted(path.name for path in Path(self.folder).iterdir() if _SHA256.match(path.name))
-        except FileNotFoundError:
-            return []
+        return [name for name in self.place.top_names() if is_content_name(name)]
 
     def remove_content(self, sha256: str) -> int:
         """Remove the content with a hash, if it is there; return its size in bytes."""
-        path = self.path(sha256)
         try:
-            size = path.stat().st_size
-            path.unlink()
+            with self.place.opened(sha256) as path:
+                size = path.stat().st_size
         except FileNotFoundError:
             return 0
+        self.place.remove([sha256])
         return size
+
+    def _holds(self, sha256: str) -> bool:
+        try:
+            self.place.identity(sha256)
+        except FileNotFoundError:
+            return False
+        return True
 
     def check_intact(self, sha256: str) -> None:
         """Raise ModelRefusedError unless the kept content is there and unchanged."""
         try:
-            is_intact = intact_contents.is_intact(self.path(sha256), _hash_of)
+            is_intact = is_content_intact(self.place, sha256)
         except FileNotFoundError:
             raise ModelRefusedError(
                 f"the checkpoint has lost the content {sha256}; load the model again"
@@ -219,85 +220,102 @@ class ModelLibrary:
 
         The findings of a model that is refused have the reason.
         """
-        kept = self._findings_path(reference, spec)
         known = self.findings(reference, spec)
         if known is not None:
             return known
-        path, order = self.fetch(reference), reference.order
+        self.fetch(reference)
+        order = reference.order
         known = self.findings(reference, spec)
         if known is not None:
             # It was good before its content was removed.
             return known
         self.check_intact(order.sha256)
-        try:
-            if self.isolated and is_importable(spec.weights):
-                found = examine_apart(path, order.format, spec, order.sample)
-            else:
-                found = examine(path.read_bytes(), order.format, spec, order.sample)
-        except ModelRefusedError as e:
-            found = Findings(str(e))
-        write_once(kept, msgspec.json.encode(found))
-        return msgspec.json.decode(kept.read_bytes(), type=Findings)
+        with self.place.opened(order.sha256) as path:
+            try:
+                if self.isolated and is_importable(spec.weights):
+                    found = examine_apart(path, order.format, spec, order.sample)
+                else:
+                    found = examine(path.read_bytes(), order.format, spec, order.sample)
+            except ModelRefusedError as e:
+                found = Findings(str(e))
+        kept = self.place.keep_first(_findings_name(reference, spec), msgspec.json.encode(found))
+        return msgspec.json.decode(kept, type=Findings)
 
     def findings(self, reference: Reference, spec: ModelSpec) -> Findings | None:
         """Return what an examination has found; None without one, or if the content of a good version is not there.
 
         The content was removed if the version was, and is needed again once it has come back.
         """
-        try:
-            known = msgspec.json.decode(self._findings_path(reference, spec).read_bytes(), type=Findings)
-        except FileNotFoundError:
+        found = self.place.find(_findings_name(reference, spec))
+        if found is None:
             return None
-        return known if known.refusal or self.path(reference.order.sha256).exists() else None
+        known = msgspec.json.decode(found, type=Findings)
+        return known if known.refusal or self._holds(reference.order.sha256) else None
 
-    def _reference_path(self, step: str, model: str, version: str) -> Path:
-        return _version_path(Path(self.folder), _VERSIONS, step, model, version)
 
-    def _path_of(self, reference: Reference, kind: str) -> Path:
-        order = reference.order
-        return _version_path(Path(self.folder), kind, reference.step, order.model, order.version)
-
-    def _findings_path(self, reference: Reference, spec: ModelSpec) -> Path:
-        """Return where the findings on a version are, which depend on what the step declares."""
-        kind = spec.weights
-        declared = (
-            reference.order.format,
-            spec.inputs.serialize().to_pybytes(),
-            spec.outputs.serialize().to_pybytes(),
-            "" if kind is None else f"{kind.__module__}:{kind.__qualname__}",
-            spec.trusted,
-            spec.budget_ms,
-            spec.allow_nan,
-            reference.order.sample,
-        )
-        digest = hashlib.sha256(msgspec.json.encode(declared, order="deterministic")).hexdigest()[:16]
-        return Path(self.folder) / _FINDINGS / f"{reference.order.sha256}-{digest}.json"
+def _findings_name(reference: Reference, spec: ModelSpec) -> str:
+    """Return the name of the findings on a version, which depend on what the step declares."""
+    kind = spec.weights
+    declared = (
+        reference.order.format,
+        spec.inputs.serialize().to_pybytes(),
+        spec.outputs.serialize().to_pybytes(),
+        "" if kind is None else f"{kind.__module__}:{kind.__qualname__}",
+        spec.trusted,
+        spec.budget_ms,
+        spec.allow_nan,
+        reference.order.sample,
+    )
+    digest = hashlib.sha256(msgspec.json.encode(declared, order="deterministic")).hexdigest()[:16]
+    return f"{_FINDINGS}/{reference.order.sha256}-{digest}.json"
 
 
 def is_examined_content(folder: Path, sha256: str) -> bool:
     """Return whether the library in a folder has findings on a content, for any declaration, that still count."""
-    found = list(_findings_on(folder, sha256))
+    found = list(_findings_on(FolderPlace(str(folder)), sha256))
     return any(one.refusal for one in found) or (bool(found) and (folder / sha256).exists())
 
 
-def _findings_on(folder: Path, sha256: str) -> Iterator[Findings]:
-    for path in (folder / _FINDINGS).glob(f"{sha256}-*.json"):
-        yield msgspec.json.decode(path.read_bytes(), type=Findings)
+def _findings_on(place: ReadPlace, sha256: str) -> Iterator[Findings]:
+    for name in place.names(_FINDINGS):
+        found = place.find(name) if name.startswith(f"{_FINDINGS}/{sha256}-") else None
+        if found is not None:
+            yield msgspec.json.decode(found, type=Findings)
 
 
 def read_failure(folder: Path, step: str, model: str, version: str) -> str | None:
     """Return why the driver could not fetch a version for the library in a folder; None if it could, or never tried."""
-    try:
-        failure = _version_path(folder, _FAILURES, step, model, version).read_bytes()
-    except FileNotFoundError:
-        return None
-    return msgspec.json.decode(failure, type=str)
+    return _failure_in(FolderPlace(str(folder)), step, model, version)
 
 
-def _version_path(folder: Path, kind: str, step: str, model: str, version: str) -> Path:
-    return folder / kind / quote(step, safe="") / quote(model, safe="") / f"{version}.json"
+def _failure_in(place: ReadPlace, step: str, model: str, version: str) -> str | None:
+    failure = place.find(_version_name(FAILURES, step, model, version))
+    return None if failure is None else msgspec.json.decode(failure, type=str)
 
 
-def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _name_of(reference: Reference, kind: str) -> str:
+    order = reference.order
+    return _version_name(kind, reference.step, order.model, order.version)
+
+
+def _version_name(kind: str, step: str, model: str, version: str) -> str:
+    return f"{kind}/{quote(step, safe='')}/{quote(model, safe='')}/{version}.json"
+
+
+def is_content_name(name: str) -> bool:
+    """Return whether a name in a library is that of the content of a model.
+
+    >>> is_content_name("0" * 64), is_content_name("asked/score/fraud/1.json")
+    (True, False)
+    """
+    return _SHA256.match(name) is not None
+
+
+def is_content_intact(place: ReadPlace, sha256: str) -> bool:
+    """Return whether the content with a hash is unchanged, which a process reads once. Raises FileNotFoundError."""
+
+    def read() -> str:
+        with place.opened(sha256) as path, path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return intact_contents.is_intact(place.identity(sha256), sha256, read)

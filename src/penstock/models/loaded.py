@@ -7,11 +7,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, TypeAlias
 
-from penstock.errors import StateError
+from penstock.errors import ExternalSystemError, PenstockError, StateError
 from penstock.models.intact_contents import intact_contents
+from penstock.models.library_places import ReadPlace
 from penstock.models.predictors import open_predictor
 from penstock.models.refusals import ModelRefusedError
 from penstock.models.spec import ModelSpec, Predictor
@@ -31,7 +31,7 @@ class _Loading:
 
     done: threading.Event = field(default_factory=threading.Event)
     predictor: Predictor | None = None
-    error: StateError | None = None
+    error: PenstockError | None = None
 
 
 class LoadedModels:
@@ -46,11 +46,11 @@ class LoadedModels:
         self._kept: Final[OrderedDict[_Name, _Loading]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
-    def get(self, folder: str, version: ModelVersion, spec: ModelSpec) -> Predictor:
+    def get(self, place: ReadPlace, version: ModelVersion, spec: ModelSpec) -> Predictor:
         """Return a model, and load it if necessary. Raises StateError when the checkpoint does not have it any more."""
         loading, is_new = self._find(version, spec)
         if is_new:
-            self._load(loading, folder, version, spec)
+            self._load(loading, place, version, spec)
         loading.done.wait()
         if loading.error is not None:
             raise loading.error
@@ -66,12 +66,12 @@ class LoadedModels:
             while len(self._needed) > _MAX_OWNERS:
                 self._needed.popitem(last=False)
 
-    def preload(self, folder: str, version: ModelVersion, spec: ModelSpec) -> None:
+    def preload(self, place: ReadPlace, version: ModelVersion, spec: ModelSpec) -> None:
         """Begin to load a model. An error is raised by `get`."""
         loading, is_new = self._find(version, spec)
         if is_new:
             threading.Thread(
-                target=self._load, args=(loading, folder, version, spec), name="model", daemon=True
+                target=self._load, args=(loading, place, version, spec), name="model", daemon=True
             ).start()
 
     def _find(self, version: ModelVersion, spec: ModelSpec) -> tuple[_Loading, bool]:
@@ -92,20 +92,20 @@ class LoadedModels:
         for name in others[: max(0, len(others) - self._max_more)]:
             del self._kept[name]
 
-    def _load(self, loading: _Loading, folder: str, version: ModelVersion, spec: ModelSpec) -> None:
+    def _load(self, loading: _Loading, place: ReadPlace, version: ModelVersion, spec: ModelSpec) -> None:
         try:
-            loading.predictor = open_predictor(_content(folder, version), version.format, spec)
+            loading.predictor = open_predictor(_content(place, version), version.format, spec)
         except ModelRefusedError as e:
             loading.error = StateError(
-                f"The model {version.sha256} in {folder} cannot be loaded any more: {e}. Start the job with the code "
-                "and the libraries with which the model was validated."
+                f"The model {version.sha256} in {place.shown} cannot be loaded any more: {e}. Start the job with "
+                "the code and the libraries with which the model was validated."
             )
-        except StateError as e:
+        except (StateError, ExternalSystemError) as e:
             loading.error = e
         except Exception as e:  # a library's own, or the class of the user
             loading.error = StateError(
-                f"The model {version.sha256} in {folder} cannot be loaded: {type(e).__name__}: {e}. Start the job with "
-                "the code and the libraries with which the model was validated."
+                f"The model {version.sha256} in {place.shown} cannot be loaded: {type(e).__name__}: {e}. Start the job "
+                "with the code and the libraries with which the model was validated."
             )
             loading.error.__cause__ = e
         finally:
@@ -116,25 +116,28 @@ def _name_of(version: ModelVersion, spec: ModelSpec) -> _Name:
     return (version.sha256, version.format, spec)
 
 
-def _content(folder: str, version: ModelVersion) -> bytes:
-    path, content = Path(folder) / version.sha256, b""
+def _content(place: ReadPlace, version: ModelVersion) -> bytes:
+    shown, content = f"{place.shown}/{version.sha256}", b""
 
-    def read(path: Path) -> str:
+    def read() -> str:
         nonlocal content
-        content = path.read_bytes()
+        with place.opened(version.sha256) as path:
+            content = path.read_bytes()
         return hashlib.sha256(content).hexdigest()
 
     try:
         # The command that lets it score asks for the same, and a large file takes long.
-        is_intact = intact_contents.is_intact(path, read)
-        content = content or path.read_bytes()
+        is_intact = intact_contents.is_intact(place.identity(version.sha256), version.sha256, read)
+        if is_intact and not content:
+            read()
     except OSError as e:
         raise StateError(
-            f"The model {path} cannot be read ({e.strerror}). Restore it from a savepoint of the job, then start again."
+            f"The model {shown} cannot be read ({e.strerror or 'it is not there'}). Restore it from a savepoint of the "
+            "job, then start again."
         ) from e
     if not is_intact:
         raise StateError(
-            f"The model {path} is damaged. Restore it from a savepoint of the job, then start again."
+            f"The model {shown} is damaged. Restore it from a savepoint of the job, then start again."
         )
     return content
 

@@ -6,17 +6,15 @@ So every repetition of the work reads them, and decides alike.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from penstock.base.durable import write_once
+from penstock.models.library_places import LibraryPlace, ReadPlace
 
-__all__ = ["Suspension", "find_suspensions", "suspend", "suspended_versions"]
+__all__ = ["SlotSuspensions", "Suspension", "find_suspensions", "suspend"]
 
 _SUSPENDED: Final = "suspended"
 
@@ -37,45 +35,45 @@ class Suspension(msgspec.Struct, frozen=True):
     key_group: int
 
 
-def suspend(folder: str, found: Suspension) -> None:
-    """Suspend a version; the file is durable when this returns."""
-    path = _folder(folder, found.step, found.model)
-    write_once(path / f"{found.version}-{found.from_ms}-{found.key_group}.json", msgspec.json.encode(found))
+def suspend(place: LibraryPlace, found: Suspension) -> None:
+    """Suspend a version; this is durable when it returns. Raises OSError and ExternalSystemError."""
+    name = f"{_folder(found.step, found.model)}/{found.version}-{found.from_ms}-{found.key_group}.json"
+    place.keep_first(name, msgspec.json.encode(found))
 
 
-def suspended_versions(
-    folder: str, step: str, model: str, now_ms: int, key_groups: Collection[int]
-) -> Iterator[Suspension]:
-    """Yield the suspensions of a model that count in a slot at a time."""
-    if not folder:
-        return
-    for found in _in_folder(_folder(folder, step, model)):
-        if found.from_ms <= now_ms and found.key_group in key_groups:
-            yield found
+class SlotSuspensions:
+    """The suspensions in a slot that were there when its work in a micro-batch or interval began.
+
+    Whoever suspends a version ends, and its work begins anew. Without a `place` there are none. `key_groups` are those
+    of the slot.
+    """
+
+    def __init__(self, place: ReadPlace | None, step: str, key_groups: Sequence[int]) -> None:
+        self.key_groups: Final = key_groups
+        self._place: Final = place
+        self._step: Final = step
+        self._found: Final[dict[str, list[Suspension]]] = {}
+
+    def at(self, now_ms: int, model: str) -> list[Suspension]:
+        """Return the suspensions of a model that count at a time."""
+        if self._place is None:
+            return []
+        if model not in self._found:
+            self._found[model] = _in_folder(self._place, _folder(self._step, model))
+        return [
+            one for one in self._found[model] if one.from_ms <= now_ms and one.key_group in self.key_groups
+        ]
 
 
-def find_suspensions(folder: str) -> list[Suspension]:
-    """Return all suspensions, in the order of their files."""
-    places = sorted(Path(folder, _SUSPENDED).glob("*/*"))
-    return [found for place in places for found in _in_folder(place)]
+def find_suspensions(place: ReadPlace) -> list[Suspension]:
+    """Return all suspensions, in the order of their names."""
+    return _in_folder(place, _SUSPENDED)
 
 
-def _in_folder(folder: Path) -> Iterator[Suspension]:
-    try:
-        names = sorted(path.name for path in folder.iterdir() if path.suffix == ".json")
-    except FileNotFoundError:
-        return
-    for name in names:
-        # One that is being written has another name.
-        if not name.startswith("."):
-            yield _read(folder / name)
+def _in_folder(place: ReadPlace, folder: str) -> list[Suspension]:
+    found = [place.find(name) for name in place.names(folder)]
+    return [msgspec.json.decode(one, type=Suspension) for one in found if one is not None]
 
 
-@functools.lru_cache(maxsize=256)
-def _read(path: Path) -> Suspension:
-    """Read a file, which never changes."""
-    return msgspec.json.decode(path.read_bytes(), type=Suspension)
-
-
-def _folder(folder: str, step: str, model: str) -> Path:
-    return Path(folder, _SUSPENDED, quote(step, safe=""), quote(model, safe=""))
+def _folder(step: str, model: str) -> str:
+    return f"{_SUSPENDED}/{quote(step, safe='')}/{quote(model, safe='')}"

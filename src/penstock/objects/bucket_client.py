@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
 
 from penstock.errors import BindingError, ExternalSystemError, PenstockError, PlaceMissingError
@@ -77,7 +77,15 @@ class BucketClient:
     def remove(self, paths: Sequence[str]) -> None:
         import obstore
 
-        obstore.delete(self._store(), list(paths))
+        try:
+            obstore.delete(self._store(), list(paths))
+        except FileNotFoundError as e:
+            if is_without_bucket(e):
+                raise
+            # Google and Azure tell that one is not there; others may be left then.
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._store(), path)
 
     def remove_unfinished(self, path: str) -> None:
         """Do nothing: what was not finished is not there."""

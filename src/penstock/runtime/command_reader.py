@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import operator
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from penstock.control.commands import Command, CommandError, CommandFormat, Dump
 from penstock.control.receipts import RecordPosition
 from penstock.engine.command_validation import payload_of
 from penstock.engine.slot import Slot
+from penstock.errors import ExternalSystemError
 from penstock.models.library import DEFAULT_MAX_MODEL_BYTES, ModelLibrary
 from penstock.models.orders import MODEL_ORDERS
 from penstock.models.refusals import ModelRefusedError
@@ -168,8 +170,9 @@ class CommandReader:
         if declared is None or order.version is None:
             return
 
+        assert self.plan.library is not None
         library = ModelLibrary(
-            self.plan.model_folder,
+            self.plan.library,
             self.fetched.allowed,
             self.max_model_bytes,
             isolated=self.examines_apart,
@@ -181,6 +184,9 @@ class CommandReader:
                 library.check(step.step, order, declared.spec)
             except ModelRefusedError as e:
                 raise CommandError(str(e), command.id) from None
+            except ExternalSystemError as e:
+                # The library is away, which says nothing of the command.
+                raise OSError(errno.EIO, str(e)) from e
             return b"null"
 
         self.fetched.find_once(f"{place.partition}-{place.offset}", command.id, check)

@@ -196,7 +196,7 @@ class _StepRunner:
 
     def _open(self) -> OpenSlot:
         slot, entries = self._slot, self._states.entries(self.node.id)
-        answers = SlotAnswers(self._plan.answer_place, self.node.step, slot.key_groups[0])
+        answers = SlotAnswers(self._plan.answers, self.node.step, slot.key_groups, self._plan.library)
         if self._going_on is not None:
             self._going_on.tables.go_on(entries)
             return OpenSlot(slot, self._going_on.name, entries, self._going_on.tables, answers)

@@ -25,7 +25,7 @@ from penstock.engine.step import StepCore, StepInput
 from penstock.joins.join_step import JoinStep
 from penstock.joins.lookup_source import LookupSource
 from penstock.joins.table_lookup import TableLookup
-from penstock.models.answer_places import ANSWERS, AnswerPlace, AnswersInFolder, AnswersInStore
+from penstock.models.library_places import LibraryPlace
 from penstock.models.model import Model
 from penstock.operators.event_times import EVENT_TIME
 from penstock.operators.functions import ProcessFunction
@@ -100,10 +100,10 @@ class JobPlan:
     the initial state. `partitions` has the partitions of each Kafka stream at the start of the job. `origin_sinks`
     are the sinks that take, in real time, the names by which records are known again. `replayed` is the micro-
     batch, in Spark's numbering, that was planned before and is repeated, with the partitions known at that time.
-    With `in_real_time` the records of a slot travel together, under its first key group. `model_folder` has the
+    With `in_real_time` the records of a slot travel together, under its first key group. `library` has the
     models that the job has fetched; with `watches_models` a call of one that hangs ends its worker. `lookups`
     are the tables outside in which steps look records up, and `answers` is where their rows and the answers of groups
-    of models are kept, if not with the models.
+    of models are kept.
     """
 
     graph: Graph
@@ -119,17 +119,10 @@ class JobPlan:
     replayed: tuple[int, Mapping[str, tuple[str, ...]]] | None = None
     in_real_time: bool = False
     origin_sinks: frozenset[str] = frozenset()
-    model_folder: str = ""
+    library: LibraryPlace | None = None
     watches_models: bool = False
     lookups: Mapping[str, LookupSource] = field(default_factory=dict)
-    answers: AnswersInStore | None = None
-
-    @property
-    def answer_place(self) -> AnswerPlace | None:
-        """Where slots keep what they took from outside."""
-        if self.answers is not None:
-            return self.answers
-        return AnswersInFolder(f"{self.model_folder}/{ANSWERS}") if self.model_folder else None
+    answers: LibraryPlace | None = None
 
     def of_batch(self, number: int) -> JobPlan:
         """Return the plan for a micro-batch, in Spark's numbering, with the partitions that it was planned with."""
@@ -245,7 +238,7 @@ class JobPlan:
             timed=timed,
             caused=caused,
             only_after=self._only_upserts(Port(node.id)),
-            model_folder=self.model_folder,
+            library=self.library,
             watches_models=self.watches_models,
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.models.library import MODELS
+from penstock.models.library_places import ANSWERS, FolderPlace
 from penstock.savepoints.source_files import copy_models
 from penstock.snapshots.manifest import FileEntry, Manifest
 from penstock.snapshots.snapshot_reader import read_file
@@ -29,7 +30,10 @@ class ModelStore:
         self._folder: Final = tempfile.TemporaryDirectory(prefix="penstock-models-")
         self.path: Final = Path(self._folder.name).resolve()
         (self.path / _INCOMING).mkdir()
-        runner.plan = dataclasses.replace(runner.plan, model_folder=str(self.path / MODELS))
+        library = self.path / MODELS
+        runner.plan = dataclasses.replace(
+            runner.plan, library=FolderPlace(str(library)), answers=FolderPlace(str(library / ANSWERS))
+        )
         runner.fetched_folder = runner.fetched_folder or str(self.path / _FETCHED)
         runner.allow_read = [*runner.allow_read, str(self.path / _INCOMING)]
 

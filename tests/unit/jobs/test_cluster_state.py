@@ -15,7 +15,7 @@ from penstock.bindings.types import ObjectsBinding
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.checkpoints.state_place import place_state, state_place
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
-from penstock.errors import BindingError, CheckpointError, JobDefinitionError
+from penstock.errors import BindingError, CheckpointError
 from penstock.jobs.cluster_state import check_reach, mount_state
 from penstock.jobs.compile import CompiledJob, compile_job, parse_bindings
 from penstock.jobs.settings import RunSettings
@@ -95,22 +95,20 @@ def test_folders_are_refused(tmp_path: Path, name: str) -> None:
         ("spark:json?path=/data/json", False),
     ],
 )
-def test_tables_in_folders_are_refused(tmp_path: Path, uri: str, is_reached: bool) -> None:
+def test_tables_in_folders_are_refused(uri: str, is_reached: bool) -> None:
     """Those of a catalog and a store that the workers reach are not."""
-    plan = bound(tmp_path).plan
     bindings = {"out": parse_binding("out", uri, "sink")}
     if is_reached:
-        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
+        check_reach(bindings, "s3://bucket/rooms", MASTER)
         return
     with pytest.raises(BindingError, match="a folder, which the workers of spark://host:7077 need not share"):
-        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
+        check_reach(bindings, "s3://bucket/rooms", MASTER)
 
 
-def test_commands_of_a_table_do_not_travel(tmp_path: Path) -> None:
-    plan = bound(tmp_path).plan
+def test_commands_of_a_table_do_not_travel() -> None:
     bindings = {"commands": parse_binding("commands", "delta:/data/table", "control")}
     with pytest.raises(BindingError, match="'commands' is bound to 'delta:/data/table', a folder"):
-        check_reach(bindings, plan, "s3://bucket/rooms", MASTER)
+        check_reach(bindings, "s3://bucket/rooms", MASTER)
 
 
 def test_only_stores_of_which_tasks_have_a_client_have_the_state_of_tasks(tmp_path: Path) -> None:
@@ -144,17 +142,3 @@ def test_a_folder_of_hdfs_has_the_state_of_tasks(tmp_path: Path) -> None:
     mount = mount_state(checkpoint(tmp_path, "hdfs://name_node:8020/rooms"), MASTER)
     assert mount is not None
     assert (mount.target.family, mount.target.host) == ("hdfs", "name_node:8020")
-
-
-def test_steps_with_models_are_refused(tmp_path: Path) -> None:
-    model = ps.Model("m", inputs="value BIGINT", output="score DOUBLE", default=0.0)
-    made = ps.Job("job", key_groups=3)
-    readings = made.data_stream("readings", schema="value BIGINT").key_by("value")
-    readings.process("scores", type("Scores", (Counts,), {"model": model})(), output="value BIGINT").sink_to(
-        "out"
-    )
-    place_state(tmp_path, "s3://bucket/rooms", is_local=False)
-    with pytest.raises(
-        JobDefinitionError, match=r"'scores' uses models.*s3://bucket/rooms is on an object store"
-    ):
-        compile_job(made, RunSettings(bindings=REACHED, master=MASTER), checkpoint(tmp_path))

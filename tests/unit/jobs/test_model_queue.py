@@ -16,6 +16,7 @@ from safetensors.numpy import save
 import penstock as ps
 from penstock.jobs.model_queue import ModelQueue
 from penstock.models.library import ModelLibrary
+from penstock.models.library_places import FolderPlace
 from penstock.models.orders import LoadModel, ValidateModel
 from penstock.models.refusals import ModelRefusedError
 from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
@@ -38,7 +39,9 @@ CONTENT = save({"any": np.ones(1)})
 def library(folder: Path, max_bytes: int = 1 << 20, *, beside: bool = False) -> ModelLibrary:
     (folder / "incoming").mkdir(exist_ok=True)
     allowed = AllowedPlaces.of([str(folder / "incoming")], [])
-    return ModelLibrary(str(folder / "models"), allowed, max_bytes, isolated=False, beside=beside)
+    return ModelLibrary(
+        FolderPlace(str(folder / "models")), allowed, max_bytes, isolated=False, beside=beside
+    )
 
 
 def noted(
@@ -130,7 +133,7 @@ def test_a_full_disk_delays_an_examination(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.models.library.write_atomically", is_full)
+        patched.setattr("penstock.models.library_places.write_atomically", is_full)
         work_off(queue)
     (note,) = notes
     assert "could not be kept in the checkpoint (No space left on device); this is tried again" in note

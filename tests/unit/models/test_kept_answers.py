@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.models.answer_places import AnswersInFolder
 from penstock.models.kept_answers import SlotAnswers
+from penstock.models.library_places import FolderPlace
 
 TAKEN = ([0, 1], [1], [2, 0])
 
@@ -16,7 +16,7 @@ TAKEN = ([0, 1], [1], [2, 0])
 def interval(folder: Path, times: list[int], taken: list[list[int]]) -> list[list[int] | None]:
     """Run a round at each time, which calls a group once; return what each found of an earlier attempt."""
     found: list[list[int] | None] = []
-    of_slot = SlotAnswers(AnswersInFolder(str(folder)), "score", 0)
+    of_slot = SlotAnswers(FolderPlace(str(folder)), "score", (0,))
     for now_ms, one in zip(times, taken, strict=True):
         answers = of_slot.at(now_ms)
         known = answers.next("fraud")
@@ -42,7 +42,7 @@ def test_the_next_interval_is_no_repetition(tmp_path: Path) -> None:
 
 def test_of_two_attempts_that_answer_differently_one_ends(tmp_path: Path) -> None:
     """Its work would count with answers that a repetition does not take."""
-    attempts = [SlotAnswers(AnswersInFolder(str(tmp_path)), "score", 0) for _ in range(2)]
+    attempts = [SlotAnswers(FolderPlace(str(tmp_path)), "score", (0,)) for _ in range(2)]
     for number, attempt in enumerate(attempts):
         run = attempt.at(1_000)
         assert run.next("fraud") is None
@@ -52,4 +52,4 @@ def test_of_two_attempts_that_answer_differently_one_ends(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match="other answers"):
         attempts[1].write()
     attempts[0].write()
-    assert SlotAnswers(AnswersInFolder(str(tmp_path)), "score", 0).at(1_000).next("fraud") == [0]
+    assert SlotAnswers(FolderPlace(str(tmp_path)), "score", (0,)).at(1_000).next("fraud") == [0]

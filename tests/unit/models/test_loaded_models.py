@@ -12,6 +12,8 @@ from model_parts import Linear, weights
 from penstock.errors import StateError
 from penstock.models import loaded
 from penstock.models.intact_contents import IntactContents
+from penstock.models.library import is_content_intact
+from penstock.models.library_places import FolderPlace
 from penstock.models.loaded import LoadedModels
 from penstock.models.spec import ModelSpec
 from penstock.models.versions import ModelVersion
@@ -33,16 +35,16 @@ def test_what_steps_need_is_kept_however_much_it_is(tmp_path: Path) -> None:
     needed = [version(tmp_path, factor) for factor in range(1, 41)]
     others = [version(tmp_path, factor) for factor in range(100, 105)]
     models.need("step", needed, SPEC)
-    first = [models.get(str(tmp_path), one, SPEC) for one in [*needed, *others]]
+    first = [models.get(FolderPlace(str(tmp_path)), one, SPEC) for one in [*needed, *others]]
     for path in tmp_path.iterdir():
         path.unlink()
-    again = [models.get(str(tmp_path), one, SPEC) for one in [*needed, *others[-2:]]]
+    again = [models.get(FolderPlace(str(tmp_path)), one, SPEC) for one in [*needed, *others[-2:]]]
     assert again == [*first[:40], *first[-2:]]
     models.need("step", needed[:1], SPEC)
     with pytest.raises(StateError, match="cannot be read"):
-        models.get(str(tmp_path), others[0], SPEC)
+        models.get(FolderPlace(str(tmp_path)), others[0], SPEC)
     with pytest.raises(StateError, match="cannot be read"):
-        models.get(str(tmp_path), needed[1], SPEC)
+        models.get(FolderPlace(str(tmp_path)), needed[1], SPEC)
 
 
 def test_any_error_says_which_model_and_is_raised_each_time(
@@ -55,27 +57,32 @@ def test_any_error_says_which_model_and_is_raised_each_time(
 
     monkeypatch.setattr(loaded, "open_predictor", fails)
     models, one = LoadedModels(), version(tmp_path, 2.0)
-    models.preload(str(tmp_path), one, SPEC)
+    models.preload(FolderPlace(str(tmp_path)), one, SPEC)
     for _ in range(2):
         with pytest.raises(StateError, match=rf"{one.sha256}.*RuntimeError: the library is confused"):
-            models.get(str(tmp_path), one, SPEC)
+            models.get(FolderPlace(str(tmp_path)), one, SPEC)
 
 
 def test_a_content_is_hashed_once_in_a_process_until_it_changes(tmp_path: Path) -> None:
     """A cut at which a large version begins to serve does not wait for its hash."""
-    path, read = tmp_path / version(tmp_path, 2.0).sha256, list[Path]()
+    sha256, read = version(tmp_path, 2.0).sha256, list[str]()
+    place, path = FolderPlace(str(tmp_path)), tmp_path / sha256
 
-    def hash_of(path: Path) -> str:
-        read.append(path)
+    def hash_of() -> str:
+        read.append(sha256)
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
     known = IntactContents()
-    assert [known.is_intact(path, hash_of) for _ in range(3)] == [True] * 3
+
+    def is_intact() -> bool:
+        return known.is_intact(place.identity(sha256), sha256, hash_of)
+
+    assert [is_intact() for _ in range(3)] == [True] * 3
     assert len(read) == 1
     path.write_bytes(weights(3.0) + b" ")
-    assert [known.is_intact(path, hash_of) for _ in range(2)] == [False] * 2
+    assert [is_intact() for _ in range(2)] == [False] * 2
     path.write_bytes(weights(2.0))
-    assert known.is_intact(path, hash_of)
+    assert is_intact()
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        known.is_intact(path, hash_of)
+        is_content_intact(place, sha256)

@@ -16,7 +16,8 @@ from model_parts import CARDS, Linear, ScoreBatches, bring_in, last, order, pay,
 import penstock as ps
 from penstock.base.instants import milliseconds_of
 from penstock.models.call_watch import CallLimits, CallWatch
-from penstock.models.suspensions import Suspension, find_suspensions, suspend, suspended_versions
+from penstock.models.library_places import FolderPlace, LibraryPlace
+from penstock.models.suspensions import SlotSuspensions, Suspension, find_suspensions, suspend
 from penstock.testing import JobHarness
 
 HUNG = Suspension("score", "fraud", "2", "p2", "", 7, 0)
@@ -30,17 +31,23 @@ class Ended(CallWatch):
         super().__init__(self.ended.set)
 
 
+def library(run: JobHarness) -> LibraryPlace:
+    found = run.runner.plan.library
+    assert found is not None
+    return found
+
+
 def test_a_call_that_takes_too_long_is_suspended(tmp_path: Path) -> None:
     """With the reason; those that are over in time are not."""
     watch = Ended()
     for _ in range(3):
-        watch.begin(str(tmp_path), HUNG, CallLimits(0.3, 1 << 30))
+        watch.begin(FolderPlace(str(tmp_path)), HUNG, CallLimits(0.3, 1 << 30))
         time.sleep(0.01)
         watch.done()
     assert not watch.ended.wait(0.5)
-    watch.begin(str(tmp_path), HUNG, CallLimits(0.3, 1 << 30))
+    watch.begin(FolderPlace(str(tmp_path)), HUNG, CallLimits(0.3, 1 << 30))
     assert watch.ended.wait(10)
-    (found,) = find_suspensions(str(tmp_path))
+    (found,) = find_suspensions(FolderPlace(str(tmp_path)))
     assert found.reason == "a call of it has not answered within 0.3 s"
     watch.done()
 
@@ -48,12 +55,12 @@ def test_a_call_that_takes_too_long_is_suspended(tmp_path: Path) -> None:
 def test_a_call_that_fills_the_memory_is_suspended(tmp_path: Path) -> None:
     """What the process had before does not count."""
     watch = Ended()
-    watch.begin(str(tmp_path), HUNG, CallLimits(600.0, 100 << 20))
+    watch.begin(FolderPlace(str(tmp_path)), HUNG, CallLimits(600.0, 100 << 20))
     taken = []
     while not watch.ended.wait(0.05) and len(taken) < 100:
         taken.append(np.ones(1 << 20))
     watch.done()
-    (found,) = find_suspensions(str(tmp_path))
+    (found,) = find_suspensions(FolderPlace(str(tmp_path)))
     assert found.reason == "a call of it took more than 100 MiB of memory"
 
 
@@ -61,28 +68,30 @@ def test_the_process_ends_with_the_file_on_disk(tmp_path: Path) -> None:
     """Also while Python code never gives way."""
     code = f"""
     from penstock.models.call_watch import CallLimits, call_watch
+    from penstock.models.library_places import FolderPlace
     from penstock.models.suspensions import Suspension
-    call_watch.begin({str(tmp_path)!r}, Suspension("s", "m", "1", "c", "", 0, 0), CallLimits(0.2, 1 << 30))
+    call_watch.begin(FolderPlace({str(tmp_path)!r}), Suspension("s", "m", "1", "c", "", 0, 0), CallLimits(0.2, 1 << 30))
     while True:
         pass
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, timeout=60)
     assert done.returncode == 71
     assert b"a model hangs" in done.stderr
-    assert [found.version for found in find_suspensions(str(tmp_path))] == ["1"]
+    assert [found.version for found in find_suspensions(FolderPlace(str(tmp_path)))] == ["1"]
 
 
 def test_a_suspension_counts_in_its_slot_from_its_time_on(tmp_path: Path) -> None:
     """So what was committed before repeats as it was."""
-    suspend(str(tmp_path), HUNG)
-    suspend(str(tmp_path), HUNG)
+    place = FolderPlace(str(tmp_path))
+    suspend(place, HUNG)
+    suspend(place, HUNG)
 
     def versions(now_ms: int, *key_groups: int) -> list[str]:
-        found = suspended_versions(str(tmp_path), "score", "fraud", now_ms, key_groups)
+        found = SlotSuspensions(place, "score", key_groups).at(now_ms, "fraud")
         return [one.version for one in found]
 
     assert (versions(7, 0, 1), versions(6, 0, 1), versions(7, 2, 3)) == (["2"], [], [])
-    assert list(suspended_versions(str(tmp_path), "score", "other", 7, (0,))) == []
+    assert SlotSuspensions(place, "score", (0,)).at(7, "other") == []
 
 
 @pytest.mark.parametrize("status", ["promote", "canary", "shadow"])
@@ -95,9 +104,8 @@ def test_the_version_before_scores_where_one_is_suspended(status: str) -> None:
     command = order(run, status, "2", **({"share": 1.0} if status == "canary" else {}))
     expected = {"1"} if status == "shadow" else {"2"}
     assert set(pay(run).values()) == expected
-    folder = run.runner.plan.model_folder
     now_ms = milliseconds_of(run.runner.now)
-    suspend(folder, Suspension("score", "fraud", "2", command, "it hung", now_ms + 1, 0))
+    suspend(library(run), Suspension("score", "fraud", "2", command, "it hung", now_ms + 1, 0))
     run.crash()
     assert {record.version for record in run.outcomes[-1].output("scores")} == expected
     run.advance_clock("1s")
@@ -118,7 +126,7 @@ def test_without_a_version_before_the_records_are_dead_letters() -> None:
     bring_in(run, "1", weights(2.0))
     command = order(run, "promote", "1")
     pay(run)
-    suspend(run.runner.plan.model_folder, Suspension("score", "fraud", "1", command, "it hung", 0, 0))
+    suspend(library(run), Suspension("score", "fraud", "1", command, "it hung", 0, 0))
     assert pay(run) == {}
     letters = run.outcomes[-1].dead_letters
     assert len(letters) == len(CARDS)

@@ -1,0 +1,97 @@
+"""Serving machines: servers and their drivers on machines that share only an object store, each with its own disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import own_disk
+from job_process import kill, processes_of
+from spark_cluster import of_a_machine
+
+__all__ = ["Machine", "Program"]
+
+TOKEN = "token-of-both-servers-0123456789-0123456789"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What starts a server, as arguments of Python, and what the command line of a driver contains."""
+
+    serve: tuple[str, ...]
+    driver: str
+
+
+class Machine:
+    """A server with a disk that no other process sees, and its drivers."""
+
+    def __init__(self, root: Path, name: str, bucket: str, program: Program) -> None:
+        self.name = name
+        self._program = program
+        self._root = root
+        self._tag = uuid.uuid4().hex
+        disk = root / "disk"
+        disk.mkdir(exist_ok=True)
+        self._environment = {
+            **os.environ,
+            "PENSTOCK_TEST_RUN": self._tag,
+            "PENSTOCK_SERVER_TOKENS": f"ann admin {TOKEN}",
+            **of_a_machine(disk),
+        }
+        serve = [sys.executable, *program.serve, "--bind", "127.0.0.1:0", "-o", "json"]
+        serve += ["--jobs", str(root / "definitions"), "--home", str(disk / name)]
+        serve += ["--store", f"s3://{bucket}/server", "--shared", f"s3://{bucket}/shared"]
+        self._command = [sys.executable, own_disk.__file__, "--exec", *serve]
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, on an empty disk. Drivers that are left keep theirs."""
+        with (self._root / f"{self.name}.log").open("ab") as err:
+            self.process = subprocess.Popen(
+                self._command,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def await_start(self) -> None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log()
+        url, header = json.loads(line)["url"], {"Authorization": f"Bearer {TOKEN}"}
+        self.client = httpx.Client(base_url=url, headers=header, timeout=30)
+
+    def log(self) -> str:
+        return (self._root / f"{self.name}.log").read_text()[-3000:]
+
+    def signal(self, number: int) -> None:
+        """To the server and its drivers: their machine stands still, or goes on, or is gone."""
+        for pid in processes_of(self._tag):
+            kill(pid, number)
+
+    def drivers(self) -> list[int]:
+        return [pid for pid, command in processes_of(self._tag).items() if self._program.driver in command]
+
+    def job(self, job_id: str) -> tuple[str, int]:
+        """The status and the run of a job, as this server tells it."""
+        found = self.client.get(f"/v1/jobs/{job_id}").raise_for_status().json()
+        return found["status"], found["run"]
+
+    def close(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        """End the server; its drivers go on."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()

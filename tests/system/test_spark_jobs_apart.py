@@ -1,0 +1,189 @@
+"""A job on Spark under two servers whose machines share only an object store, which also elects the one that leads.
+
+Each machine has a disk that the other does not see. The leader is killed, then its driver, then the machine of the
+leader is lost with its disk: the other server takes over, and the job goes on. Each count comes out once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from cluster_feed import ClusterFeed
+from file_feed import COUNTING_JOB, SENSORS
+from job_process import await_true, kill
+from own_disk import can_have_own_disk
+from reliability import noting
+from s3_server import S3Server
+from serving_machines import Machine, Program
+
+from penstock.server.runs.processes import process_of
+from penstock.server.store.store import Store
+
+# Two servers and a Spark on two cores that have other work as well.
+PATIENCE_S = 900.0
+PENSTOCK = Program(("-m", "penstock.cli", "serve"), "penstock.server.runs.driver")
+DEFINITION = """
+job: recorded_job.py
+master: local[2]
+parallelism: 2
+restart: fixed-delay:attempts=99,delay=0s
+bindings:
+{bindings}
+"""
+
+
+class Served:
+    """Two machines, what they share, and the job."""
+
+    def __init__(self, root: Path, s3: S3Server) -> None:
+        bucket = f"served-{uuid.uuid4().hex[:8]}"
+        s3.put(bucket, "there", b"")
+        self.feed = ClusterFeed(root, s3)
+        definitions = root / "definitions"
+        definitions.mkdir()
+        shutil.copy(COUNTING_JOB, definitions)
+        bindings = self.feed.settings(root).bindings
+        (definitions / "counts.yaml").write_text(
+            DEFINITION.format(
+                bindings="".join(f"  {name}: {json.dumps(uri)}\n" for name, uri in bindings.items())
+            )
+        )
+        self.store = Store.open(f"s3://{bucket}/server")
+        self.machines = [Machine(root, name, bucket, PENSTOCK) for name in ("north", "south")]
+
+    def start(self) -> None:
+        """Wait for a leader, and ask the other for a job."""
+        for machine in self.machines:
+            machine.await_start()
+        await_true(lambda: self.leads(), self.log, PATIENCE_S)
+        operation = self.pair()[1].client.post("/v1/jobs", json={"definition": "counts"})
+        self.job: str = operation.raise_for_status().json()["job"]
+
+    def leads(self) -> list[int]:
+        """The processes that came to lead, one after the other."""
+        events = [event for event in self.store.events() if event.what == "a manager leads"]
+        return [int(event.detail["manager"].split("/")[1]) for event in events]
+
+    def pair(self) -> tuple[Machine, Machine]:
+        """The one that leads, and the other."""
+        newest = self.leads()[-1]
+        leader = next(machine for machine in self.machines if machine.process.pid == newest)
+        return leader, next(machine for machine in self.machines if machine is not leader)
+
+    def await_leader(self, machine: Machine) -> None:
+        await_true(lambda: self.leads()[-1] == machine.process.pid, self.log, PATIENCE_S)
+
+    def begin_again(self, machine: Machine) -> None:
+        machine.start()
+        machine.await_start()
+
+    def await_run(self, after: int, machine: Machine) -> int:
+        """Wait for a run behind another one, as a server tells it, from which counts come out; return its number."""
+        found: list[int] = []
+
+        def works() -> bool:
+            try:
+                status, run = machine.job(self.job)
+            except httpx.HTTPError:
+                # A server that has much to do, or whose store is away, is asked again.
+                return False
+            found.append(run)
+            return status == "RUNNING" and run > after
+
+        await_true(works, self.log, PATIENCE_S)
+        self.await_progress()
+        return found[-1]
+
+    def await_progress(self) -> None:
+        before = len(self.feed.rows())
+        await_true(lambda: len(self.feed.rows()) > before, self.log, PATIENCE_S)
+
+    def driver(self) -> tuple[Machine, int]:
+        """The machine that has the driver, and its process."""
+        ((machine, pid),) = [(machine, pid) for machine in self.machines for pid in machine.drivers()]
+        return machine, pid
+
+    def log(self) -> str:
+        events = [(event.what, event.detail) for event in self.store.events()]
+        return f"{events[-12:]} {[machine.log() for machine in self.machines]}"
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.close()
+        self.store.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    if not can_have_own_disk():
+        pytest.skip("this system gives a process no disk of its own")
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    made = Served(tmp_path, s3)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_a_job_on_spark_goes_on_under_the_server_that_takes_over(served: Served, s3: S3Server) -> None:
+    """Whoever is lost; a job whose server alone was killed is not even started anew."""
+    seed = 33
+    chance = random.Random(seed)
+    feed = served.feed
+    with noting("jobs on Spark under servers apart", "-k a_job_on_spark_goes_on", str(seed)) as injected:
+        with feed.feeding():
+            leader, other = served.pair()
+            run = served.await_run(0, other)
+
+            injected.add("kill -9 of the leader, whose driver goes on")
+            machine, driver = served.driver()
+            leader.end()
+            served.await_leader(other)
+            served.await_progress()
+            assert process_of(driver) is not None
+            assert other.job(served.job) == ("RUNNING", run)
+            served.begin_again(leader)
+
+            injected.add("kill -9 of the driver")
+            for pid in machine.drivers():
+                kill(pid, signal.SIGKILL)
+            run = served.await_run(run, served.pair()[0])
+
+            injected.add("kill -9 of the object store")
+            s3.kill()
+            time.sleep(chance.uniform(0, 4))
+            s3.start()
+            served.await_progress()
+
+            injected.add("machine of the driver, with its server and its disk")
+            lost, _ = served.driver()
+            other = next(one for one in served.machines if one is not lost)
+            lost.close()
+            served.await_leader(other)
+            run = served.await_run(run, other)
+            served.begin_again(lost)
+
+            injected.add("machine of the leader, with its disk")
+            leader, other = served.pair()
+            leader.close()
+            served.await_leader(other)
+            served.await_run(run, other)
+            served.begin_again(leader)
+        await_true(lambda: len(feed.rows()) >= feed.files * SENSORS, served.log, PATIENCE_S)
+        leader, _ = served.pair()
+        leader.client.patch(f"/v1/jobs/{served.job}", json={"desired": "CANCELED"}).raise_for_status()
+        await_true(lambda: served.pair()[0].job(served.job)[0] == "CANCELED", served.log, PATIENCE_S)
+        feed.assert_exactly_once()
