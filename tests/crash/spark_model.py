@@ -95,6 +95,7 @@ class ModelSpark:
     dataSource = property(lambda self: self)
     readStream = property(lambda self: self)
     _jvm = None
+    master = "model"
     defaultParallelism = 2
 
     def set(self, name: str, value: str) -> None:

@@ -227,10 +227,10 @@ class GroupRun:
         """Run a method on each record of a block. If it raises, undo its changes and add a dead letter."""
         source = self._core.inputs[block.input]
         key_column = self._keys(block)
-        keys = key_values(key_column)
+        keys = self._state.objects_of(key_column)
         times = self._times(block)
         moments = None if source.is_control else self._moments(block, times)
-        columns = [f.to_python(block.batch.column(f.name)) for f in source.record_type.fields]
+        columns = source.columns(block.batch, keys)
         keys_left = iter(keys)
         records = zip(
             range(len(keys)), keys_left, map(source.record_type.python_class, *columns), strict=True

@@ -12,7 +12,7 @@ import functools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -73,6 +73,20 @@ class StepInput:
     is_control: bool
     time: str | None = None
     version: str | None = None
+
+    @functools.cached_property
+    def _key_field(self) -> str | None:
+        """The field whose values code sees as it sees the keys; None if there is none."""
+        name = None if self.key is None or self.key.computed else self.key.field
+        is_same = name is not None and self.record_type.field(name).python_type in (int, str, bytes)
+        return name if is_same else None
+
+    def columns(self, batch: pa.RecordBatch, keys: list[Any]) -> list[list[Any]]:
+        """Return the fields of records as code sees them. `keys` are the keys of the records."""
+        return [
+            keys if field.name == self._key_field else field.to_python(batch.column(field.name))
+            for field in self.record_type.fields
+        ]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import IO, Any, Final, Self
 
 from penstock.runtime.packed_rows import PackedRow
 
-__all__ = ["GatheredRows", "in_memory", "pieces_of_groups"]
+__all__ = ["GatheredRows", "StoredBody", "in_memory", "pieces_of_groups"]
 
 # At most this many bytes of a slot's bodies are in memory.
 _MAX_BYTES: Final = 64 << 20
@@ -52,7 +52,9 @@ class GatheredRows:
             self._file.close()
 
     def _keep(self, row: PackedRow) -> PackedRow:
-        """Return the row with its body in memory or, above the limit, on disk."""
+        """Return the row with its body in memory or, above the limit, on disk, where it may be already."""
+        if isinstance(row.body, StoredBody):
+            return row
         size = len(row.body)
         if self._held_bytes + size <= _MAX_BYTES:
             self._held_bytes += size
@@ -61,11 +63,11 @@ class GatheredRows:
             self._file = tempfile.TemporaryFile(prefix="penstock-rows-")  # noqa: SIM115  # it is read from later
         place = self._file.seek(0, 2)
         self._file.write(row.body)
-        return row._replace(body=_StoredBody(self._file, place, size))
+        return row._replace(body=StoredBody(self._file, place, size))
 
 
 @functools.total_ordering
-class _StoredBody:
+class StoredBody:
     """A body on disk. Comparing it reads it, which only happens for rows that are otherwise equal."""
 
     __slots__ = ("_file", "_place", "_size")

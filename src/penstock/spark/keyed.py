@@ -22,6 +22,7 @@ from penstock.runtime.level import Level
 from penstock.runtime.packed_rows import PACKED_DDL, PackedRow, encode_body
 from penstock.runtime.plan import JobPlan
 from penstock.runtime.writer import REPORT_DDL, Forwarder, Writer
+from penstock.spark.carried_bodies import CarriedBodies
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import spark_batch, write_version
 from penstock.streams.graph import ProcessNode
@@ -91,8 +92,11 @@ class LevelProcessor(StatefulProcessor):
         """Run a slot. Spark calls this with all packed rows of the slot."""
         (slot,) = key
         first = next(rows)
-        packed = (PackedRow._make((*row[1:-2], bytes(row.body))) for row in itertools.chain([first], rows))
-        yield from self._run(slot, packed, first.now)
+        with CarriedBodies() as bodies:
+            packed = (
+                PackedRow._make((*row[1:-2], bodies.of(row.body))) for row in itertools.chain([first], rows)
+            )
+            yield from self._run(slot, packed, first.now)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803  # the signature is PySpark's
         """Run a slot without rows. Spark calls this when a timer has expired and no rows have come before it."""

@@ -24,6 +24,7 @@ from penstock.runtime.seed import wake_slots
 from penstock.runtime.start_signal import StartReader
 from penstock.sources.base import PLANNED, ReplayableLog, Split
 from penstock.sources.file_source import share
+from penstock.spark.carried_bodies import carried_batches
 from penstock.spark.lazy_pickle import Sealed
 from penstock.spark.tasks import is_first_batch
 
@@ -34,13 +35,15 @@ class LogStart(NamedTuple):
     """The start position of a log without a checkpoint, and the number of tasks that read it.
 
     With `wakes`, the first micro-batch always has a task, which wakes the slots of a job with a seed. Up to `few`
-    records in a micro-batch are read by one task.
+    records in a micro-batch are read by one task. What tasks read goes to others in files of the folder for `bodies`,
+    if there is one.
     """
 
     offset: dict[str, Any]
     parallelism: int
     wakes: bool
     few: int = 0
+    bodies: str = ""
 
 
 def log_stream(
@@ -143,7 +146,8 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._reader.open()
         kind = reader.node.record_type
         found = reader.batches(self._log.read(partition.splits, kind), partition.now_ms)
-        return wake_slots(reader.plan, found, is_first=is_first_batch())
+        batches = wake_slots(reader.plan, found, is_first=is_first_batch())
+        return carried_batches(batches, self._start.bodies) if self._start.bodies else batches
 
     def commit(self, end: dict[str, Any]) -> None:
         # A power loss may undo the commit of this micro-batch, but not that of the one before it.

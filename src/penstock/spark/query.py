@@ -21,6 +21,7 @@ from penstock.runtime.writer import REPORT_DDL, Writer, unpacked_rows
 from penstock.sources.base import HeldLog
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
+from penstock.spark.carried_bodies import folder_for_bodies, remove_bodies
 from penstock.spark.interval_rows import interval_reports
 from penstock.spark.keyed import NumberedWriter, keyed_level
 from penstock.spark.lazy_pickle import Sealed
@@ -46,7 +47,8 @@ class Query:
     `first_batch`, and `positions` has the streams' start positions in it, if not those of their bindings. `limits` has
     the number of records of a topic in a micro-batch, if not that of its binding. With `coordinator` the query runs in
     real time: its tasks stay for an interval, and do what the coordinator says. `next_version` gives the version of
-    what a micro-batch writes.
+    what a micro-batch writes. `bodies` is the folder for what goes from task to task in files, if anything does; it is
+    made when the query starts.
     """
 
     plan: JobPlan
@@ -66,6 +68,7 @@ class Query:
     limits: Mapping[str, int] = field(default_factory=dict)
     coordinator: CoordinatorAddress | None = None
     next_version: Callable[[], int] = lambda: 0
+    bodies: str = ""
 
 
 def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
@@ -75,7 +78,12 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
     committed. If the query then rests, it calls `on_rest` with the number of seconds. An exception from any of them
     ends the query.
     """
-    reports = _compile(spark, query) if query.coordinator is None else _compile_interval(spark, query)
+    if query.coordinator is None:
+        bodies = folder_for_bodies(spark.sparkContext) if query.plan.levels() else ""
+        query = dataclasses.replace(query, bodies=bodies)
+        reports = _compile(spark, query)
+    else:
+        reports = _compile_interval(spark, query)
     trigger: dict[str, Any] = {"processingTime": f"{query.batch_interval_ms} milliseconds"}
     if query.bounded:
         trigger = {"availableNow": True}
@@ -86,7 +94,10 @@ def start_query(spark: SparkSession, query: Query) -> StreamingQuery:
         number = query.first_batch + batch_id
         query.before_batch(number)
         spark.sparkContext.setLocalProperty(WRITE_VERSION, str(query.next_version()))
-        rows = batch.collect()
+        try:
+            rows = batch.collect()
+        finally:
+            remove_bodies(query.bodies)
         query.on_batch(number, rows)
         if has_clock and not query.bounded and not rows and query.coordinator is None:
             # Otherwise Spark would start the next micro-batch at once, although no data has come.
@@ -133,7 +144,9 @@ def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> Data
     offset = log.encode(log.beginning() if start is None else log.decode(start))
     wakes = query.plan.seed is not None
     few = _FEW_RECORDS if isinstance(log, KafkaLog) else 0
-    return log_stream(spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few))
+    return log_stream(
+        spark, log, source.reader, LogStart(offset, query.parallelism, wakes, few, query.bodies)
+    )
 
 
 def _write(sinks: NumberedWriter, *, sorts: bool) -> BatchFunction:

@@ -8,7 +8,7 @@ use and written back to the rows by `flush`, so a batch may alternate between th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from penstock.state.state_spec import StateSpec
 from penstock.state.stored_blocks import RENAMED_FROM
 
 __all__ = ["GroupState", "state_schema"]
+
+# For fewer records, the calls of Arrow take longer than what they save.
+_MANY: Final = 1000
 
 
 class GroupState:
@@ -111,25 +114,40 @@ class GroupState:
 
     def slots_of(self, keys: pa.Array) -> npt.NDArray[np.int64]:
         """Return the slot of each key."""
-        self.load_keys(keys)
         if pa.types.is_struct(keys.type):
+            self.load_keys(keys)
             index = self.index
             return np.array([index[key] for key in key_values(keys)], np.int64)
         places = pc.index_in(keys, value_set=self.keys)
+        if places.null_count:
+            # Most runs have loaded all of their keys before.
+            self.load_keys(keys)
+            places = pc.index_in(keys, value_set=self.keys)
         slots: npt.NDArray[np.int64] = places.to_numpy(zero_copy_only=False).astype(np.int64)
         return slots
+
+    def objects_of(self, keys: pa.Array) -> list[Any]:
+        """Return the keys of records; of many, equal ones as the one object by which their values are found.
+
+        A dictionary finds a value faster by that very object, and making an object for each record takes longer.
+        """
+        if len(keys) < _MANY or pa.types.is_struct(keys.type):
+            return key_values(keys)
+        slots = self.slots_of(keys)
+        found: list[Any] = np.array(list(self.index), object)[slots].tolist()
+        return found
 
     def flush(self) -> None:
         """Write the changes of both views back to the rows."""
         touched: dict[Any, None] = {}
         for column in self.columns.values():
             # A value that was set and undone without ever being loaded is unchanged.
-            for key in [key for key in column.dirty if key not in column.values]:
-                del column.dirty[key]
+            if not column.dirty.keys() <= column.values.keys():
+                for key in [key for key in column.dirty if key not in column.values]:
+                    del column.dirty[key]
             touched |= column.dirty
-        new = [key for key in touched if key not in self.index]
-        if new:
-            self._load(pa.array(new, self.keys.type))
+        if not touched.keys() <= self.index.keys():
+            self._load(pa.array([key for key in touched if key not in self.index], self.keys.type))
         for column in self.columns.values():
             self._changed += column.flush_columns()
             self._changed.append(column.flush_values(self.index if column.dirty else {}))

@@ -88,6 +88,10 @@ class OpenValues:
             self._touch([key])
         return self._keys[key]
 
+    def objects_of(self, keys: pa.Array) -> list[Any]:
+        """Return the keys of records, of which a round has few."""
+        return key_values(keys)
+
     def load_keys(self, keys: pa.Array) -> None:
         """Begin a round with these keys."""
         touched = list(dict.fromkeys(key_values(keys)))

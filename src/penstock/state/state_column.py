@@ -139,11 +139,11 @@ class StateColumn:
 
     def flush_values(self, slots: Mapping[Any, int]) -> npt.NDArray[np.int64]:
         """Write changed values back. Returns the changed slots."""
-        changed_slots = np.array([slots[key] for key in self.dirty], np.int64)
+        changed_slots = np.fromiter(map(slots.__getitem__, self.dirty), np.int64, len(self.dirty))
         if not self.dirty:
             return changed_slots
         try:
-            changed = self.spec.to_arrow([self.values.get(key) for key in self.dirty])
+            changed = self.spec.to_arrow(list(map(self.values.get, self.dirty)))
         except SchemaError as e:
             raise UnstorableValueError(f"the state {self.spec.name!r} cannot hold a value: {e}") from e
         if len(changed_slots) == len(self.stored) and (np.diff(changed_slots) == 1).all():

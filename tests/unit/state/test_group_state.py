@@ -329,3 +329,23 @@ def test_a_value_of_another_type_is_refused() -> None:
         state.set("one")
     with pytest.raises(StateError, match="only while its function processes records"):
         ValueState(int).get()
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (pa.int64(), [i * 7919 % 3000 - 9 for i in range(9000)]),
+        (pa.string(), [f"k{i % 700}" for i in range(5000)]),
+    ],
+    ids=["integers", "texts"],
+)
+def test_equal_keys_of_many_records_are_one_object(kind: pa.DataType, keys: list[Any]) -> None:
+    """That of the index, by which the values of each key are found; also keys that were not loaded before."""
+    table = GroupTable(state_schema(kind, []))
+    group = GroupState([], table)
+    group.load_keys(pa.array(keys[:1500], kind))
+    found = group.objects_of(pa.array(keys, kind))
+    assert found == keys
+    own = {key: key for key in group.index}
+    assert all(key is own[key] for key in found)
+    assert group.objects_of(pa.array(keys[:3], kind)) == keys[:3]
