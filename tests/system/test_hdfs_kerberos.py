@@ -106,7 +106,6 @@ def test_who_is_not_let_in_is_told_why(
     assert "access is denied (the ticket of Kerberos has expired: run kinit" in reason(old)
 
 
-@pytest.mark.xfail(reason="the second run finds no offsets: Spark's part is on fs.defaultFS")
 def test_a_job_goes_on_from_an_empty_disk(tmp_path: Path, secured: Secured) -> None:
     """Its checkpoint, inputs and outputs are there. It has a JVM of its own, which logs in as well."""
     feed = HdfsFeed(tmp_path, secured.hdfs)

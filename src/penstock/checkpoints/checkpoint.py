@@ -191,6 +191,14 @@ class Checkpoint:
         return self.folder
 
     @property
+    def spark_location(self) -> str:
+        """The same for Spark, which takes a path alone to be on the default file system of Hadoop's settings.
+
+        It is no URI: Hadoop's paths have their characters as they are.
+        """
+        return f"file://{self.spark_folder}"
+
+    @property
     def seed(self) -> Path:
         """The folder with the state for the first micro-batch, if the job started with any."""
         return self.folder / "seed"

@@ -112,7 +112,7 @@ class QueryRun:
             plan=bound.plan,
             sources=bound.sources,
             writer=bound.writer,
-            checkpoint=self.location or str(self.checkpoint.spark_folder),
+            checkpoint=self.location or self.checkpoint.spark_location,
             parallelism=bound.lineage.parallelism,
             bounded=self.settings.bounded,
             batch_interval_ms=self.settings.batch_interval_ms,

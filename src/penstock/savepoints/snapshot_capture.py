@@ -130,7 +130,7 @@ def read_step(
     found: list[bytes] = []
     if batch >= 0:
         mount = mounted_state(checkpoint.folder)
-        location = str(checkpoint.spark_folder) if mount is None else mount.apply(session)
+        location = checkpoint.spark_location if mount is None else mount.apply(session)
         with state_files(checkpoint.folder) as files:
             slots, found = read_slots(
                 session, StateLocation(location, files.operator_of), batch, node, reader
