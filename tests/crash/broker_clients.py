@@ -195,6 +195,9 @@ class ModelProducer(_Client):
         message = _Queued(topic, partition_of(key, count), (key, value), self._brokers.monotonic())
         self._queue.append(message)
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     def poll(self, timeout: float = -1) -> int:
         self._brokers.sleep(max(0.0, timeout))
         # As far as the client's thread happens to be.

@@ -182,7 +182,7 @@ class ModelQuery:
     ) -> None:
         self._spark, self._query, self._on_batch = spark, query, on_batch
         self._bounded = is_bounded
-        self._folder = Path(query.checkpoint)
+        self._folder = _folder_at(query.checkpoint)
         self._failure: Exception | None = None
         self._told: list[_Told] = []
         self.isActive = True
@@ -461,11 +461,15 @@ class _Entries:
         self.changes.append((self.node, name, None))
 
 
+def _folder_at(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
+
+
 def model_read_slots(
     session: Any, place: StateLocation, batch_id: int, node: str, reader: SlotReader
 ) -> tuple[set[int], list[bytes]]:
     """In place of `stored_state.read_slots`."""
-    folder, operator = Path(place.location), place.operator_of(node)
+    folder, operator = _folder_at(place.location), place.operator_of(node)
     found: list[bytes] = []
     slots: set[int] = set()
     try:

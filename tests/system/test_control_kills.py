@@ -164,7 +164,7 @@ class Run:
 
     def survive(self, victims: Sequence[str]) -> None:
         """Send commands; when some of them have been applied kill somebody at a random moment."""
-        self.job = self._start()
+        self.job = JobProcess(self.arguments, self.root)
         try:
             for victim in victims:
                 before = self.applied()
@@ -186,14 +186,6 @@ class Run:
         finally:
             self.job.__exit__()
 
-    def _start(self) -> JobProcess:
-        """Start the job on a machine whose Hadoop has another file system, where nothing of a checkpoint belongs."""
-        (self.root / "core-site.xml").write_text(
-            "<configuration><property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:9</value></property>"
-            "</configuration>"
-        )
-        return JobProcess(self.arguments, self.root, {"HADOOP_CONF_DIR": str(self.root)})
-
     def _await_applied(self, count: int) -> None:
         await_true(
             lambda: self._go_on() and self.applied() >= count,
@@ -212,7 +204,7 @@ class Run:
 
     def _restart(self) -> None:
         self.job.__exit__()
-        self.job = self._start()
+        self.job = JobProcess(self.arguments, self.root)
         self._lost_a_worker = False
 
     def _kill(self, victim: str) -> None:

@@ -87,12 +87,15 @@ def test_a_second_driver_is_refused_or_takes_over(tmp_path: Path, spark: SparkSe
     """Where the lock holds it is refused; where locks fail it takes over, and the first commits nothing any more.
 
     The lock is lost while the first stands still in the midst of its work; `make chaos` also takes it from runs that
-    are at work.
+    are at work. The first is on a machine whose Hadoop has another file system, where nothing of a checkpoint belongs.
     """
     feed = Feed(tmp_path)
     feed.write(2)
     stop = threading.Event()
-    with JobProcess(feed.arguments, tmp_path) as first:
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:9</value></property></configuration>"
+    )
+    with JobProcess(feed.arguments, tmp_path, {"HADOOP_CONF_DIR": str(tmp_path)}) as first:
         feed.await_files(first, 2)
         feeding = threading.Thread(target=feed_until, args=(feed, stop))
         feeding.start()

@@ -68,10 +68,11 @@ class BulkTransactions(BulkClient):
             place = library.rd_kafka_topic_partition_list_add(places, self._name, 0).contents
             place.offset = offset
             if text := note.encode():
-                # The list owns the note, and frees it. What sends it looks for its end, and not at its size.
-                place.note = library.rd_kafka_mem_malloc(None, len(text) + 1)
-                place.note_bytes = len(text)
-                ctypes.memmove(place.note, text, len(text) + 1)
+                # The list owns the note. What copies it needs its size, and what sends it looks for its end.
+                size = len(text) + 1
+                place.note = library.rd_kafka_mem_malloc(None, size)
+                place.note_bytes = size
+                ctypes.memmove(place.note, text, size)
             self._check(
                 library.rd_kafka_send_offsets_to_transaction(
                     self._client, places, whose, int(timeout_s * 1000)

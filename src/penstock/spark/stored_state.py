@@ -87,7 +87,7 @@ def _failure(text: str, location: str, batch_id: int) -> PenstockError:
     if own is not None:
         # Raised in another process: a worker could not write what it has read.
         return own
-    what = f"The state after micro-batch {batch_id} in {location} cannot be read"
+    what = f"The state after micro-batch {batch_id} in {location.removeprefix('file://')} cannot be read"
     system = system_error_in(text)
     if system is not None:
         # Spark reads state from a copy of its files, so the disk can be full, for example.
