@@ -26,6 +26,7 @@ from penstock.lakes import lake_log
 from penstock.lakes.iceberg_catalog import existing_table
 from penstock.lakes.lake_log import LakeLog
 from penstock.machine.kafka_broker import KafkaBroker
+from penstock.machine.local_server import free_port
 from penstock.mqtt import mqtt_connection
 from penstock.records.schemas import record_type
 from penstock.sources.base import ReplayableLog
@@ -185,7 +186,7 @@ def test_mqtt(broker: MosquittoBroker, tmp_path: Path) -> None:
 def test_sockets(tmp_path: Path) -> None:
     """A server that sends lines."""
     connections: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", free_port())) as server:
         binding = parse_binding("readings", f"socket://127.0.0.1:{server.getsockname()[1]}", "data")
         assert isinstance(binding, SocketBinding)
 

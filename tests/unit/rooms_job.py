@@ -110,7 +110,7 @@ def _read_by(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_slots(
         session: Any, place: StateLocation, batch: int, node: str, reader: Any
     ) -> tuple[set[int], list[bytes]]:
-        assert (place.location, batch) == (str(folder), newest(folder))
+        assert (place.location, batch) == (f"file://{folder}", newest(folder))
         slots = {number for owner, number in stored.stored if owner == node and stored.stored[owner, number]}
         return slots, stored.read(node, reader)
 

@@ -185,7 +185,7 @@ def test_a_full_disk_is_not_blamed_on_what_the_checkpoint_keeps(
     tmp_path: Path, text: str, kind: type[Exception], told: str
 ) -> None:
     """Whoever it was that could not write: a worker, or Spark with its copy of the state."""
-    error = stored_state._failure(text, tmp_path, 7)
+    error = stored_state._failure(text, f"file://{tmp_path}", 7)
     assert type(error) is kind
     assert told in str(error)
     assert not isinstance(error, JobFailedError)
