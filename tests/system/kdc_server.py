@@ -35,7 +35,8 @@ class KdcServer(LocalServer):
         )
         (folder / "kdc.conf").write_text(
             f"[realms]\n {REALM} = {{\n  database_name = {folder}/principal\n  key_stash_file = {folder}/stash\n"
-            f"  kdc_listen = 127.0.0.1:{self._port}\n  kdc_tcp_listen = 127.0.0.1:{self._port}\n }}\n"
+            # A free port is only free for TCP.
+            f'  kdc_listen = ""\n  kdc_tcp_listen = 127.0.0.1:{self._port}\n }}\n'
         )
         self.environment = {"KRB5_CONFIG": str(self.settings)}
         self._own = {**self.environment, "KRB5_KDC_PROFILE": str(folder / "kdc.conf")}

@@ -49,6 +49,10 @@ _FOR_PLANNING: Final = (
     "penstock.spark.log_source",
 )
 
+_SOCKET: Final = "socket"
+# Addresses of sockets have at most 103 bytes on macOS, and 107 on Linux.
+_LONGEST_FOLDER: Final = 103 - len(f"/{_SOCKET}")
+
 _servers: Final[list[subprocess.Popen[bytes]]] = []
 """The server of this process. It ends when its standard input is closed, with this process at the latest."""
 
@@ -57,8 +61,11 @@ _servers: Final[list[subprocess.Popen[bytes]]] = []
 def fork_server_address() -> str:
     """Return where the server of this process listens once it is started."""
     folder = tempfile.mkdtemp(prefix="penstock-fork-")
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        Path(folder).rmdir()
+        folder = tempfile.mkdtemp(prefix="penstock-fork-", dir="/tmp")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return str(Path(folder, "socket"))
+    return str(Path(folder, _SOCKET))
 
 
 def start_fork_server() -> None:

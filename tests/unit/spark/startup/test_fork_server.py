@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.startup.fork_server import ADDRESS, CLIENT, _Server
+from penstock.spark.startup.fork_server import ADDRESS, CLIENT, _Server, fork_server_address
 
 _DRIVER = """
 import os, sys
@@ -181,3 +181,15 @@ def test_the_server_ends_with_its_driver(tmp_path: Path) -> None:
     out, _ = server.start("answering", "0").communicate(b"", timeout=60)
     told = json.loads(out)
     assert (told["argv"], told["parent"], told["has"]) == (["0"], os.getpid(), False)
+
+
+def test_a_long_folder_for_temporary_files_leaves_the_address_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Systems take no address of a socket that has more than some hundred bytes."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(fork_server_address.__wrapped__())
+    assert not list(folder.iterdir())
