@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
 from debian import find_or_install
 
-from penstock.machine.local_server import LocalServer, free_port, listens
+from penstock.machine.local_server import LocalServer, listens
 
 __all__ = ["REALM", "KdcServer"]
 
@@ -26,7 +27,9 @@ class KdcServer(LocalServer):
         found = find_or_install(_find, _PACKAGES, "A Kerberos KDC")
         self._server, self._create, self._admin, self._kinit = found
         self._folder = folder
-        self._port = free_port()
+        # `free_port` holds the port for UDP, by which clients ask as well.
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self._port: int = server.getsockname()[1]
         self.settings = folder / "krb5.conf"
         self.settings.write_text(
             f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_lookup_realm = false\n"
@@ -35,8 +38,7 @@ class KdcServer(LocalServer):
         )
         (folder / "kdc.conf").write_text(
             f"[realms]\n {REALM} = {{\n  database_name = {folder}/principal\n  key_stash_file = {folder}/stash\n"
-            # A free port is only free for TCP.
-            f'  kdc_listen = ""\n  kdc_tcp_listen = 127.0.0.1:{self._port}\n }}\n'
+            f"  kdc_listen = 127.0.0.1:{self._port}\n  kdc_tcp_listen = 127.0.0.1:{self._port}\n }}\n"
         )
         self.environment = {"KRB5_CONFIG": str(self.settings)}
         self._own = {**self.environment, "KRB5_KDC_PROFILE": str(folder / "kdc.conf")}
