@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from steady_feed import feed_steadily
 
 __all__ = ["COUNTING_JOB", "SENSORS", "FileFeed"]
 
@@ -46,19 +46,6 @@ class FileFeed:
         new.rename(self._folder / f"{self.files:05}.jsonl")
         self.files += 1
 
-    @contextmanager
-    def feeding(self) -> Iterator[None]:
+    def feeding(self) -> AbstractContextManager[None]:
         """Write a file now and then meanwhile."""
-        stop = threading.Event()
-
-        def feed() -> None:
-            while not stop.wait(self.pause_s):
-                self.write()
-
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        return feed_steadily(self.write, self.pause_s)

@@ -10,13 +10,16 @@ import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import httpx
 import own_disk
-from job_process import kill, processes_of
+from job_process import PATIENCE_S, await_true, kill, processes_of
 from spark_cluster import of_a_machine
 
-__all__ = ["Machine", "Program"]
+from penstock.server.store.store import Store
+
+__all__ = ["Machine", "Program", "ServingPair"]
 
 TOKEN = "token-of-both-servers-0123456789-0123456789"
 
@@ -95,3 +98,49 @@ class Machine:
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+class ServingPair:
+    """Two machines, the store that both share, and a job; a context manager.
+
+    `definitions` is below the root, and the job's definition there is `counts`.
+    """
+
+    def __init__(self, root: Path, bucket: str, program: Program, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self.store = Store.open(f"s3://{bucket}/server")
+        self.machines = [Machine(root, name, bucket, program) for name in ("north", "south")]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for machine in self.machines:
+            machine.close()
+        self.store.close()
+
+    def start(self) -> None:
+        """Wait for a leader, and ask the other for a job."""
+        for machine in self.machines:
+            machine.await_start()
+        await_true(lambda: self.leads(), self.log, self._patience_s)
+        operation = self.pair()[1].client.post("/v1/jobs", json={"definition": "counts"})
+        self.job: str = operation.raise_for_status().json()["job"]
+
+    def leads(self) -> list[int]:
+        """The processes that came to lead, one after the other."""
+        events = [event for event in self.store.events() if event.what == "a manager leads"]
+        return [int(event.detail["manager"].split("/")[1]) for event in events]
+
+    def pair(self) -> tuple[Machine, Machine]:
+        """The one that leads, and the other."""
+        newest = self.leads()[-1]
+        leader = next(machine for machine in self.machines if machine.process.pid == newest)
+        return leader, next(machine for machine in self.machines if machine is not leader)
+
+    def await_leader(self, machine: Machine) -> None:
+        await_true(lambda: self.leads()[-1] == machine.process.pid, self.log, self._patience_s)
+
+    def log(self) -> str:
+        events = [(event.what, event.detail) for event in self.store.events()]
+        return f"{events[-12:]} {[machine.log() for machine in self.machines]}"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import botocore.exceptions
@@ -19,6 +17,7 @@ from job_in_session import JobInSession
 from pyspark.sql import SparkSession
 from reliability import noting
 from sink_kills import KilledSink, victims
+from steady_feed import feed_steadily
 
 from penstock.bindings.parse import parse_binding
 from penstock.commands.command_sender import send_command
@@ -60,27 +59,15 @@ class KinesisFeed:
             place = min(place, len(shards) - 2)
             self._server.merge(READINGS, shards[place], shards[place + 1])
 
-    @contextmanager
-    def feeding(self) -> Iterator[None]:
+    def feeding(self) -> AbstractContextManager[None]:
         """Write readings every 0.2 s meanwhile, also again when the server was away."""
-        stop = threading.Event()
+        away = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
+        return feed_steadily(self._write_and_reshard, 0.2, away)
 
-        def feed() -> None:
-            while not stop.wait(0.2):
-                try:
-                    self.write()
-                    if self._chance.random() < 0.02:
-                        self.reshard()
-                except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
-                    continue
-
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def _write_and_reshard(self) -> None:
+        self.write()
+        if self._chance.random() < 0.02:
+            self.reshard()
 
     def counts(self) -> dict[int, int]:
         """How many readings of each sensor there are."""

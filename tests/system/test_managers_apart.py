@@ -16,17 +16,16 @@ from job_process import await_true, kill
 from own_disk import can_have_own_disk
 from reliability import Injected, noting
 from s3_server import S3Server
-from serving_machines import Machine, Program
+from serving_machines import Machine, Program, ServingPair
 
 from penstock.checkpoints.stored_home import place_of_home
 from penstock.objects.object_folder import AT_WORK, ObjectFolder
 from penstock.server.runs.processes import process_of
-from penstock.server.store.store import Store
 
 QUICK = Program((apart_serve.__file__,), stored_driver.__name__)
 
 
-class Apart:
+class Apart(ServingPair):
     """Two machines, what they share, and a job."""
 
     def __init__(self, root: Path, s3: S3Server) -> None:
@@ -40,29 +39,13 @@ class Apart:
         (definitions / "counts.yaml").write_text(
             "job: counts.py\nrestart: 'fixed-delay:attempts=99,delay=0s'\n"
         )
-        self.store = Store.open(f"s3://{bucket}/server")
-        self.machines = [Machine(root, name, bucket, QUICK) for name in ("north", "south")]
+        super().__init__(root, bucket, QUICK)
 
     def start(self) -> None:
         """Wait for a leader, and ask the other for a job."""
-        for machine in self.machines:
-            machine.await_start()
-        await_true(lambda: self.leads(), self.log)
-        operation = self.pair()[1].client.post("/v1/jobs", json={"definition": "counts"})
-        self.job: str = operation.raise_for_status().json()["job"]
+        super().start()
         checkpoint = self.store.job(self.job).checkpoint
         self._out = ObjectFolder(place_of_home(f"{checkpoint}.out"), {}, AT_WORK)
-
-    def leads(self) -> list[int]:
-        """The processes that came to lead, one after the other."""
-        events = [event for event in self.store.events() if event.what == "a manager leads"]
-        return [int(event.detail["manager"].split("/")[1]) for event in events]
-
-    def pair(self) -> tuple[Machine, Machine]:
-        """The one that leads, and the other."""
-        newest = self.leads()[-1]
-        leader = next(machine for machine in self.machines if machine.process.pid == newest)
-        return leader, next(machine for machine in self.machines if machine is not leader)
 
     def numbers(self) -> list[str]:
         return sorted(one.name for one in self._out.objects())
@@ -76,9 +59,6 @@ class Apart:
         """As a user asks of the leader."""
         leader = self.pair()[0]
         leader.client.patch(f"/v1/jobs/{self.job}", json={"desired": desired}).raise_for_status()
-
-    def await_leader(self, machine: Machine) -> None:
-        await_true(lambda: self.leads()[-1] == machine.process.pid, self.log)
 
     def await_progress(self) -> None:
         """Numbers come out that no run has begun before now."""
@@ -101,24 +81,12 @@ class Apart:
         assert names == [f"{number:06}" for number in range(len(names))]
         return [int(self._out.read(name)) for name in names]
 
-    def log(self) -> str:
-        events = [(event.what, event.detail) for event in self.store.events()]
-        return f"{events[-12:]} {[machine.log() for machine in self.machines]}"
-
-    def close(self) -> None:
-        for machine in self.machines:
-            machine.close()
-        self.store.close()
-
 
 @pytest.fixture
 def apart(tmp_path: Path, s3: S3Server, s3_environment: pytest.MonkeyPatch) -> Iterator[Apart]:
-    made = Apart(tmp_path, s3)
-    try:
+    with Apart(tmp_path, s3) as made:
         made.start()
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.chaos

@@ -8,8 +8,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from reliability import noting
 from sink_kills import BUSY_S, KilledSink, victims
+from steady_feed import feed_steadily
 
 from penstock.jobs.settings import RunSettings
 
@@ -42,25 +42,9 @@ class HitFeed:
         self._broker.publish("hits", bodies)
         self.rounds += 1
 
-    @contextmanager
-    def feeding(self) -> Iterator[None]:
-        """Publish meanwhile."""
-        stop = threading.Event()
-
-        def feed() -> None:
-            while not stop.wait(0.2):
-                try:
-                    self.write()
-                except OSError:
-                    continue
-
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def feeding(self) -> AbstractContextManager[None]:
+        """Publish meanwhile, also again when the broker was away."""
+        return feed_steadily(self.write, 0.2, (OSError,))
 
 
 class Collector:

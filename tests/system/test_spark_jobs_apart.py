@@ -23,10 +23,9 @@ from job_process import await_true, kill
 from own_disk import can_have_own_disk
 from reliability import noting
 from s3_server import S3Server
-from serving_machines import Machine, Program
+from serving_machines import Machine, Program, ServingPair
 
 from penstock.server.runs.processes import process_of
-from penstock.server.store.store import Store
 
 # Two servers and a Spark on two cores that have other work as well.
 PATIENCE_S = 900.0
@@ -41,7 +40,7 @@ bindings:
 """
 
 
-class Served:
+class Served(ServingPair):
     """Two machines, what they share, and the job."""
 
     def __init__(self, root: Path, s3: S3Server) -> None:
@@ -57,30 +56,7 @@ class Served:
                 bindings="".join(f"  {name}: {json.dumps(uri)}\n" for name, uri in bindings.items())
             )
         )
-        self.store = Store.open(f"s3://{bucket}/server")
-        self.machines = [Machine(root, name, bucket, PENSTOCK) for name in ("north", "south")]
-
-    def start(self) -> None:
-        """Wait for a leader, and ask the other for a job."""
-        for machine in self.machines:
-            machine.await_start()
-        await_true(lambda: self.leads(), self.log, PATIENCE_S)
-        operation = self.pair()[1].client.post("/v1/jobs", json={"definition": "counts"})
-        self.job: str = operation.raise_for_status().json()["job"]
-
-    def leads(self) -> list[int]:
-        """The processes that came to lead, one after the other."""
-        events = [event for event in self.store.events() if event.what == "a manager leads"]
-        return [int(event.detail["manager"].split("/")[1]) for event in events]
-
-    def pair(self) -> tuple[Machine, Machine]:
-        """The one that leads, and the other."""
-        newest = self.leads()[-1]
-        leader = next(machine for machine in self.machines if machine.process.pid == newest)
-        return leader, next(machine for machine in self.machines if machine is not leader)
-
-    def await_leader(self, machine: Machine) -> None:
-        await_true(lambda: self.leads()[-1] == machine.process.pid, self.log, PATIENCE_S)
+        super().__init__(root, bucket, PENSTOCK, PATIENCE_S)
 
     def begin_again(self, machine: Machine) -> None:
         machine.start()
@@ -112,15 +88,6 @@ class Served:
         ((machine, pid),) = [(machine, pid) for machine in self.machines for pid in machine.drivers()]
         return machine, pid
 
-    def log(self) -> str:
-        events = [(event.what, event.detail) for event in self.store.events()]
-        return f"{events[-12:]} {[machine.log() for machine in self.machines]}"
-
-    def close(self) -> None:
-        for machine in self.machines:
-            machine.close()
-        self.store.close()
-
 
 @pytest.fixture
 def served(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
@@ -128,12 +95,9 @@ def served(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Ite
         pytest.skip("this system gives a process no disk of its own")
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    made = Served(tmp_path, s3)
-    try:
+    with Served(tmp_path, s3) as made:
         made.start()
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.chaos

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.brokers.librdkafka import OnDelivery, OnError, OnLog, libraries
+from penstock.brokers.librdkafka import NO_PROBLEM, OnDelivery, OnError, OnLog, libraries
 
 __all__ = ["BulkClient"]
 
@@ -34,7 +34,6 @@ _CONF_OK: Final = 0
 _COPY: Final = 0x2
 _ANY_PARTITION: Final = -1
 _PURGE_ALL: Final = 0x1 | 0x2
-_NO_PROBLEM: Final = 0
 _QUEUE_FULL: Final = KafkaError._QUEUE_FULL  # noqa: SLF001  # librdkafka's own codes begin with it
 _INVALID: Final = KafkaError._INVALID_ARG  # noqa: SLF001  # as above
 
@@ -95,7 +94,7 @@ class BulkClient:
         del kept
         if queued < count:
             for problem in np.unique(messages["problem"]).tolist():
-                if problem not in (_NO_PROBLEM, _QUEUE_FULL):
+                if problem not in (NO_PROBLEM, _QUEUE_FULL):
                     raise self._exception(problem)
         return queued
 
@@ -145,7 +144,7 @@ def _callbacks(settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
     def delivery(_client: int, message: Any, _opaque: int) -> None:
         problem = message.contents.value
-        if problem != _NO_PROBLEM and on_delivery is not None:
+        if problem != NO_PROBLEM and on_delivery is not None:
             on_delivery(KafkaError(problem), None)
 
     def log(_client: int, level: int, facility: bytes, text: bytes) -> None:

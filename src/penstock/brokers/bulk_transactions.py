@@ -10,11 +10,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.brokers.bulk_client import BulkClient
-from penstock.brokers.librdkafka import Pointer
+from penstock.brokers.librdkafka import NO_PROBLEM, Pointer
 
 __all__ = ["BulkTransactions"]
-
-_NO_PROBLEM: Final = 0
 
 
 class BulkTransactions(BulkClient):
@@ -34,7 +32,7 @@ class BulkTransactions(BulkClient):
         problem = self._library.rd_kafka_metadata(
             self._client, 0, self._topic, ctypes.byref(found), int(timeout * 1000)
         )
-        if problem != _NO_PROBLEM:
+        if problem != NO_PROBLEM:
             raise self._exception(problem)
         self._library.rd_kafka_metadata_destroy(found)
 

@@ -12,8 +12,18 @@ from typing import Any, ClassVar, Final
 
 from confluent_kafka import cimpl
 
-__all__ = ["OnDelivery", "OnError", "OnLog", "Pointer", "TopicPlace", "has_bulk_calls", "libraries"]
+__all__ = [
+    "NO_PROBLEM",
+    "OnDelivery",
+    "OnError",
+    "OnLog",
+    "Pointer",
+    "TopicPlace",
+    "has_bulk_calls",
+    "libraries",
+]
 
+NO_PROBLEM: Final = 0
 _PROBLEM: Final = ctypes.c_int32
 Pointer = ctypes.c_void_p
 OnError: Final = ctypes.CFUNCTYPE(None, Pointer, ctypes.c_int, ctypes.c_char_p, Pointer)

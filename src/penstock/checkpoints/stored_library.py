@@ -33,7 +33,6 @@ from penstock.models.library_places import (
     StorePlace,
     take_in,
 )
-from penstock.objects.object_folder import AT_WORK, ObjectFolder
 from penstock.objects.object_stores import Place
 
 __all__ = ["StoredLibrary"]
@@ -188,5 +187,4 @@ class ModelsOfTask:
             yield Path(file.name)
 
     def _content(self, name: str) -> bytes:
-        place = Place(self.place.scheme, self.place.host, self.place.name.rstrip("/"))
-        return StoredPieces(ObjectFolder(place, self.settings, AT_WORK)).content(self.contents[name])
+        return StoredPieces.below(self.place, self.settings).content(self.contents[name])

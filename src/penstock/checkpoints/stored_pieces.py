@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from penstock.checkpoints.stored_entries import LOG, Piece, StoredFile, decode_entry, digest_of
 from penstock.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from penstock.objects.object_folder import ObjectFolder
+from penstock.objects.object_folder import AT_WORK, ObjectFolder
+from penstock.objects.object_stores import Place
 
 __all__ = ["StoredPieces"]
 
@@ -20,6 +19,12 @@ class StoredPieces:
 
     objects: ObjectFolder
     _kept: tuple[str, memoryview] = field(default=("", memoryview(b"")), init=False)
+
+    @classmethod
+    def below(cls, place: Place, settings: Mapping[str, str]) -> StoredPieces:
+        """Return what reads files below a place of a store, with settings as in ObjectFolder."""
+        root = Place(place.scheme, place.host, place.name.rstrip("/"))
+        return cls(ObjectFolder(root, settings, AT_WORK))
 
     def content(self, file: StoredFile) -> bytes:
         """Return the content of a file. Raises CheckpointError for damage."""

@@ -13,7 +13,6 @@ from typing import Any, Final
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.checkpoints.stored_entries import StoredFile
 from penstock.checkpoints.stored_pieces import StoredPieces
-from penstock.objects.object_folder import AT_WORK, ObjectFolder
 from penstock.objects.object_stores import Place
 from penstock.runtime.initial_state import StoredEntries
 from penstock.runtime.seed import seed_folder
@@ -60,8 +59,7 @@ class _SeedOfTask:
             for path, file in self.files.items()
             if path.startswith(f"{prefix}/")
         }
-        place = Place(self.place.scheme, self.place.host, self.place.name.rstrip("/"))
-        return _FetchedEntries(StoredPieces(ObjectFolder(place, self.settings, AT_WORK)), mine)
+        return _FetchedEntries(StoredPieces.below(self.place, self.settings), mine)
 
 
 @dataclass

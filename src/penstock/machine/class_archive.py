@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.machine.cache import cache_folder, write_whole
-from penstock.machine.jars import jars_folder, pinned_jars
+from penstock.machine.jars import jars_folder, pinned_jars, pyspark_folder
 from penstock.machine.java import JavaHome
 
 __all__ = ["archive_options", "class_archive", "make_class_archive"]
@@ -55,7 +54,7 @@ def class_archive(java: JavaHome) -> Path:
     parts = [
         str(java.home),
         release.read_text() if release.is_file() else str(java.version),
-        str(_pyspark()),
+        str(pyspark_folder()),
         importlib.metadata.version("pyspark"),
         # This jar is on the class path of every job, whether or not it was fetched already.
         str(jars_folder() / filesystem.file_name),
@@ -93,7 +92,7 @@ def make_class_archive(java: JavaHome) -> Path | None:
         _remove_unused(archive.parent)
         # The cache may be on another disk than the temporary folder.
         write_whole(archive, made.read_bytes())
-        archive.with_suffix(_OWNER).write_text(str(_pyspark()))
+        archive.with_suffix(_OWNER).write_text(str(pyspark_folder()))
     return archive
 
 
@@ -101,17 +100,9 @@ def _remove_unused(folder: Path) -> None:
     """Remove the archives of PySparks that no longer exist, and of this one, which gets a new archive."""
     for note in folder.glob(f"spark-classes-*{_OWNER}"):
         owner = Path(note.read_text())
-        if owner == _pyspark() or not owner.exists():
+        if owner == pyspark_folder() or not owner.exists():
             note.with_suffix(".jsa").unlink(missing_ok=True)
             note.unlink(missing_ok=True)
-
-
-def _pyspark() -> Path:
-    """Return the folder of PySpark, which contains its jars."""
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
 
 
 def _run_job(folder: Path, options: Sequence[str]) -> bool:

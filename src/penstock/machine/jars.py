@@ -30,6 +30,7 @@ __all__ = [
     "job_jars",
     "kafka_broker_jars",
     "pinned_jars",
+    "pyspark_folder",
     "s3_jars",
 ]
 
@@ -211,7 +212,7 @@ def _run_ivy(jars: Sequence[Jar], temporary: Path, out: Path) -> str:
     """Resolve with PySpark's Ivy, which knows the public repository. Return its main complaint, if it failed."""
     ivy = temporary / "ivy.xml"
     ivy.write_text(ivy_module(jars))
-    command = [str(find_java().java), "-cp", f"{_pyspark_jars()}/*", "org.apache.ivy.Main"]
+    command = [str(find_java().java), "-cp", f"{pyspark_folder()}/jars/*", "org.apache.ivy.Main"]
     command += ["-cache", str(temporary / "cache"), "-ivy", str(ivy)]
     command += ["-retrieve", f"{out}/[artifact]-[revision].[ext]"]
     try:
@@ -231,12 +232,12 @@ def ivy_complaint(output: str) -> str:
     return "no answer from the repository"
 
 
-def _pyspark_jars() -> Path:
-    """Return the folder of jars in PySpark's wheel, found without loading PySpark."""
+def pyspark_folder() -> Path:
+    """Return the folder of PySpark, which has its jars, without importing it. Raises JarResolutionError."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarResolutionError("PySpark is not installed; run 'make setup'.")
-    return Path(spec.origin).parent / "jars"
+    return Path(spec.origin).parent
 
 
 @contextmanager

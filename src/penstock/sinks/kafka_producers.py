@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -128,15 +128,7 @@ class PlainProducer:
         # Without a reference to this producer, so that its client ends with it.
         on_delivery = functools.partial(_record_failure, self._failures)
         settings = producer_settings(binding, None) | {"on_delivery": on_delivery}
-        self._producer: Producer | BulkClient
-        self._send: Callable[[Messages, Callable[[], None]], None]
-        if _sends_in_bulk(binding):
-            bulk = build_client(lambda all_: BulkClient(all_, binding.topic), binding, settings, self._errors)
-            self._producer, self._send = bulk, functools.partial(_send_in_bulk, bulk)
-            return
-        self._producer = build_client(Producer, binding, settings, self._errors)
-        partitions = PartitionCount(self._producer, binding, self._errors)
-        self._send = functools.partial(_send, self._producer, binding.topic, partitions)
+        self._producer, self._send = _build_sender(BulkClient, binding, settings, self._errors)
 
     @classmethod
     def of(cls, binding: KafkaBinding) -> PlainProducer:
@@ -210,18 +202,8 @@ class TransactionalProducer:
         self._errors = LastError()
         self._open = False
         settings = producer_settings(binding, transactional_id)
-        self._producer: Producer | BulkTransactions
-        self._send: Callable[[Messages, Callable[[], None]], None]
         try:
-            if _sends_in_bulk(binding):
-                bulk = build_client(
-                    lambda all_: BulkTransactions(all_, binding.topic), binding, settings, self._errors
-                )
-                self._producer, self._send = bulk, functools.partial(_send_in_bulk, bulk)
-            else:
-                self._producer = build_client(Producer, binding, settings, self._errors)
-                partitions = PartitionCount(self._producer, binding, self._errors)
-                self._send = functools.partial(_send, self._producer, binding.topic, partitions)
+            self._producer, self._send = _build_sender(BulkTransactions, binding, settings, self._errors)
             # Without a connection, the search for the coordinator waits half a second before it retries.
             self._producer.list_topics(binding.topic, timeout=_ANSWER_TIMEOUT_S)
             self._producer.init_transactions(_ANSWER_TIMEOUT_S)
@@ -298,6 +280,23 @@ class TransactionalProducer:
 
 def _record_failure(failures: list[KafkaError], error: KafkaError, _message: object) -> None:
     failures.append(error)
+
+
+_Bulk = TypeVar("_Bulk", bound=BulkClient)
+
+
+def _build_sender(
+    kind: Callable[[Mapping[str, Any], str], _Bulk],
+    binding: KafkaBinding,
+    settings: Mapping[str, Any],
+    errors: LastError,
+) -> tuple[Producer | _Bulk, Callable[[Messages, Callable[[], None]], None]]:
+    """Return a producer, of the kind that sends in bulk if it may, and the function that queues messages with it."""
+    if _sends_in_bulk(binding):
+        bulk = build_client(lambda found: kind(found, binding.topic), binding, settings, errors)
+        return bulk, functools.partial(_send_in_bulk, bulk)
+    single = build_client(Producer, binding, settings, errors)
+    return single, functools.partial(_send, single, binding.topic, PartitionCount(single, binding, errors))
 
 
 def _sends_in_bulk(binding: KafkaBinding) -> bool:

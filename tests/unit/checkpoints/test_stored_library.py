@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import numpy as np
 import pytest
+from doubled_model import CONTENT, MODEL
 from modelled_store import ModelledStore
-from safetensors.numpy import save
 
-import penstock as ps
-from penstock.checkpoints import stored_library
+from penstock.checkpoints import stored_pieces
 from penstock.checkpoints.ownership import Ownership
 from penstock.checkpoints.stored_checkpoint import SHELVES, StoredCheckpoint, StoredOwnership
 from penstock.checkpoints.stored_library import StoredLibrary
@@ -33,19 +30,6 @@ from penstock.objects.allowed import AllowedPlaces
 from penstock.objects.object_stores import Place
 from penstock.objects.store_client import FoundObject
 
-
-class Doubled:
-    """Doubles the amount; its weights say nothing."""
-
-    def __init__(self, weights: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        self.weights = weights
-
-    def predict(self, columns: Mapping[str, Any]) -> Any:
-        return columns["amount"] * 2
-
-
-MODEL = ps.Model("fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Doubled)
-CONTENT = save({"any": np.ones(1)})
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 VALIDATE, PROMOTE = ValidateModel("fraud", "1"), PromoteModel("fraud", "1")
 VERSION = ModelVersion("SERVING", "safetensors", SHA256, "")
@@ -111,7 +95,7 @@ class _Prefixed:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> ModelledStore:
     made = ModelledStore()
-    for module in (library_places, stored_library):
+    for module in (library_places, stored_pieces):
         monkeypatch.setattr(module, "ObjectFolder", lambda place, *_: Below(made, place))
     return made
 

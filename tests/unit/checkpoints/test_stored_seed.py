@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from modelled_store import ModelledStore
 
-from penstock.checkpoints import stored_seed
+from penstock.checkpoints import stored_pieces
 from penstock.checkpoints.stored_checkpoint import StoredCheckpoint
 from penstock.checkpoints.stored_seed import StoredSeed
 from penstock.errors import CheckpointError
@@ -35,7 +35,7 @@ class ReadStore(ModelledStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> ReadStore:
     made = ReadStore()
-    monkeypatch.setattr(stored_seed, "ObjectFolder", lambda *_: made)
+    monkeypatch.setattr(stored_pieces, "ObjectFolder", lambda *_: made)
     return made
 
 

@@ -5,35 +5,18 @@ from __future__ import annotations
 import errno
 import hashlib
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save
+from doubled_model import CONTENT, MODEL
 
-import penstock as ps
 from penstock.jobs.model_queue import ModelQueue
 from penstock.models.library import ModelLibrary
 from penstock.models.library_places import FolderPlace
 from penstock.models.orders import LoadModel, ValidateModel
 from penstock.models.refusals import ModelRefusedError
 from penstock.objects.allowed import AllowedPlaces, PlaceRefusedError
-
-
-class Doubled:
-    """Doubles the amount; its weights say nothing."""
-
-    def __init__(self, weights: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        self.weights = weights
-
-    def predict(self, columns: Mapping[str, Any]) -> Any:
-        return columns["amount"] * 2
-
-
-MODEL = ps.Model("fraud", inputs="amount DOUBLE", output="score DOUBLE", weights=Doubled)
-CONTENT = save({"any": np.ones(1)})
 
 
 def library(folder: Path, max_bytes: int = 1 << 20, *, beside: bool = False) -> ModelLibrary:

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.machine import class_archive as archives
 from penstock.machine.class_archive import archive_options, class_archive, make_class_archive
+from penstock.machine.jars import pyspark_folder
 from penstock.machine.java import JavaHome
 
 
@@ -57,7 +58,7 @@ def test_an_archive_is_made_once_and_those_of_no_use_are_removed(
     folder = class_archive(java).parent
     (tmp_path / "elsewhere").touch()
     for name, owner in {
-        "mine": archives._pyspark(),
+        "mine": pyspark_folder(),
         "gone": tmp_path / "gone",
         "elsewhere": tmp_path / "elsewhere",
     }.items():

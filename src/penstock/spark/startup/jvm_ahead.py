@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from penstock.errors import PenstockError
-from penstock.spark.startup.jvm_start import JvmStart, jvm_environment, jvm_settings, pyspark_folder
+from penstock.machine.jars import pyspark_folder
+from penstock.spark.startup.jvm_start import JvmStart, jvm_environment, jvm_settings
 
 __all__ = ["JvmAhead", "discard_jvm_ahead", "jvm_ahead", "take_jvm_ahead"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import sys
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.machine.class_archive import archive_options
-from penstock.machine.jars import bare_filesystem_jar
+from penstock.machine.jars import bare_filesystem_jar, pyspark_folder
 from penstock.machine.java import find_java
 from penstock.machine.limits import LOCAL_HEAP_MB
 from penstock.machine.python import interpreter_without
 from penstock.spark.startup.fork_server import ADDRESS, CLIENT, fork_server_address
 
-__all__ = ["JvmStart", "jvm_environment", "jvm_settings", "pyspark_folder"]
+__all__ = ["JvmStart", "jvm_environment", "jvm_settings"]
 
 # The JVM mostly moves bytes of packed rows, and its optimizing compiler would compete with the Python workers for the
 # cores for a minute before it pays off. Measured on 2 cores: without it, a run of 24 M rows from files is 15 to 30 %
@@ -124,11 +123,3 @@ def _quick_python() -> Path:
     library = pyspark_folder() / "python" / "lib"
     path = [library / "pyspark.zip", *sorted(library.glob("py4j-*-src.zip"))]
     return interpreter_without(path, forked=(ADDRESS, CLIENT))
-
-
-def pyspark_folder() -> Path:
-    """Return the folder of PySpark, without importing it."""
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
