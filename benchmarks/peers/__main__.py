@@ -47,6 +47,7 @@ _PRESENT: Final = {
     "per_record_real_time": "penstock in real time, record by record",
     "flink_tuned": "Flink, tuned for latency",
     "real_time": "penstock in real time",
+    "real_time_one_slot": "penstock in real time, one slot",
     "micro_batch": "penstock, micro-batches",
 }
 _LABELS: Final = _PRESENT | {name: f"{_PRESENT[present]}, before" for name, present in BEFORE.items()}

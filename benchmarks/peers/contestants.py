@@ -101,6 +101,7 @@ class Penstock:
     interval: str | None = None
     checkout: Path | None = None
     memory_mb: int | None = None
+    parallelism: int | None = None
 
     def command(self, topics: Topics, work: Path, cores: int) -> list[str]:
         """Return the command."""
@@ -115,6 +116,8 @@ class Penstock:
         command = penstock_command(str(job), uris, work / "checkpoint", self.interval, cores)
         if self.memory_mb is not None:
             command += ["--memory", str(self.memory_mb)]
+        if self.parallelism is not None:
+            command += ["--parallelism", str(self.parallelism)]
         if self.checkout is not None:
             command[0] = str(root / ".venv" / "bin" / "penstock")
         return command
@@ -132,7 +135,7 @@ def penstock_command(
 
 FLINK: Final = ("flink", "flink_tuned")
 THROUGHPUT: Final = ("flink", "vectorised", "per_record", "vectorised_real_time", "per_record_real_time")
-LATENCY: Final = ("flink_tuned", "real_time", "micro_batch")
+LATENCY: Final = ("flink_tuned", "real_time", "real_time_one_slot", "micro_batch")
 """Contestants by name: those of the throughput, and those of the latency."""
 BEFORE: Final = {
     "before": "micro_batch",
@@ -163,9 +166,10 @@ def contestant(
     name = BEFORE.get(name, name)
     return Penstock(
         "vectorised.py" if name.startswith("vectorised") else "job.py",
-        interval if name.endswith("real_time") else None,
+        interval if "real_time" in name else None,
         checkout,
         memory_mb,
+        1 if name.endswith("one_slot") else None,
     )
 
 

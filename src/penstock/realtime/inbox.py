@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from penstock.metrics.source_times import SourceTimes
@@ -91,6 +92,14 @@ class Inbox:
             self._sizes.pop(self._interval, None)
             self._changed.notify_all()
             return found
+
+    def wait_for_all(self, senders: AbstractSet[str], timeout_s: float) -> None:
+        """Wait for some time until something of each of these senders is there for the interval."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error or senders <= {one.sender for one in self._deliveries[self._interval]},
+                timeout_s,
+            )
 
     def advance(self) -> None:
         """Go on with the next interval, after all deliveries of the present one were taken."""

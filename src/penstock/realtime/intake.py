@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.realtime.linger import Linger
-
 __all__ = ["Intake"]
 
 # About what a slot does in this time may wait for it. An interval can only end once all of it is done.
@@ -21,14 +19,13 @@ _NEWEST_SHARE: Final = 0.5
 class Intake:
     """The intake of a slot.
 
-    `waiting_bytes` is how much may wait for it, at most `max_bytes`; `linger` is when it takes what has come.
+    `waiting_bytes` is how much may wait for it, at most `max_bytes`.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes: Final = max_bytes
         self._bytes_per_s: float | None = None
         self.waiting_bytes = min(_FIRST_BYTES, max_bytes)
-        self.linger: Final = Linger()
 
     def note(self, size: int, seconds: float) -> None:
         """Note a round with an input of some bytes."""

@@ -1,4 +1,4 @@
-"""Linger: while many records come, the rounds of a slot begin at some distance, and not for each few records.
+"""Linger: while many records come, a slot waits for those of all readers before a round, but not for long.
 
 A round of a few records costs hardly less than one of a hundred. Where records come one by one nothing waits.
 """
@@ -6,7 +6,10 @@ A round of a few records costs hardly less than one of a hundred. Where records 
 from __future__ import annotations
 
 import time
+from collections.abc import Set as AbstractSet
 from typing import Final
+
+from penstock.realtime.inbox import Inbox
 
 __all__ = ["Linger"]
 
@@ -17,23 +20,28 @@ _MANY_FOR_S: Final = 0.05
 
 
 class Linger:
-    """When a slot takes what has come. Any thread may note what comes; one waits."""
+    """When a slot takes what has come: when each reader that sends many records has sent, or the time is over.
+
+    A round for the records of each reader alone would double the rounds of two readers. The time counts from the
+    beginning of the last round.
+    """
 
     def __init__(self) -> None:
-        self._until_s = 0.0
+        self._many_until_s: Final[dict[str, float]] = {}
         self._begun_s = 0.0
 
-    def note(self, records: int) -> None:
-        """Note that this many records have come at once."""
+    def note(self, reader: str, records: int) -> None:
+        """Note that this many records of a reader have come at once."""
         if records >= _MANY:
-            self._until_s = time.monotonic() + _MANY_FOR_S
+            self._many_until_s[reader] = time.monotonic() + _MANY_FOR_S
 
-    def wait(self) -> None:
-        """Wait until some time after the last round has begun, while many records come."""
+    def wait(self, inbox: Inbox, reading: AbstractSet[str]) -> None:
+        """Wait for the readers that have sent many records, as far as they are among those that are `reading`."""
         now_s = time.monotonic()
+        readers = {reader for reader in reading if now_s < self._many_until_s.get(reader, 0.0)}
         left_s = self._begun_s + _APART_S - now_s
-        if now_s < self._until_s and left_s > 0.0:
-            time.sleep(left_s)
+        if readers and left_s > 0.0:
+            inbox.wait_for_all(readers, left_s)
 
     def begin(self) -> None:
         """Note that a round begins."""

@@ -17,6 +17,7 @@ from penstock.metrics.source_times import SourceTimes
 from penstock.realtime.inbox import Delivery, Inbox
 from penstock.realtime.intake import Intake
 from penstock.realtime.interval_meter import IntervalMeter
+from penstock.realtime.linger import Linger
 from penstock.realtime.messages import HISTORY, Round, now_ms
 from penstock.runtime.level import Level, StoredStates
 from penstock.runtime.packed_rows import (
@@ -137,6 +138,7 @@ class SlotRounds:
         self._on_caught_up: Callable[[], None] | None = None
         self._first_group: Final = sorted(plan.first_key_groups)[task]
         self._knows_timers = False
+        self._linger: Final = Linger()
 
     def open(
         self, interval: int, states: StoredStates, slot: Slot, meter: IntervalMeter, *, wakes: bool
@@ -183,10 +185,10 @@ class SlotRounds:
                 self.finish(beside)
                 return
             is_over = is_over or self._work_beside(beside)
-            self._intake.linger.wait()
+            self._linger.wait(self._inbox, self._reading)
             found = self._take(self._wait_s() if is_over else 0)
             if found:
-                self._intake.linger.begin()
+                self._linger.begin()
             for delivery in found:
                 self._add(delivery)
 
@@ -245,6 +247,8 @@ class SlotRounds:
 
     def _add(self, delivery: Delivery) -> None:
         if delivery.rows is not None:
+            if delivery.times is not None and delivery.sender in self._readers:
+                self._linger.note(delivery.sender, sum(delivery.times.counts))
             self._add_rows(delivery, delivery.rows)
         elif delivery.through == HISTORY:
             self._history.discard(delivery.sender)

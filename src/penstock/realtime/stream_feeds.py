@@ -124,7 +124,6 @@ class FollowedTopics:
             reader.follow(self._starts)
             self._reader = reader
         found = reader.take(_POLL_S, self._most_at_once())
-        self._intake.linger.note(sum(len(chunk.offsets) for _, chunk in found))
         self._see([chunk for _, chunk in found])
         self.positions, self._read_to = reader.positions, reader.known_ends
         return Arrival(Reading.of(split for split, _ in found), [chunk for _, chunk in found])
