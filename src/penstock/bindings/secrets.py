@@ -90,14 +90,19 @@ def resolved_setting(stream: str, settings: Mapping[str, Any], name: str) -> Any
 
 def _resolved(stream: str, name: str, value: Any) -> Any:
     kind, _, place = value.partition(":") if isinstance(value, str) else ("", "", "")
+    # An empty secret would be none: a token that nobody needs, a login without a password.
     if kind == "env":
-        if place in os.environ:
-            return os.environ[place]
-        reason = f"there is no environment variable {place}"
+        if found := os.environ.get(place):
+            return found
+        reason = f"the environment variable {place} is empty"
+        if place not in os.environ:
+            reason = f"there is no environment variable {place}"
     elif kind == "file":
         try:
             # Editors and tools end a file with a line end, which belongs to no password.
-            return Path(place).read_text().rstrip("\r\n")
+            if found := Path(place).read_text().rstrip("\r\n"):
+                return found
+            reason = "that file is empty"
         except (OSError, UnicodeDecodeError) as e:
             reason = f"that file cannot be read ({getattr(e, 'strerror', None) or e})"
     else:
