@@ -215,7 +215,10 @@ class _TableTask(RejectingTask):
         return pa.RecordBatch.from_arrays(columns, names)
 
     def _add(self, rows: pa.RecordBatch, places: np.ndarray, apply: Sequence[str]) -> None:
-        """Write rows, of some places in their block; when the table refuses some of them, find out which, and write the others."""
+        """Write rows of some places in their block.
+
+        When the table refuses some of them, find out which, and write the others.
+        """
         import psycopg
 
         try:

@@ -70,12 +70,12 @@ class Statements:
     @property
     def is_stale(self) -> tuple[str, tuple[str, str]]:
         """The query, and its parameters, whether a column of the table has another type since rows were staged."""
-        return (
+        query = (
             "SELECT EXISTS (SELECT FROM pg_attribute s JOIN pg_attribute t ON t.attname = s.attname "
             "WHERE s.attrelid = to_regclass(%s) AND t.attrelid = to_regclass(%s) AND s.attnum > 0 "
-            "AND (s.atttypid, s.atttypmod) <> (t.atttypid, t.atttypmod))",
-            (f"pg_temp.{_STAGED}", self.table),
+            "AND (s.atttypid, s.atttypmod) <> (t.atttypid, t.atttypmod))"
         )
+        return query, (f"pg_temp.{_STAGED}", self.table)
 
     @property
     def unstage(self) -> str:
@@ -139,7 +139,8 @@ def ensure_table(connection: Any, binding: PostgresBinding, schema: pa.Schema, k
         names = ", ".join(map(quoted, key))
         raise BindingError(
             f"Sink {binding.stream!r}: rows of {binding.place} are replaced by {', '.join(key)}, but no unique index "
-            f"that is checked at once has exactly these columns. Run: CREATE UNIQUE INDEX ON {quoted(binding.schema, binding.table)} ({names})"
+            "that is checked at once has exactly these columns. Run: CREATE UNIQUE INDEX ON "
+            f"{quoted(binding.schema, binding.table)} ({names})"
         )
 
 
