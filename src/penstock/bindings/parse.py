@@ -36,7 +36,7 @@ from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.python_uri import parse_python
 from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redacted, without_logins
 from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.storage_parameters import S3_SCHEMES
 from penstock.bindings.types import (
@@ -98,8 +98,10 @@ def parse_binding(stream: str, uri: str, role: Role) -> Binding:
     try:
         return _parse(stream, uri, role)
     except ValueError as e:
+        scheme = uri.partition(":")[0].lower()
+        forms = allowed_forms(role, scheme if scheme in dict(schemes(role)) else None)
         raise BindingError(
-            f"Stream {stream!r} cannot be bound to {redacted(uri)!r}: {e}. {allowed_forms(role)}"
+            f"Stream {stream!r} cannot be bound to {redacted(uri)!r}: {without_logins(str(e))}. {forms}"
         ) from None
 
 
@@ -110,9 +112,13 @@ def missing_binding(stream: str, role: Role) -> BindingError:
     )
 
 
-def allowed_forms(role: Role) -> str:
-    """List every form of URI that a role allows, one per line."""
-    forms = [s.form + _query_form(name, role) for name, s in _SCHEMES.items() if role in s.roles]
+def allowed_forms(role: Role, scheme: str | None = None) -> str:
+    """List every form of URI that a role allows, one per line, or only that of a scheme."""
+    forms = [
+        s.form + _query_form(name, role)
+        for name, s in _SCHEMES.items()
+        if role in s.roles and scheme in (None, name)
+    ]
     return "\n  ".join([f"Allowed for a {ROLE_NAMES[role]}:", *forms])
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "redacted",
     "resolved_setting",
     "resolved_settings",
+    "without_logins",
     "without_secrets",
 ]
 
@@ -31,6 +32,7 @@ _URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _SECRET: Final = re.compile(
     r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem|header\.|query\.)[^=&]*=)(?!env:|file:)[^&]*"
 )
+_QUOTED_LOGIN: Final = re.compile(r"(['\"][^\s:'\"]*:)[^\s'\"]*@")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -57,6 +59,15 @@ def without_secrets(text: str) -> str:
     'The broker amqp://guest:***@h:5672/%2F/readings does not answer.'
     """
     return _URI.sub(lambda found: redacted(found.group()), text)
+
+
+def without_logins(text: str) -> str:
+    """Return the text with whatever stands between a colon and an @ masked in each quoted part of a URI, for messages.
+
+    >>> without_logins("'guest:abc@h:5672' is not of the form HOST:PORT")
+    "'guest:***@h:5672' is not of the form HOST:PORT"
+    """
+    return _QUOTED_LOGIN.sub(r"\1***@", text)
 
 
 def public_uri(binding: Binding) -> str:

@@ -63,7 +63,8 @@ class _ExpandedFile(io.RawIOBase):
             self._damage = e
             count = self._before_damage(piece)
         if self._damage is not None and not count:
-            reason = f"The file cannot be expanded after the first {self._position} bytes of its content: {self._damage}"
+            where = f"after the first {self._position} bytes of its content"
+            reason = f"The file cannot be expanded {where}: {self._damage}"
             raise UnreadableFileError(reason, self._position) from self._damage
         if count and not left:
             raise UnreadableFileError(
