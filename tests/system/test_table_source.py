@@ -29,7 +29,7 @@ from penstock.bindings.types import PostgresBinding
 from penstock.control.command_decoder import decode_command
 from penstock.control.commands import Command
 from penstock.databases import postgres_connections
-from penstock.databases.row_json import COMMAND_ROWS, RowShape
+from penstock.databases.row_json import COMMAND_ROWS, Column, RowShape, row_json
 from penstock.databases.table_receiver import TableReceiver, check_table
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, PlaceMissingError
@@ -274,6 +274,21 @@ def test_columns_become_fields(tables: Tables, tmp_path: Path) -> None:
     }
     assert set(second.values()) == {None}
     assert [row for row, _ in decoded.bad] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_columns_may_have_the_names_that_queries_use(tables: Tables, sparse: bool) -> None:
+    """A row stays a row, also beside a column of the same name."""
+    tables.execute("CREATE TABLE short (r int, t int, k int, e int, key text, value text)")
+    tables.execute("INSERT INTO short VALUES (1, 2, 3, 4, 'a', NULL)")
+    fields = record_type("r INT, t INT, k INT, e INT, key STRING, value STRING").schema
+    columns = {
+        name: Column(name, "", "int4" if pa.types.is_integer(fields.field(name).type) else "text", "")
+        for name in fields.names
+    }
+    [[found]] = tables.execute(f"SELECT {row_json(RowShape(fields, sparse), columns)} FROM short AS t")
+    expected = {"r": 1, "t": 2, "k": 3, "e": 4, "key": "a"}
+    assert json.loads(found) == (expected if sparse else expected | {"value": None})
 
 
 CASES = [

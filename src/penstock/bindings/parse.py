@@ -36,7 +36,7 @@ from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.python_uri import parse_python
 from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redacted, without_logins
 from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.storage_parameters import S3_SCHEMES
 from penstock.bindings.types import (
@@ -69,6 +69,7 @@ __all__ = ["allowed_forms", "missing_binding", "parse_binding", "schemes", "spli
 _CLOUD_SCHEMES: Final = (*OBJECT_SCHEMES, "s3n", "abfss", "wasbs")
 _MAX_UNACKNOWLEDGED: Final = 65_535
 _MAX_NAME_BYTES: Final = 255
+_UNESCAPED: Final = "in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F"
 
 
 def split_definition(definition: str) -> tuple[str, str]:
@@ -97,8 +98,10 @@ def parse_binding(stream: str, uri: str, role: Role) -> Binding:
     try:
         return _parse(stream, uri, role)
     except ValueError as e:
+        scheme = uri.partition(":")[0].lower()
+        forms = allowed_forms(role, scheme if scheme in dict(schemes(role)) else None)
         raise BindingError(
-            f"Stream {stream!r} cannot be bound to {redacted(uri)!r}: {e}. {allowed_forms(role)}"
+            f"Stream {stream!r} cannot be bound to {redacted(uri)!r}: {without_logins(str(e))}. {forms}"
         ) from None
 
 
@@ -109,9 +112,13 @@ def missing_binding(stream: str, role: Role) -> BindingError:
     )
 
 
-def allowed_forms(role: Role) -> str:
-    """List every form of URI that a role allows, one per line."""
-    forms = [s.form + _query_form(name, role) for name, s in _SCHEMES.items() if role in s.roles]
+def allowed_forms(role: Role, scheme: str | None = None) -> str:
+    """List every form of URI that a role allows, one per line, or only that of a scheme."""
+    forms = [
+        s.form + _query_form(name, role)
+        for name, s in _SCHEMES.items()
+        if role in s.roles and scheme in (None, name)
+    ]
     return "\n  ".join([f"Allowed for a {ROLE_NAMES[role]}:", *forms])
 
 
@@ -138,9 +145,20 @@ def _parse(stream: str, uri: str, role: Role) -> Binding:
         only = " and ".join(f"{ROLE_NAMES[r]}s" for r in known.roles)
         raise ValueError(f"{scheme}: is only for {only}, and this is a {ROLE_NAMES[role]}")
     place, _, query = rest.partition("?")
+    _check_question_mark(scheme, place, query)
     if scheme in RABBIT_SCHEMES:
         _check_login(place, query)
     return known.parse(UriParts(stream, uri, role, scheme, place, _query(query)))
+
+
+def _check_question_mark(scheme: str, place: str, query: str) -> None:
+    """Refuse a password with a question mark, before messages show what follows as a parameter."""
+    authority = place.removeprefix("//")
+    is_login = place.startswith("//") and ":" in authority and "/" not in authority
+    if scheme in (*WEB_SCHEMES, "http-listen") and re.search(r":[0-9]+$", authority):
+        is_login = False
+    if is_login and "@" in query:
+        raise ValueError(_UNESCAPED)
 
 
 def _query(text: str) -> list[tuple[str, str]]:
@@ -310,7 +328,7 @@ def _check_login(place: str, query: str) -> None:
     """Refuse a password that is not escaped, before a part of it is mistaken for something that messages may show."""
     authority = place.removeprefix("//").partition("/")[0]
     if authority.count("@") > 1 or "@" in place.removeprefix("//")[len(authority) :] or "@" in query:
-        raise ValueError("in users, passwords and names write @ as %40, / as %2F, : as %3A and ? as %3F")
+        raise ValueError(_UNESCAPED)
     if "@" not in authority:
         raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
 

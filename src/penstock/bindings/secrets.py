@@ -19,6 +19,7 @@ __all__ = [
     "redacted",
     "resolved_setting",
     "resolved_settings",
+    "without_logins",
     "without_secrets",
 ]
 
@@ -31,6 +32,7 @@ _URI: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 _SECRET: Final = re.compile(
     r"(?i)([?&][^=&]*(?:password|secret|jaas|token|credential|key\.pem|header\.|query\.)[^=&]*=)(?!env:|file:)[^&]*"
 )
+_QUOTED_LOGIN: Final = re.compile(r"(['\"][^\s:'\"]*:)[^\s'\"]*@")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -57,6 +59,15 @@ def without_secrets(text: str) -> str:
     'The broker amqp://guest:***@h:5672/%2F/readings does not answer.'
     """
     return _URI.sub(lambda found: redacted(found.group()), text)
+
+
+def without_logins(text: str) -> str:
+    """Return the text with whatever stands between a colon and an @ masked in each quoted part of a URI, for messages.
+
+    >>> without_logins("'guest:abc@h:5672' is not of the form HOST:PORT")
+    "'guest:***@h:5672' is not of the form HOST:PORT"
+    """
+    return _QUOTED_LOGIN.sub(r"\1***@", text)
 
 
 def public_uri(binding: Binding) -> str:
@@ -90,14 +101,19 @@ def resolved_setting(stream: str, settings: Mapping[str, Any], name: str) -> Any
 
 def _resolved(stream: str, name: str, value: Any) -> Any:
     kind, _, place = value.partition(":") if isinstance(value, str) else ("", "", "")
+    # An empty secret would be none: a token that nobody needs, a login without a password.
     if kind == "env":
-        if place in os.environ:
-            return os.environ[place]
-        reason = f"there is no environment variable {place}"
+        if found := os.environ.get(place):
+            return found
+        reason = f"the environment variable {place} is empty"
+        if place not in os.environ:
+            reason = f"there is no environment variable {place}"
     elif kind == "file":
         try:
             # Editors and tools end a file with a line end, which belongs to no password.
-            return Path(place).read_text().rstrip("\r\n")
+            if found := Path(place).read_text().rstrip("\r\n"):
+                return found
+            reason = "that file is empty"
         except (OSError, UnicodeDecodeError) as e:
             reason = f"that file cannot be read ({getattr(e, 'strerror', None) or e})"
     else:

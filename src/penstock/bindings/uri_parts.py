@@ -124,6 +124,8 @@ def split_login(authority: str) -> tuple[str, str, str]:
 def parse_server(text: str) -> tuple[str, int]:
     """Return the host and the port of `HOST:PORT`."""
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})", text.strip())
+    if match is None and "@" in text:
+        raise ValueError("a login has no place before this HOST:PORT; its parameters are below")
     if match is None:
         raise ValueError(f"{text!r} is not of the form HOST:PORT")
     port = int(match.group(2))

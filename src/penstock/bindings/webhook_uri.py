@@ -37,6 +37,8 @@ def parse_webhook(uri: UriParts) -> WebhookBinding:
             raise ValueError(f"header.{name} is not a header")
         if name.lower() in _OWN_HEADERS:
             raise ValueError(f"the header {name} is set by penstock")
+    if len({name.lower() for name in headers}) < len(headers):
+        raise ValueError("a header is given twice; upper and lower case are the same")
     events = events_of(known, uri.role)
     if events is not None and events.is_binary:
         own = [name for name in headers if name.lower().startswith("ce-")]

@@ -82,7 +82,10 @@ def _is_refused(reason: str) -> bool:
     """Return whether the server has answered, and will answer the same again."""
     # Before a login psycopg has no codes, only these texts of the server.
     texts = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
-    return ("FATAL" in reason and any(text in reason for text in texts)) or "certificate" in reason
+    of_client = ("certificate", "fe_sendauth", "does not support SSL")
+    return ("FATAL" in reason and any(text in reason for text in texts)) or any(
+        text in reason for text in of_client
+    )
 
 
 def take_connection(binding: PostgresBinding, name: str) -> Any:

@@ -20,7 +20,7 @@ from penstock.databases.postgres_connections import (
     return_connection,
     take_connection,
 )
-from penstock.databases.postgres_table import GONE, ORDER, Statements, ensure_table
+from penstock.databases.postgres_table import GONE, ORDER, Statements, ensure_table, takes_nulls_as_equal
 from penstock.databases.sink_progress import Committed, Refused, SinkProgress
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType, python_values
@@ -31,6 +31,8 @@ __all__ = ["PostgresSink"]
 
 # A record as the bytes of a dead letter, which a table takes whole.
 _MAX_BYTES: Final = 1 << 30
+# Classes of errors: data, constraints, the condition of a view, limits such as that of an index, and PL/pgSQL.
+_OF_RECORDS: Final = ("22", "23", "44", "54", "P0")
 
 
 class PostgresSink:
@@ -65,6 +67,10 @@ class PostgresSink:
             raise BindingError(
                 f"Sink {binding.stream!r}: upsert_by names {', '.join(unknown)}, but the records have only "
                 f"{', '.join(names)}."
+            )
+        if self._key and {ORDER, GONE} & set(names):
+            raise BindingError(
+                f"Sink {binding.stream!r}: fields of rows that are replaced cannot be called {ORDER} or {GONE}."
             )
         self._schema: Final = pa.schema([record_type.schema.field(name) for name in names])
         self._statements: Final = Statements.of(binding, names, self._key)
@@ -115,6 +121,7 @@ class _TableTask(RejectingTask):
         self._connection: Any = None
         self._before: Committed | None = None
         self._refused: Final[list[Refused]] = []
+        self._equal_nulls = True
         self._writes = 0
 
     def write(self, batch: pa.RecordBatch, keys: pa.Array | None) -> None:  # noqa: ARG002  # rows have their key
@@ -123,14 +130,14 @@ class _TableTask(RejectingTask):
         with as_external(self._binding):
             before = self._begin()
             if before.batch < self._context.batch_id:
-                rows = self._rows(batch)
-                self._add(rows, 0)
+                self._write(self._rows(batch))
                 found = [one for one in self._refused if one.write == self._writes]
             else:
                 found = [one for one in before.refused if one.write == self._writes]
         self._writes += 1
         self._rejections = [
-            Rejection(one.row, one.reason, _as_json(batch.slice(one.row, 1)), _MAX_BYTES) for one in found
+            Rejection(one.row, one.reason, _as_json(batch.slice(one.row, 1)), _MAX_BYTES)
+            for one in sorted(found, key=lambda one: one.row)
         ]
 
     def finish(self) -> bytes:
@@ -169,8 +176,33 @@ class _TableTask(RejectingTask):
                 # What a constraint refuses must be known while its record is still at hand.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 if self._statements.key:
-                    connection.execute(self._statements.stage)
+                    self._stage(connection)
         return self._before
+
+    def _stage(self, connection: Any) -> None:
+        """Make or renew the table of staged rows."""
+        statements = self._statements
+        # A kept connection may have one from before a change of the table, whose types refuse what the table takes.
+        if connection.execute(*statements.is_stale).fetchone()[0]:
+            connection.execute(statements.unstage)
+        connection.execute(statements.stage)
+        self._equal_nulls = takes_nulls_as_equal(connection, self._binding, statements.key)
+
+    def _write(self, rows: pa.RecordBatch) -> None:
+        """Write rows. Those with a null in their key are refused where it would replace nothing."""
+        has_null = np.zeros(len(rows), np.bool_)
+        for name in self._statements.key:
+            has_null |= rows.column(name).is_null().to_numpy(zero_copy_only=False)
+        places = np.arange(len(rows))
+        if has_null.any() and not self._equal_nulls:
+            reason = (
+                f"A field of its key {', '.join(self._statements.key)} is null, and {self._binding.place} takes "
+                "nulls as different, so it would replace nothing."
+            )
+            self._refused.extend(Refused(self._writes, int(row), reason) for row in places[has_null])
+            rows, places = rows.filter(pa.array(~has_null)), places[~has_null]
+        if len(rows):
+            self._add(rows, places, self._statements.apply(with_nulls=bool(has_null.any())))
 
     def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that are copied."""
@@ -182,27 +214,49 @@ class _TableTask(RejectingTask):
             names += [ORDER, GONE]
         return pa.RecordBatch.from_arrays(columns, names)
 
-    def _add(self, rows: pa.RecordBatch, first: int) -> None:
-        """Write rows; when the table refuses some of them, find out which, and write the others."""
+    def _add(self, rows: pa.RecordBatch, places: np.ndarray, apply: Sequence[str]) -> None:
+        """Write rows of some places in their block.
+
+        When the table refuses some of them, find out which, and write the others.
+        """
         import psycopg
 
         try:
             with self._connection.transaction():
                 with self._connection.cursor().copy(self._statements.copy) as copy:
                     copy.write(copy_text(rows))
-                for statement in self._statements.apply if self._statements.key else ():
+                for statement in apply if self._statements.key else ():
                     self._connection.execute(statement)
-        except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.RaiseException) as e:
+        except psycopg.Error as e:
+            if not _is_of_record(e):
+                raise
             if len(rows) == 1:
-                self._refused.append(Refused(self._writes, first, self._reason(e)))
+                self._refused.append(Refused(self._writes, int(places[0]), self._reason(e)))
                 return
             half = len(rows) // 2
-            self._add(rows.slice(0, half), first)
-            self._add(rows.slice(half), first + half)
+            self._add(rows.slice(0, half), places[:half], apply)
+            self._add(rows.slice(half), places[half:], apply)
 
     def _reason(self, error: Any) -> str:
         detail = f" {error.diag.message_detail}" if error.diag.message_detail else ""
         return f"{self._binding.place} refuses the record: {error.diag.message_primary}.{detail}"
+
+
+def _is_of_record(error: Any) -> bool:
+    """Return whether a record is to blame for an error: its values, a constraint, a limit, or a trigger."""
+    import psycopg
+
+    code = error.sqlstate
+    if code is None:
+        return False
+    if code[:2] in _OF_RECORDS:
+        return True
+    try:
+        psycopg.errors.lookup(code)
+    except KeyError:
+        # No code of the server: a trigger has chosen it.
+        return True
+    return False
 
 
 def _as_json(row: pa.RecordBatch) -> bytes:

@@ -12,7 +12,15 @@ from penstock.bindings.types import PostgresBinding
 from penstock.databases.copy_text import column_type
 from penstock.errors import BindingError, PlaceMissingError
 
-__all__ = ["GONE", "ORDER", "Statements", "check_place", "ensure_table", "quoted"]
+__all__ = [
+    "GONE",
+    "ORDER",
+    "Statements",
+    "check_place",
+    "ensure_table",
+    "quoted",
+    "takes_nulls_as_equal",
+]
 
 ORDER: Final = "_penstock_order"
 """The column of staged rows with their place among them."""
@@ -60,11 +68,29 @@ class Statements:
         )
 
     @property
-    def apply(self) -> tuple[str, ...]:
-        """Delete and replace rows by the last staged row of each key, and empty the staged rows."""
+    def is_stale(self) -> tuple[str, tuple[str, str]]:
+        """The query, and its parameters, whether a column of the table has another type since rows were staged."""
+        query = (
+            "SELECT EXISTS (SELECT FROM pg_attribute s JOIN pg_attribute t ON t.attname = s.attname "
+            "WHERE s.attrelid = to_regclass(%s) AND t.attrelid = to_regclass(%s) AND s.attnum > 0 "
+            "AND (s.atttypid, s.atttypmod) <> (t.atttypid, t.atttypmod))"
+        )
+        return query, (f"pg_temp.{_STAGED}", self.table)
+
+    @property
+    def unstage(self) -> str:
+        """Remove the table of staged rows."""
+        return f"DROP TABLE pg_temp.{_STAGED}"
+
+    def apply(self, *, with_nulls: bool) -> tuple[str, ...]:
+        """Delete and replace rows by the last staged row of each key, and empty the staged rows.
+
+        If the key of a row may have a null, rows are found without an index.
+        """
+        same_as = "IS NOT DISTINCT FROM" if with_nulls else "="
         key = ", ".join(map(quoted, self.key))
         last = f"SELECT DISTINCT ON ({key}) * FROM {_STAGED} ORDER BY {key}, {quoted(ORDER)} DESC"
-        same = " AND ".join(f"t.{quoted(name)} = last.{quoted(name)}" for name in self.key)
+        same = " AND ".join(f"t.{quoted(name)} {same_as} last.{quoted(name)}" for name in self.key)
         names = ", ".join(map(quoted, self.names))
         others = [name for name in self.names if name not in self.key]
         changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
@@ -108,11 +134,13 @@ def ensure_table(connection: Any, binding: PostgresBinding, schema: pa.Schema, k
             f"Sink {binding.stream!r}: {binding.place} needs a value for {', '.join(needed)}, which the records do "
             "not have. Give the columns a default, or let them be null."
         )
-    if key and not _has_unique_index(connection, binding, key):
+    _check_writable(connection, binding, schema, key)
+    if key and not _unique_indexes(connection, binding, key):
         names = ", ".join(map(quoted, key))
         raise BindingError(
             f"Sink {binding.stream!r}: rows of {binding.place} are replaced by {', '.join(key)}, but no unique index "
-            f"has exactly these columns. Run: CREATE UNIQUE INDEX ON {quoted(binding.schema, binding.table)} ({names})"
+            "that is checked at once has exactly these columns. Run: CREATE UNIQUE INDEX ON "
+            f"{quoted(binding.schema, binding.table)} ({names})"
         )
 
 
@@ -147,16 +175,57 @@ def _columns(connection: Any, binding: PostgresBinding) -> dict[str, bool]:
     return dict(rows)
 
 
-def _has_unique_index(connection: Any, binding: PostgresBinding, key: Sequence[str]) -> bool:
+def _check_writable(connection: Any, binding: PostgresBinding, schema: pa.Schema, key: Sequence[str]) -> None:
+    """Raise BindingError when rows with these fields cannot be added, or replaced by a key."""
+    table = quoted(binding.schema, binding.table)
+    found = connection.execute(
+        "SELECT c.relkind = 'v', EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgtype & 64 <> 0) "
+        "FROM pg_class c WHERE c.oid = to_regclass(%s)",
+        (table,),
+    ).fetchone()
+    is_view, has_trigger = found or (False, False)
+    if is_view and (key or not has_trigger):
+        raise BindingError(
+            f"Sink {binding.stream!r}: {binding.place} is a view, which takes no rows"
+            f"{' that replace others' if has_trigger else ''}. Name a table."
+        )
     rows = connection.execute(
-        "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
-        "JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) "
-        "WHERE i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND n.nspname = %s AND c.relname = %s "
-        "GROUP BY i.indexrelid",
+        "SELECT column_name, is_generated = 'ALWAYS' FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s AND (is_generated = 'ALWAYS' OR identity_generation = 'ALWAYS')",
         (binding.schema, binding.table),
     ).fetchall()
-    return any(set(names) == set(key) for (names,) in rows)
+    generated = [name for name, is_generated in rows if name in schema.names and is_generated]
+    if generated:
+        raise BindingError(
+            f"Sink {binding.stream!r}: {binding.place} computes {', '.join(generated)} itself, and the records have a "
+            "value for it. Leave the field out of the records, or name another table."
+        )
+    own = [name for name, is_generated in rows if name in schema.names and key]
+    if own:
+        changes = ", ".join(f"ALTER COLUMN {quoted(name)} SET GENERATED BY DEFAULT" for name in own)
+        raise BindingError(
+            f"Sink {binding.stream!r}: {binding.place} always chooses {', '.join(own)} itself, so rows cannot be "
+            f"replaced. Run: ALTER TABLE {table} {changes}"
+        )
+
+
+def takes_nulls_as_equal(connection: Any, binding: PostgresBinding, key: Sequence[str]) -> bool:
+    """Return whether a record with a null in its key replaces the row with the same key."""
+    return any(_unique_indexes(connection, binding, key))
+
+
+def _unique_indexes(connection: Any, binding: PostgresBinding, key: Sequence[str]) -> list[bool]:
+    """Return for each unique index with exactly these columns whether it takes nulls as equal."""
+    # Before PostgreSQL 15 no index has the last.
+    rows = connection.execute(
+        "SELECT array_agg(a.attname::text), coalesce(bool_or((to_jsonb(i)->>'indnullsnotdistinct')::boolean), false) "
+        "FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) "
+        "WHERE i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL "
+        "AND n.nspname = %s AND c.relname = %s GROUP BY i.indexrelid",
+        (binding.schema, binding.table),
+    ).fetchall()
+    return [nulls for names, nulls in rows if set(names) == set(key)]
 
 
 def _creation(binding: PostgresBinding, schema: pa.Schema, key: Sequence[str]) -> str:

@@ -130,17 +130,18 @@ def row_json(shape: RowShape, columns: Mapping[str, Column]) -> str:
     """Return the SQL of the JSON text of a row of the table `t`.
 
     >>> row_json(RowShape(pa.schema([("n", pa.int64())])), {"n": Column("n", "bigint", "int8", "N")})
-    '(SELECT row_to_json(r)::text FROM (SELECT t."n" AS "n") AS r)'
+    '(SELECT row_to_json(r.*)::text FROM (SELECT t."n" AS "n") AS r)'
     """
     values: Sequence[str] = [
         f"{_reading(field.type).sql.format(columns[field.name].sql)} AS {quoted(field.name)}"
         for field in shape.schema
         if field.name in columns
     ]
+    # With `.*` they are rows, whatever the names of the fields are.
     row = f"(SELECT {', '.join(values)}) AS r"
     if not shape.is_sparse:
-        return f"(SELECT row_to_json(r)::text FROM {row})"
+        return f"(SELECT row_to_json(r.*)::text FROM {row})"
     return (
-        "(SELECT json_object_agg(key, value)::text "
-        f"FROM {row}, json_each(row_to_json(r)) WHERE json_typeof(value) <> 'null')"
+        "(SELECT json_object_agg(e.key, e.value)::text "
+        f"FROM {row}, json_each(row_to_json(r.*)) AS e WHERE json_typeof(e.value) <> 'null')"
     )

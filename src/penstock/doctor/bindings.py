@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.bindings.amazon_types import DynamoBinding, KinesisBinding
-from penstock.bindings.secrets import redacted
+from penstock.bindings.secrets import redacted, resolved_settings
 from penstock.bindings.types import (
     Binding,
     DeltaBinding,
@@ -162,14 +162,17 @@ def _answer(binding: Binding, *, is_source: bool) -> str:
     if isinstance(binding, WebhookBinding):
         return f"{check_server(binding)} takes connections; nothing was sent"
     if isinstance(binding, SparkBinding):
+        resolved_settings(binding.stream, binding.options)
         if not is_source:
             return f"Spark writes each micro-batch in the format {binding.format!r}, at least once; it was not asked"
         return f"Spark loads the format {binding.format!r} at the first start; it was not asked"
     if isinstance(binding, PythonBinding):
+        resolved_settings(binding.stream, binding.options)
         return f"{told(binding)[:-1]}; its class was imported, and not asked"
     if isinstance(binding, HttpListenBinding):
-        from penstock.webhooks.http_receiver import listen
+        from penstock.webhooks.http_receiver import listen, required_token
 
+        required_token(binding)
         listen(binding).close()
         return f"the job can listen at {binding.host}:{binding.port}"
     return {"console": "standard output", "rate": "numbers by the clock", "discard": "nowhere"}[

@@ -6,23 +6,35 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["handle_signals"]
+
+_SAME_S: Final = 0.2
 
 
 @contextlib.contextmanager
 def handle_signals(stop: threading.Event) -> Iterator[None]:
-    """Stop the job on Ctrl-C or SIGTERM while it starts and runs; end the process at once on a second one."""
+    """Stop the job on Ctrl-C or SIGTERM while it starts and runs; end the process at once on a second one.
+
+    What follows within a moment is the same request: `timeout` signals the process, and then its group.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    until_s = float("-inf")
+
     def handle(number: int, frame: Any) -> None:  # noqa: ARG001  # the signature is Python's
-        if stop.is_set():
+        nonlocal until_s
+        now_s = time.monotonic()
+        if stop.is_set() and now_s > until_s:
             os._exit(128 + number)
-        stop.set()
+        if not stop.is_set():
+            until_s = now_s + _SAME_S
+            stop.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -109,6 +109,7 @@ class DeltaSink:
             table.update_incremental()
             if _committed(table, self._application) < batch_id:
                 check_table(table, self._binding, self._schema)
+                self._check_partitions(table)
                 self._add(table, batch_id, files)
                 table.update_incremental()
             else:
@@ -171,6 +172,16 @@ class DeltaSink:
                 "Start the job again, which writes them anew."
             )
         return content
+
+    def _check_partitions(self, table: DeltaTable) -> None:
+        """Raise ExternalSystemError if the files were written for other partition fields than the table has now."""
+        parts = tuple(table.metadata().partition_columns)
+        if parts != self._partition_by:
+            raise ExternalSystemError(
+                f"Sink {self._binding.stream!r}: the Delta table {self._binding.directory} is now partitioned by "
+                f"{', '.join(parts) or 'nothing'}, and the files of micro-batches by "
+                f"{', '.join(self._partition_by) or 'nothing'}. Start the job again, which writes them anew."
+            )
 
     def _add(self, table: DeltaTable, batch_id: int, files: Sequence[StagedFile]) -> None:
         from deltalake.exceptions import CommitFailedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +47,7 @@ _HARMLESS: Final = frozenset(
         "vacuumProtocolCheck",
     }
 )
+_COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
 _COLUMN_RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.")
 
 
@@ -70,7 +72,14 @@ def as_external(binding: DeltaBinding) -> Iterator[None]:
     except (DeltaError, OSError) as e:
         # The library says what it has asked for, which must not show a key.
         secrets = resolved_settings(binding.stream, binding.client).values()
-        reason = functools.reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(e))
+        shown = functools.reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(e))
+        if "<Code>NoSuchBucket</Code>" in shown:
+            raise PlaceMissingError(
+                f"Sink {binding.stream!r}: the bucket {binding.bucket!r} of {binding.directory} does not exist. Create "
+                "it, or correct the URI."
+            ) from None
+        # The library writes its reasons as a coloured tree.
+        reason = " ".join(_COLOUR.sub("", shown).replace("\u21b3", "").split())
         raise ExternalSystemError(
             f"Sink {binding.stream!r}: the Delta table {binding.directory} cannot be read or written ({reason}). "
             "Start the job again when it can."

@@ -16,7 +16,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import MqttBinding
-from penstock.errors import ExternalSystemError, PenstockError
+from penstock.errors import BindingError, ExternalSystemError, PenstockError
 from penstock.records.cloud_events import EVENT_CONTENT_TYPE
 from penstock.sinks.message_parts import ORIGIN_HEADER
 from penstock.sinks.publishing_sink import OutgoingMessage
@@ -37,6 +37,8 @@ _FAILED: Final = 128
 _SESSION_S: Final = 7 * 24 * 3600
 _QOS: Final = 1
 _IN_FLIGHT: Final = 2000
+# Of a packet: more than it has besides its topic and its body.
+_OTHER_BYTES: Final = 1024
 
 
 class Arrived(NamedTuple):
@@ -60,6 +62,7 @@ class MqttConnection:
         self._answer: Any = None
         self._confirmed: Final[dict[int, Any]] = {}
         self._ended = ""
+        self._max_packet_bytes: int | None = None
         is_5 = binding.protocol == "5"
         keeps = session is not None
         self._client: Final = paho.Client(
@@ -88,6 +91,7 @@ class MqttConnection:
 
         def on_connect(client: Any, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._answer = reason
+            self._max_packet_bytes = getattr(properties, "MaximumPacketSize", None)
 
         def on_subscribe(client: Any, userdata: Any, number: int, reasons: Any, properties: Any) -> None:  # noqa: ARG001  # the signature is paho's
             self._answer = reasons[0]
@@ -101,7 +105,15 @@ class MqttConnection:
             password = resolved_setting(binding.stream, binding.login, "password")
             client.username_pw_set(binding.user, password)
         if binding.secure:
-            client.tls_set(binding.cafile, binding.certfile, binding.keyfile)
+            try:
+                # Without a password, an encrypted key would be asked for at the terminal, for ever.
+                client.tls_set(binding.cafile, binding.certfile, binding.keyfile, keyfile_password="")
+            except (OSError, ValueError) as e:
+                files = ", ".join(filter(None, (binding.cafile, binding.certfile, binding.keyfile)))
+                raise BindingError(
+                    f"Stream {binding.stream!r}: the certificates of mqtts ({files}) cannot be used "
+                    f"({getattr(e, 'strerror', None) or e}). Correct cafile, certfile and keyfile in the URI."
+                ) from e
 
     def _connect(self, *, is_5: bool, keeps: bool) -> None:
         binding = self._binding
@@ -160,7 +172,14 @@ class MqttConnection:
         """
         self._answer = None
         self._confirmed.clear()
-        unsent = iter(list(messages.items()))
+        largest = self._max_packet_bytes
+        refused = {} if largest is None else self._too_large(messages, largest)
+        for number in refused:
+            yield (
+                number,
+                f"The broker takes packets of at most {largest} bytes, and it would have {refused[number]}.",
+            )
+        unsent = iter([(number, message) for number, message in messages.items() if number not in refused])
         in_flight: dict[int, int] = {}
         deadline_s = time.monotonic() + _ANSWER_S
         while True:
@@ -180,7 +199,25 @@ class MqttConnection:
                     f"The broker refuses it: {reason}." if reason.value >= _FAILED else "",
                 )
 
-    def _send(self, message: OutgoingMessage, retain: bool) -> int:
+    def _too_large(self, messages: Mapping[int, OutgoingMessage], largest: int) -> dict[int, int]:
+        """Return the sizes of the packets at which the broker would end the connection."""
+        found = {
+            number: self._packet_bytes(message)
+            for number, message in messages.items()
+            # The properties are short, so they are only made where they may matter.
+            if 4 * len(message.route) + len(message.body) + _OTHER_BYTES > largest
+        }
+        return {number: size for number, size in found.items() if size > largest}
+
+    def _packet_bytes(self, message: OutgoingMessage) -> int:
+        properties = self._properties(message)
+        # The topic after its length, the id, the properties, of which none have a length too, and the body.
+        own = 2 + len(message.route.encode()) + 2 + (1 if properties is None else len(properties.pack()))
+        rest = own + len(message.body)
+        return 1 + -(-rest.bit_length() // 7) + rest
+
+    def _properties(self, message: OutgoingMessage) -> Any:
+        """Return the properties of a message; None if it has none."""
         properties = None
         is_event = self._binding.format == "cloudevents"
         if self._binding.protocol == "5" and (is_event or message.origin is not None):
@@ -189,7 +226,10 @@ class MqttConnection:
                 properties.UserProperty = (ORIGIN_HEADER, message.origin)
             if is_event:
                 properties.ContentType = EVENT_CONTENT_TYPE
-        sent = self._client.publish(message.route, message.body, _QOS, retain, properties)
+        return properties
+
+    def _send(self, message: OutgoingMessage, retain: bool) -> int:
+        sent = self._client.publish(message.route, message.body, _QOS, retain, self._properties(message))
         return int(sent.mid)
 
     def wait(self, timeout_s: float) -> list[Arrived]:

@@ -18,7 +18,9 @@ from penstock.sinks.publishing_sink import OutgoingMessage, PublishingSink
 
 __all__ = ["MqttSink"]
 
-_UNFIT: Final = re.compile("[+#/\0]")
+# A broker ends the connection of whoever sends a control character, or no character, in a topic.
+_UNFIT: Final = re.compile("[+#/\0-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
+_MAX_TOPIC_BYTES: Final = 65_535
 _MAX_BYTES: Final = 256 << 20
 
 
@@ -56,11 +58,21 @@ class MqttSink(PublishingSink):
 
     def routes(self, batch: pa.RecordBatch) -> Sequence[str | None]:
         """Return the topic of each record; None if it cannot have one."""
-        return fill_template(self._binding.topic, batch, _UNFIT)
+        topics = fill_template(self._binding.topic, batch, _UNFIT)
+        is_own = self._binding.topic.startswith("$")
+        return [topic if topic is None or _is_topic(topic, is_own) else None for topic in topics]
 
     def why_without_route(self) -> str:
         """Return why a record has no topic."""
-        return f"Its topic {self._binding.topic!r} would have an empty level, or +, # or / in one."
+        return (
+            f"Its topic {self._binding.topic!r} would have an empty level, one with +, #, / or a control character, "
+            f"$ at its beginning, or more than {_MAX_TOPIC_BYTES} bytes."
+        )
+
+
+def _is_topic(topic: str, is_own: bool) -> bool:
+    """Return whether a topic can be sent. Those that begin with $ are the broker's own, unless the URI names one."""
+    return len(topic.encode()) <= _MAX_TOPIC_BYTES and (is_own or not topic.startswith("$"))
 
 
 class _MqttPublisher:

@@ -18,6 +18,10 @@ _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 
 def check_template(stream: str, what: str, template: str, record_type: RecordType) -> None:
     """Raise BindingError unless each `{field}` of a template is a field of text or an integer."""
+    if re.search(r"[{}]", _FIELD.sub("", template)):
+        raise BindingError(
+            f"Sink {stream!r}: the {what} {template!r} must have the name of a field in each pair of braces."
+        )
     for name in _FIELD.findall(template):
         kind = record_type.field(name).arrow_type if name in record_type.field_names else None
         if kind is None or not (pa.types.is_string(kind) or pa.types.is_integer(kind)):

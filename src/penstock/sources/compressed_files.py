@@ -9,9 +9,11 @@ import pyarrow as pa
 
 from penstock.sources.file_errors import UnreadableFileError, is_of_system
 
-__all__ = ["ExpandedBlocks", "compression_of", "open_expanded"]
+__all__ = ["ExpandedBlocks", "ExpandedContent", "compression_of"]
 
 _PIECE_BYTES: Final = 1 << 18
+_BUFFER_BYTES: Final = 1 << 20
+_STEPS: Final = (512, 1)
 _CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
@@ -35,11 +37,13 @@ class _ExpandedFile(io.RawIOBase):
 
     def __init__(self, path: str, end: int, limit: int) -> None:
         self._limit: Final = limit
+        self._end: Final = end
+        self._codec: Final = compression_of(path)
         self._position = 0
+        self._damage: OSError | None = None
         # The system's errors when the file is opened are the caller's.
         self._file: Final[Any] = pa.OSFile(path)
-        segment = self._file.get_stream(0, end)
-        self._stream: Final[Any] = pa.CompressedInputStream(segment, compression_of(path)) if end else segment
+        self._stream: Final[Any] = self._expanded()
 
     def readable(self) -> bool:
         """Return whether the file can be read, as Python's own files."""
@@ -48,13 +52,20 @@ class _ExpandedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes into a buffer, and return how many there were."""
         left = self._limit - self._position
+        piece = memoryview(buffer)[:left] if left else memoryview(bytearray(1))
+        count = 0
         try:
-            count = int(self._stream.readinto(memoryview(buffer)[:left] if left else bytearray(1)))
+            if self._damage is None:
+                count = int(self._stream.readinto(piece))
         except OSError as e:
             if is_of_system(e):
                 raise
-            reason = f"The file cannot be expanded after the first {self._position} bytes of its content: {e}"
-            raise UnreadableFileError(reason, self._position) from e
+            self._damage = e
+            count = self._before_damage(piece)
+        if self._damage is not None and not count:
+            where = f"after the first {self._position} bytes of its content"
+            reason = f"The file cannot be expanded {where}: {self._damage}"
+            raise UnreadableFileError(reason, self._position) from self._damage
         if count and not left:
             raise UnreadableFileError(
                 f"The file expands to more than {self._limit} bytes; what comes after them is not read. If that much "
@@ -62,6 +73,28 @@ class _ExpandedFile(io.RawIOBase):
                 self._limit,
             )
         self._position += count
+        return count
+
+    def _expanded(self) -> Any:
+        segment = self._file.get_stream(0, self._end)
+        return pa.CompressedInputStream(segment, self._codec) if self._end else segment
+
+    def _before_damage(self, piece: memoryview) -> int:
+        """Read again what a read that met the damage would have returned, in ever smaller steps.
+
+        Arrow gives nothing of a read that fails, which may be all that a small file has.
+        """
+        count = 0
+        for step in _STEPS:
+            try:
+                stream, skipped = self._expanded(), 0
+                while skipped < self._position + count:
+                    skipped += len(stream.read(min(_PIECE_BYTES, self._position + count - skipped)))
+                while count < len(piece) and (found := stream.readinto(piece[count : count + step])):
+                    count += found
+            except OSError as e:
+                if is_of_system(e):
+                    raise
         return count
 
     def close(self) -> None:
@@ -107,6 +140,33 @@ class ExpandedBlocks:
         self._file.close()
 
 
-def open_expanded(path: str, end: int, limit: int) -> io.BufferedReader:
-    """Open the content of a compressed file, of which the first `end` bytes are read. Raises OSError."""
-    return io.BufferedReader(_ExpandedFile(path, end, limit), 1 << 20)
+class ExpandedContent(io.BufferedReader):
+    """The content of a compressed file, of which the first `end` bytes are read, for readers in other threads.
+
+    It ends where the file cannot be expanded or read; `ended_by` then is the error. An error that is raised within
+    Arrow's reader of CSV may stop it for ever, or come before blocks that were read earlier. Opening raises OSError.
+    """
+
+    def __init__(self, path: str, end: int, limit: int) -> None:
+        self._expanded: Final = _QuietFile(path, end, limit)
+        super().__init__(self._expanded, _BUFFER_BYTES)
+
+    @property
+    def ended_by(self) -> Exception | None:
+        """What has ended the content early: UnreadableFileError, or an error of the system; None if nothing has."""
+        return self._expanded.ended_by
+
+
+class _QuietFile(_ExpandedFile):
+    """An expanded file that ends at an error."""
+
+    ended_by: Exception | None = None
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into a buffer, and return how many there were; 0 from an error on."""
+        if self.ended_by is None:
+            try:
+                return super().readinto(buffer)
+            except (OSError, MemoryError, UnreadableFileError) as e:
+                self.ended_by = e
+        return 0

@@ -21,7 +21,7 @@ from penstock.bindings.types import LINE_FORMATS, FilesBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.types import RecordType, empty_like
 from penstock.sources.base import MISSING, CountedLog, SourceChunk, Split
-from penstock.sources.compressed_files import compression_of, open_expanded
+from penstock.sources.compressed_files import ExpandedContent, compression_of
 from penstock.sources.file_errors import UnreadableFileError
 from penstock.sources.file_tables import CsvFile, parquet_rows, read_csv, read_parquet
 from penstock.sources.found_files import FoundFiles, Listing, LoggedFile, no_fence
@@ -207,7 +207,7 @@ class FileLog(CountedLog):
         dialect, most_bytes = self._binding.dialect, self._binding.max_expanded_bytes
         if not compression_of(path):
             return CsvFile(path, dialect)
-        return CsvFile(path, dialect, lambda: open_expanded(path, split.end, most_bytes))
+        return CsvFile(path, dialect, lambda: ExpandedContent(path, split.end, most_bytes))
 
     def forget(self, end: int) -> None:
         """Remove the files before a position from a folder of the checkpoint's own, and keep the list short.

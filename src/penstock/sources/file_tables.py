@@ -22,6 +22,7 @@ from penstock.bindings.types import PLAIN_CSV, CsvDialect
 from penstock.records.types import Field, RecordType, empty_like, rows_where
 from penstock.sources.base import BadRecord, SourceChunk
 from penstock.sources.cells import Cells, cast_cells, missing_cells, parse_cells
+from penstock.sources.compressed_files import ExpandedContent
 from penstock.sources.file_errors import UnreadableFileError, is_of_system
 from penstock.sources.lines import int64_array
 
@@ -187,7 +188,10 @@ def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
         io.TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
     ):
         if not dialect.header:
-            return list(record_type.field_names) if text.read(1) else None
+            found = text.read(1)
+            if not found:
+                _raise_early_end(content)
+            return list(record_type.field_names) if found else None
         rows = csv.reader(
             text,
             delimiter=dialect.delimiter,
@@ -196,6 +200,7 @@ def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
         )
         header = next(filter(None, rows), None)
         if header is None or next(rows, None) is None:
+            _raise_early_end(content)
             return None
         return [name.encode("utf-8", "surrogateescape").decode().strip() for name in header]
 
@@ -246,12 +251,42 @@ def _csv_blocks(
     file: CsvFile, layout: _CsvLayout, rows: _SkippedRows, *, is_typed: bool
 ) -> Iterator[_CsvBlock]:
     done = 0
+    held: _CsvBlock | None = None
     with file.open_for_arrow() as content, _open_csv(content, layout, rows, is_typed=is_typed) as reader:
         for table in reader:
+            if held is not None:
+                yield held
             early = rows.reached(done, len(table))
             offsets = rows.numbers(done, len(table), early)
             done += len(table) + len(early)
-            yield _CsvBlock(table, offsets, early)
+            held = _CsvBlock(table, offsets, early)
+        if _early_end(content) is not None:
+            held = _without_last_row(held, rows)
+        if held is not None:
+            yield held
+        _raise_early_end(content)
+
+
+def _without_last_row(block: _CsvBlock | None, rows: _SkippedRows) -> _CsvBlock | None:
+    """Return the last block of a file whose content ended early without its last row, which may be cut off."""
+    if rows.left:
+        rows.left.pop()
+    elif block is not None:
+        block = dataclasses.replace(block, table=block.table[:-1], offsets=block.offsets[:-1])
+    if block is not None and rows.left:
+        block = dataclasses.replace(block, skipped=[*block.skipped, *rows.left])
+        rows.left.clear()
+    return block
+
+
+def _early_end(content: Any) -> Exception | None:
+    return content.ended_by if isinstance(content, ExpandedContent) else None
+
+
+def _raise_early_end(content: Any) -> None:
+    """Raise what has ended a content early."""
+    if (error := _early_end(content)) is not None:
+        raise error
 
 
 def _open_csv(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import socket
 import ssl
 from collections import deque
@@ -17,7 +18,7 @@ import uvicorn
 
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import HttpListenBinding
-from penstock.errors import CheckpointError, ExternalSystemError
+from penstock.errors import BindingError, CheckpointError, ExternalSystemError
 from penstock.records.event_headers import EventHeaders
 from penstock.sources.journal import JournalWriter, journal_begin
 from penstock.sources.journal_blocks import PackedRecords
@@ -25,7 +26,7 @@ from penstock.sources.receiver import IDLE_S, MAX_BYTES, Receiver
 from penstock.sources.redelivery import JournaledMessages, message_digest
 from penstock.webhooks.request_records import event_in_request, packed_records
 
-__all__ = ["HttpReceiver", "listen"]
+__all__ = ["HttpReceiver", "listen", "required_token"]
 
 _BACKLOG: Final = 1024
 _UNDER_WAY_BYTES: Final = 64 << 20
@@ -34,12 +35,28 @@ _LATER_S: Final = 10
 _GRACE_S: Final = 5
 
 
+def required_token(binding: HttpListenBinding) -> str | None:
+    """Return the token that requests must have; None if anybody may send. Raises BindingError when none can have it."""
+    token: str | None = resolved_setting(binding.stream, binding.login, "token")
+    if token is not None and re.search(r"[^!-~]", token):
+        raise BindingError(
+            f"Stream {binding.stream!r}: no request can have the token, since it has a space, a line break or a "
+            "character outside ASCII. Correct the variable, the file or the URI."
+        )
+    return token
+
+
 def listen(binding: HttpListenBinding) -> socket.socket:
     """Return a socket that listens where a binding says. Raises ExternalSystemError when that is not possible."""
     family = socket.AF_INET6 if ":" in binding.host else socket.AF_INET
     try:
         if binding.certfile is not None:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(binding.certfile, binding.keyfile)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                binding.certfile,
+                binding.keyfile,
+                # Without one, an encrypted key would be asked for at the terminal, for ever.
+                password="",
+            )
     except OSError as e:
         raise ExternalSystemError(
             f"Stream {binding.stream!r}: the certificate {binding.certfile} with the key {binding.keyfile} cannot be "
@@ -84,7 +101,7 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
     def _connect(self) -> AbstractContextManager[Any]:
         if self._bounded:
             return nullcontext()
-        self._token = resolved_setting(self._stream, self._binding.login, "token")
+        self._token = required_token(self._binding)
         return listen(self._binding)
 
     def _receive(self, connection: AbstractContextManager[Any]) -> None:

@@ -16,10 +16,10 @@ import httpx
 
 from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import WebhookBinding
-from penstock.errors import ExternalSystemError
+from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.cloud_events import BATCH_CONTENT_TYPE, EVENT_CONTENT_TYPE
 
-__all__ = ["Answer", "Sender", "check_server", "kept_sender", "wait_s"]
+__all__ = ["Answer", "Sender", "check_secrets", "check_server", "kept_sender", "request_headers", "wait_s"]
 
 # Answers that say that the same request may succeed later.
 _AGAIN: Final = (408, 425, 429)
@@ -56,7 +56,7 @@ class Sender:
         stream = binding.stream
         self._client: Final = httpx.Client(
             headers={
-                **resolved_settings(stream, binding.headers),
+                **request_headers(binding),
                 "Content-Type": _content_type(binding),
             },
             params=resolved_settings(stream, binding.query),
@@ -105,12 +105,31 @@ class Sender:
         self._client.close()
 
 
+def check_secrets(binding: WebhookBinding) -> None:
+    """Raise BindingError unless all values that a binding refers to are there, and can be sent."""
+    request_headers(binding)
+    resolved_settings(binding.stream, binding.query)
+
+
+def request_headers(binding: WebhookBinding) -> dict[str, str]:
+    """Return the headers of each request. Raises BindingError when one is missing or cannot be sent."""
+    headers = resolved_settings(binding.stream, binding.headers)
+    for name, value in headers.items():
+        # The client's own error would show the value.
+        if not (value.isascii() and value.isprintable()):
+            raise BindingError(
+                f"Sink {binding.stream!r}: the value of header.{name} cannot be sent in a header, since it has a line "
+                "break, another control character, or one outside ASCII. Correct the variable, the file or the URI."
+            )
+    return headers
+
+
 def check_server(binding: WebhookBinding) -> str:
     """Connect to the server of a binding, and send nothing; return its host and port.
 
     Raises ExternalSystemError when it does not answer, and BindingError when a secret is missing.
     """
-    resolved_settings(binding.stream, {**binding.headers, **binding.query})
+    check_secrets(binding)
     url = httpx.URL(binding.url)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:

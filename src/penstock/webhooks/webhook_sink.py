@@ -9,14 +9,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.bindings.secrets import resolved_settings
 from penstock.bindings.types import WebhookBinding
 from penstock.records.cloud_events import binary_attributes
 from penstock.records.event_headers import http_header_value
 from penstock.records.types import RecordType
 from penstock.sinks.base import Encoder, RejectingTask, Rejection, SinkTask, TaskContext
 from penstock.sinks.message_parts import origins_of
-from penstock.webhooks.webhook_requests import kept_sender
+from penstock.webhooks.webhook_requests import check_secrets, kept_sender
 
 __all__ = ["WebhookSink"]
 
@@ -43,7 +42,7 @@ class WebhookSink:
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:  # noqa: ARG002  # nothing is fixed
         """Check that the secrets that the binding refers to are there. Sends nothing."""
-        resolved_settings(self._binding.stream, {**self._binding.headers, **self._binding.query})
+        check_secrets(self._binding)
 
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:  # noqa: ARG002  # the encoder knows
         """Return a task whose records the server has when they are written."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from penstock.bindings.parameters import PARAMETERS
-from penstock.bindings.parse import allowed_forms, missing_binding, parse_binding, split_definition
+from penstock.bindings.parse import allowed_forms, missing_binding, parse_binding, schemes, split_definition
 from penstock.bindings.secrets import redacted
 from penstock.bindings.types import (
     ConsoleBinding,
@@ -357,6 +357,11 @@ WRONG: list[tuple[str, Role, str]] = [
     ("postgresql://u@h:1/d/t/x", "sink", "needs /DATABASE/TABLE"),
     ("postgresql://u@h:1/d/s.", "sink", "1 to 63 bytes"),
     ("postgresql://u:p@q@h:1/d/t", "sink", "write @ as %40"),
+    ("postgresql://u:12?hush@h:1/d/t", "sink", "write @ as %40"),
+    ("https://u:my?hush@h/hook", "sink", "write @ as %40"),
+    ("kafka://u:hush@h:1/t", "sink", "a login has no place before this HOST:PORT"),
+    ("socket://u:hush@h:1", "data", "a login has no place before this HOST:PORT"),
+    ("mqtt://u:my?hu=sh@h:1/t", "data", "write @ as %40"),
     ("postgresql://u@h:1/d/t?upsert_by=a,a", "sink", "must name fields, each once"),
     ("postgresql://u@h:1/d/t?upsert_by=a b", "sink", "must name fields, each once"),
     ("postgresql://u@h:1/d/t?sslmode=on", "sink", "one of disable, prefer"),
@@ -583,7 +588,9 @@ def test_a_wrong_uri_names_stream_uri_and_allowed_forms(uri: str, role: Role, ex
     assert "'heaters'" in message
     assert repr(redacted(uri)) in message
     assert expected in message
-    assert allowed_forms(role) in message
+    scheme = uri.partition(":")[0].lower()
+    assert allowed_forms(role, scheme if scheme in dict(schemes(role)) else None) in message
+    assert "hush" not in message.partition("Allowed for")[0]
 
 
 @given(

@@ -51,10 +51,13 @@ def test_values_come_from_the_environment_and_from_files(
         ),
         ("sasl.password=file:/not/there", "that file cannot be read .No such file or directory"),
         ("sasl.password=file:/", "that file cannot be read .Is a directory"),
+        ("sasl.password=file:/dev/null", "that file is empty"),
+        ("sasl.password=env:EMPTY_PASSWORD", "the environment variable EMPTY_PASSWORD is empty"),
     ],
 )
-def test_what_is_not_there_is_named(setting: str, reason: str) -> None:
+def test_what_is_not_there_is_named(setting: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the process that looked for it, which may be a worker on another machine."""
+    monkeypatch.setenv("EMPTY_PASSWORD", "")
     with pytest.raises(BindingError, match=f"{reason}.* in the process {os.getpid()} on .*on every machine"):
         build_client(AdminClient, bind(setting), bind(setting).client, LastError())
 

@@ -363,6 +363,22 @@ def test_a_column_that_the_records_do_not_have_stays_empty(tmp_path: Path) -> No
     assert DeltaTable(table.folder).to_pyarrow_table().column("more").to_pylist() == [None]
 
 
+def test_a_table_whose_partition_fields_change_gets_no_files_of_other_ones(tmp_path: Path) -> None:
+    """The columns of the partition are not in the files, so their values would be lost; the next start has them."""
+    table = Table(tmp_path / "t")
+    sink = table.driver()
+    messages = table.staged(sink, 0, [("a", 1.0, DAY)])
+    there = DeltaTable(table.folder).to_pyarrow_table()
+    write_deltalake(
+        table.folder, there, mode="overwrite", schema_mode="overwrite", partition_by=[READING.field_names[0]]
+    )
+    with pytest.raises(ExternalSystemError, match="is now partitioned by .*, and the files of .* by nothing"):
+        sink.commit(0, messages)
+    again = table.driver()
+    again.commit(0, table.staged(again, 0, [("a", 1.0, DAY)]))
+    assert table.records() == [("a", 1.0, DAY)]
+
+
 def test_a_missing_table_is_made_unless_the_user_says_no(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", "?create_table=false")
     assert table.sink().newest("line", "") == -1

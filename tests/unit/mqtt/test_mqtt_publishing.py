@@ -5,16 +5,22 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import MqttBinding
+from penstock.errors import BindingError
 from penstock.mqtt import mqtt_connection
 from penstock.mqtt.mqtt_connection import MqttConnection
+from penstock.mqtt.mqtt_sink import MqttSink
+from penstock.records.schemas import record_type
+from penstock.records.wire_formats import format_of
 from penstock.sinks.publishing_sink import OutgoingMessage
 
 IDS = 65_535
 TAKEN = SimpleNamespace(value=0)
+MAX_PACKET = 1000
 REFUSED = SimpleNamespace(value=151)
 
 
@@ -39,7 +45,7 @@ class ModelledClient:
     def loop(self, timeout_s: float) -> int:
         """Let the broker take the connection, then judge some messages at a time, and refuse the empty ones."""
         if not self._last:
-            self.on_connect(self, None, None, TAKEN, None)
+            self.on_connect(self, None, None, TAKEN, SimpleNamespace(MaximumPacketSize=MAX_PACKET))
         for number in list(self._in_flight)[:500]:
             body = self._in_flight.pop(number)
             self.taken += [body] if body else []
@@ -65,3 +71,62 @@ def test_each_message_of_a_block_is_sent_once_and_in_order(monkeypatch: pytest.M
     assert [number for number, reason in judged if reason] == [3]
     assert client.taken == [body for body in bodies if body]
     assert client.most < IDS
+
+
+def test_a_message_at_which_the_broker_would_end_the_connection_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the size of its packet, to the byte, with its properties."""
+    monkeypatch.setattr(mqtt_connection.paho, "Client", ModelledClient)
+    binding = parse_binding("alerts", "mqtt://127.0.0.1:1883/alerts", "sink")
+    assert isinstance(binding, MqttBinding)
+    connection = MqttConnection(binding, None)
+    head, properties = 3 + 2 + len("alerts") + 2, len(b"\x26\0\x0fpenstock-origin\0\x03a/1") + 1
+    fits = [
+        OutgoingMessage("alerts", b"x" * (MAX_PACKET - head - 1)),
+        OutgoingMessage("alerts", b"x" * (MAX_PACKET - head - properties), "a/1"),
+    ]
+    larger = [message._replace(body=message.body + b"x") for message in fits]
+    judged = dict(connection.publish(dict(enumerate([*fits, *larger]))))
+    assert [bool(judged[number]) for number in range(4)] == [False, False, True, True]
+    assert "takes packets of at most 1000 bytes, and it would have 1001" in judged[2]
+    assert connection._client.taken == [message.body for message in fits]  # type: ignore[attr-defined]  # the model has it
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "is_sent"),
+    [
+        ("{room}/t", "h\u00e4ll 1", True),
+        ("{room}/t", "$SYS", False),
+        ("$own/{room}", "$SYS", True),
+        ("a/{room}", "a/b", False),
+        ("a/{room}", "\x7f", False),
+        ("a/{room}", "\uffff", False),
+        ("a/{room}", "x" * 65_534, False),
+    ],
+)
+def test_a_topic_that_no_broker_takes_is_no_topic(template: str, value: str, is_sent: bool) -> None:
+    """Brokers end the connection of whoever publishes to it, so the run would never come past the record."""
+    binding = parse_binding("alerts", f"mqtt://127.0.0.1:1883/{template}", "sink")
+    assert isinstance(binding, MqttBinding)
+    kind = record_type("room STRING")
+    sink = MqttSink(binding, format_of("json", kind), kind)
+    routes = sink.routes(pa.RecordBatch.from_pylist([{"room": value}], kind.schema))
+    assert routes == [template.replace("{room}", value) if is_sent else None]
+
+
+def test_certificates_that_are_not_there_are_named() -> None:
+    """They are no trouble of the broker, for which the sink would wait."""
+    binding = parse_binding("alerts", "mqtts://127.0.0.1:1/alerts?cafile=/not/there.pem", "sink")
+    assert isinstance(binding, MqttBinding)
+    with pytest.raises(BindingError, match=r"certificates of mqtts \(/not/there.pem\) cannot be used"):
+        MqttConnection(binding, None)
+
+
+def test_a_brace_that_is_left_open_is_told() -> None:
+    """It would be a part of each topic."""
+    binding = parse_binding("alerts", "mqtt://127.0.0.1:1883/hall/{room", "sink")
+    assert isinstance(binding, MqttBinding)
+    kind = record_type("room STRING")
+    with pytest.raises(BindingError, match="the name of a field in each pair of braces"):
+        MqttSink(binding, format_of("json", kind), kind)

@@ -100,6 +100,19 @@ def test_a_truncated_file_yields_its_whole_lines_and_then_says_where_it_ends(
     assert read(path) == (lines, why, offset)
 
 
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".bz2"])
+@pytest.mark.parametrize("lines", [2, 5000])
+def test_no_whole_line_before_the_damage_is_lost(tmp_path: Path, ending: str, lines: int) -> None:
+    """However small the file is: what comes behind it was never a part of its content."""
+    content = b"".join(b'{"n": %d, "s": "%064d"}\n' % (number, number) for number in range(lines))
+    path = tmp_path / f"a{ending}"
+    path.write_bytes(PACK[ending](content) + b"no member")
+    found, reason, offset = read(path)
+    assert b"".join(line for _, line in found) == content
+    assert f"after the first {len(content)} bytes of its content" in reason
+    assert offset == len(content)
+
+
 def test_an_empty_file_has_no_lines_and_a_plain_one_is_not_taken_for_a_compressed_one(tmp_path: Path) -> None:
     empty, plain = tmp_path / "a.gz", tmp_path / "b.gz"
     empty.write_bytes(b"")
@@ -155,16 +168,30 @@ def test_csv_files_may_be_compressed(folder: Path, ending: str) -> None:
     assert [(bad.offset, bad.raw) for bad in bad_of(chunks)] == [(2, b"x,c"), (3, b"1,2,3")]
 
 
-def test_a_damaged_csv_file_says_after_which_row(folder: Path) -> None:
-    rows = b"".join(b"%d,%0150d\n" % (n, n * 7919) for n in range(120_000))
-    packed = pa.compress(b"n,s\n" + rows, "zstd", asbytes=True)
-    (folder / "a.csv.zst").write_bytes(packed[:-100])
-    first, second = files(folder, f"csv:{folder}"), files(folder, f"csv:{folder}")
-    read_rows = sum(len(chunk.offsets) for chunk in first)
-    [bad] = bad_of(first)
-    assert bad.offset == read_rows > 0
-    assert "cannot be expanded" in bad.reason
-    assert bad_of(second) == [bad]
+@pytest.mark.parametrize("cut", [b"", b'1,"an open\nquote', b"1,2,3\n1", b"x,y\nx"])
+def test_a_damaged_csv_file_has_the_rows_before_the_damage(folder: Path, cut: bytes) -> None:
+    """All but the last, which may be cut off, in each attempt."""
+    rows = b"".join(b"%d,%0150d\n" % (n, n * 7919) for n in range(60_000))
+    (folder / "a.csv.gz").write_bytes(gzip.compress(b"n,s\n" + rows + cut) + b"no member")
+    for _ in range(3):
+        found = files(folder, f"csv:{folder}")
+        read_rows = sum(len(chunk.offsets) for chunk in found)
+        assert read_rows == 60_000 - (not cut)
+        *others, bad = bad_of(found)
+        assert bad.offset == read_rows + len(others)
+        assert len(others) == cut.count(b"\n") - (b'"' in cut)
+        assert "cannot be expanded" in bad.reason
+
+
+def test_a_damaged_csv_file_without_rows_is_told(folder: Path) -> None:
+    """Also where not even the header can be expanded."""
+    (folder / "a.csv.gz").write_bytes(b"no gzip")
+    (folder / "b.csv.gz").write_bytes(gzip.compress(b"n,s\n") + b"no member")
+    for query in ("", "?header=false"):
+        assert [bad.partition for bad in bad_of(files(folder, f"csv:{folder}{query}"))] == [
+            "a.csv.gz",
+            "b.csv.gz",
+        ]
 
 
 def test_a_csv_file_that_expands_too_far_is_a_bad_record(folder: Path) -> None:

@@ -223,6 +223,16 @@ def test_an_address_that_is_taken_is_told_before_the_start(tmp_path: Path) -> No
             receiver.__enter__()
 
 
+@pytest.mark.parametrize("token", ["s3same\n", "two words", "s\u00e9same"])
+def test_a_token_that_no_request_can_have_is_told(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    """Without showing it, by the doctor too."""
+    monkeypatch.setenv("HALL_TOKEN", token)
+    found = check_binding("readings", bind("?token=env:HALL_TOKEN"), is_source=True)
+    assert found.status == "failed"
+    assert "no request can have the token" in found.found
+    assert token not in repr(found)
+
+
 def test_a_certificate_that_is_missing_is_told(tmp_path: Path) -> None:
     """With the paths."""
     binding = bind(f"?certfile={tmp_path}/a&keyfile={tmp_path}/b")

@@ -17,7 +17,7 @@ from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.schemas import record_type
 from penstock.records.wire_formats import format_of
 from penstock.sinks.base import RecordOrigin, RejectingTask, Rejection, TaskContext
-from penstock.webhooks.webhook_requests import Sender
+from penstock.webhooks.webhook_requests import Sender, check_server
 from penstock.webhooks.webhook_sink import WebhookSink
 
 ALERT = record_type("n BIGINT")
@@ -86,6 +86,22 @@ def test_headers_and_parameters_are_those_of_the_uri(
     monkeypatch.delenv("HOOK_TOKEN")
     with pytest.raises(BindingError, match="there is no environment variable HOOK_TOKEN"):
         write(server, range(1), query)
+
+
+@pytest.mark.parametrize("value", ["Bearer s3cr3t\n", "Bearer s3cr3t\u00e9"])
+def test_a_header_that_cannot_be_sent_is_refused_at_the_start(
+    server: HookServer, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """The message does not show it, as that of the client would."""
+    monkeypatch.setenv("HOOK_TOKEN", value)
+    for start in (
+        lambda: write(server, range(1), "&header.Authorization=env:HOOK_TOKEN"),
+        lambda: check_server(bind(server, "&header.Authorization=env:HOOK_TOKEN")),
+    ):
+        with pytest.raises(BindingError, match=r"header\.Authorization cannot be sent in a header") as raised:
+            start()
+        assert "s3cr3t" not in str(raised.value)
+    assert server.taken == []
 
 
 @pytest.mark.parametrize("size", [1, 16])

@@ -54,6 +54,8 @@ class JvmAhead:
                 # The JVM ends when this process does.
                 stdin=subprocess.PIPE,
                 stderr=self._output,
+                # So is a SIGTERM to all processes of the job, as `timeout` sends it.
+                process_group=0,
                 env={**self._environment, **variables},
             )
         finally:

@@ -85,6 +85,14 @@ def test_a_jvm_that_does_not_fit_ends(tmp_path: Path, monkeypatch: pytest.Monkey
         assert not is_alive(pid)
 
 
+def test_a_signal_to_the_processes_of_a_job_does_not_reach_its_jvm(tmp_path: Path) -> None:
+    """It is for the driver, which stops the job between two micro-batches and then ends the JVM."""
+    with ahead.jvm_ahead(START):
+        pid = pid_of(tmp_path)
+        assert os.getpgid(pid) == pid != os.getpgid(0)
+        assert os.getsid(pid) == os.getsid(0)
+
+
 def test_a_jvm_that_nobody_takes_ends_with_the_context(tmp_path: Path) -> None:
     """For example when the job file has a mistake."""
     with ahead.jvm_ahead(START):

@@ -1,0 +1,37 @@
+"""Signals: the first stops a run, a repetition of it does nothing, and a later one ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from penstock.jobs.signals import handle_signals
+
+
+def test_a_signal_that_comes_twice_at_once_stops_once() -> None:
+    """As `timeout` sends it: to the process, and to its group."""
+    stop = threading.Event()
+    with handle_signals(stop):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.is_set()
+
+
+def test_a_second_signal_ends_the_process() -> None:
+    """With the code of a signal."""
+    program = (
+        "import os, signal, threading, time\n"
+        "from penstock.jobs.signals import handle_signals\n"
+        "with handle_signals(threading.Event()):\n"
+        "    for pause in (0.3, 5):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(pause)\n"
+    )
+    began_s = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert time.monotonic() < began_s + 5
