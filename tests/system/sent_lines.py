@@ -31,7 +31,7 @@ class Connection:
     def sent(self) -> list[tuple[str, int]]:
         """Pages and numbers in order; the last round may have been sent in part."""
         numbers = range(self.number * MANY, self.number * MANY + self.rounds)
-        return [(f"page{page}", number) for number in numbers for page in range(PAGES)]
+        return [(f"line{page}", number) for number in numbers for page in range(PAGES)]
 
 
 class LineServer:

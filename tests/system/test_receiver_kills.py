@@ -9,7 +9,7 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,8 @@ from penstock.machine.local_server import free_port
 from penstock.rabbitmq.rabbitmq_queue import check_queue
 from penstock.rabbitmq.rabbitmq_stream import check_stream
 
-JOB = Path(__file__).with_name("tally_job.py")
+JOB = Path(__file__).with_name("received_job.py")
+STREAMS = ("first", "second")
 PAGES = 20
 AWAY = (OSError, pika.exceptions.AMQPError)
 
@@ -71,15 +72,13 @@ class PublishedHits:
             stream = parse_binding("hits", self.uri, "data")
             assert isinstance(stream, RabbitStreamBinding)
             check_stream(stream)
-        # What was declared just before a kill may be lost.
-        node.restart()
 
     def feeding(self) -> AbstractContextManager[None]:
         return feed_steadily(self._write, 0.2, AWAY)
 
     def _write(self) -> None:
         self._tries[self._confirmed] += 1
-        rows = [{"page": f"page{page}", "number": self._confirmed} for page in range(PAGES)]
+        rows = [{"page": f"{self._name}{page}", "number": self._confirmed} for page in range(PAGES)]
         publish(self._node, self._name, [json.dumps(row).encode() for row in rows])
         self._confirmed += 1
 
@@ -126,7 +125,7 @@ class RequestedHits:
     @staticmethod
     def _hit(key: str) -> dict[str, str | int]:
         page, _, number = key.partition("-")
-        return {"page": f"page{page}", "number": int(number)}
+        return {"page": f"client{page}", "number": int(number)}
 
     @contextmanager
     def feeding(self) -> Iterator[None]:
@@ -142,62 +141,87 @@ class RequestedHits:
         for page, sender in enumerate(self._senders):
             assert sender.taken
             count = len(sender.taken)
-            assert numbers[f"page{page}"] in (list(range(count)), list(range(count + 1))), page
+            assert numbers[f"client{page}"] in (list(range(count)), list(range(count + 1))), page
+
+
+class Both:
+    """Two sources of a job, and the server that each has, if it has one."""
+
+    def __init__(self, sources: Sequence[tuple[Hits, Server | None]]) -> None:
+        self.hits = dict(zip(STREAMS, (hits for hits, _ in sources), strict=True))
+        self._servers = [server for _, server in sources if server is not None]
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for hits in self.hits.values():
+                stack.enter_context(hits.feeding())
+            yield
+
+    def kill(self) -> None:
+        for server in self._servers:
+            server.kill()
+
+    def start(self) -> None:
+        for server in self._servers:
+            server.start()
 
 
 @contextmanager
-def hits_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Hits, Server | None]]:
-    """A source of a kind, and the server that it has, if it has one."""
-    if kind == "a socket":
-        with LineServer() as lines:
-            yield lines, lines
-    elif kind == "requests":
-        yield RequestedHits(), None
-    else:
+def sources_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Both]:
+    """The sources of a job."""
+    if kind == "RabbitMQ":
         node: RabbitNode = request.getfixturevalue("rabbitmq")
-        name = f"{folder.name}-{kind.split()[1]}"
-        yield (
-            (QueuedHits(node, name) if "queue" in kind else StreamedHits(node, name, folder / "whole")),
-            node,
-        )
+        queue = QueuedHits(node, f"{folder.name}-queue")
+        stream = StreamedHits(node, f"{folder.name}-stream", folder / "whole")
+        # What was declared just before a kill may be lost.
+        node.restart()
+        yield Both([(queue, node), (stream, None)])
+    else:
+        with LineServer() as lines:
+            yield Both([(lines, lines), (RequestedHits(), None)])
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("interval_ms", [0, 1000])
 @pytest.mark.parametrize(
-    ("kind", "seed"),
-    [("a queue of RabbitMQ", 51), ("a stream of RabbitMQ", 53), ("a socket", 55), ("requests", 57)],
+    ("kind", "what", "seed"),
+    [
+        ("RabbitMQ", "a queue and a stream of RabbitMQ", 51),
+        ("listening", "a socket and requests", 53),
+    ],
+    ids=["RabbitMQ", "listening"],
 )
 def test_kills_of_a_job_that_receives(
-    tmp_path: Path, request: pytest.FixtureRequest, kind: str, seed: int, interval_ms: int
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, what: str, seed: int, interval_ms: int
 ) -> None:
     """Twenty in each mode, under load."""
     mode, seed = ("real time", seed + 1) if interval_ms else ("micro-batches", seed)
     tallies = tmp_path / "tallies"
-    journals = JournalCheck(tmp_path / "checkpoint", ["hits"])
-    with hits_of(kind, tmp_path, request) as (hits, server):
+    journals = JournalCheck(tmp_path / "checkpoint", STREAMS)
+    with sources_of(kind, tmp_path, request) as both:
 
         def settings(*, bounded: bool = False) -> RunSettings:
+            uris = {stream: hits.uri for stream, hits in both.hits.items()}
             return RunSettings(
-                bindings={"hits": hits.uri, "tallies": f"jsonl:{tallies}"},
+                bindings={**uris, "tallies": f"jsonl:{tallies}"},
                 checkpoint=str(tmp_path / "checkpoint"),
                 parallelism=2,
                 checkpoint_interval_ms=interval_ms,
                 bounded=bounded,
             )
 
-        with noting("receivers", "-k kills_of_a_job_that_receives", str(seed)) as injected:
+        with noting("receivers", f'-k "kills_of_a_job_that_receives and {kind}"', str(seed)) as injected:
 
             def note(victim: str) -> None:
                 journals.look()
-                injected.add(f"{victim} of a job that receives from {kind} in {mode}")
+                injected.add(f"{victim} of a job that receives from {what} in {mode}")
 
-            interrupt = None if server is None else partial(interrupt_briefly, server)
-            KilledSink(tmp_path, hits, settings, interrupt, JOB, BUSY_S).survive(
-                victims(None if server is None else "server", 20), random.Random(seed), note
+            KilledSink(tmp_path, both, settings, partial(interrupt_briefly, both), JOB, BUSY_S).survive(
+                victims("server", 20), random.Random(seed), note
             )
-            counted = [(row["page"], row["number"], row["hits"]) for row in read_folder(tallies)]
-            journals.check_counted(counted)
-            hits.check(journals.hits("hits"))
+            journals.check_counted((row["page"], row["number"], row["hits"]) for row in read_folder(tallies))
+            for stream, hits in both.hits.items():
+                hits.check(journals.hits(stream))
             assert not read_folder(tmp_path / "checkpoint" / "dead-letters")

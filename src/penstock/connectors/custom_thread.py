@@ -54,7 +54,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def take_thread() -> CustomThread | None:
-    """Return a thread that no other object has; None in the main thread, in which micro-batches do all of their work."""
+    """Return a thread that no other object has; None in the main thread, in which micro-batches do all their work."""
     if threading.current_thread() is threading.main_thread():
         return None
     try:
