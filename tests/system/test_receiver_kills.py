@@ -196,7 +196,7 @@ def sources_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> Itera
 def test_kills_of_a_job_that_receives(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str, what: str, seed: int, interval_ms: int
 ) -> None:
-    """Twenty in each mode, under load."""
+    """Ten in each mode, under load."""
     mode, seed = ("real time", seed + 1) if interval_ms else ("micro-batches", seed)
     tallies = tmp_path / "tallies"
     journals = JournalCheck(tmp_path / "checkpoint", STREAMS)
@@ -219,7 +219,7 @@ def test_kills_of_a_job_that_receives(
                 injected.add(f"{victim} of a job that receives from {what} in {mode}")
 
             KilledSink(tmp_path, both, settings, partial(interrupt_briefly, both), JOB, BUSY_S).survive(
-                victims("server", 20), random.Random(seed), note
+                victims("server", 10), random.Random(seed), note
             )
             journals.check_counted((row["page"], row["number"], row["hits"]) for row in read_folder(tallies))
             for stream, hits in both.hits.items():
