@@ -151,6 +151,13 @@ class LoadingRun:
 
         await_true(lambda: is_there() or self.has_ended(job), lambda: job.err, BUSY_S)
 
+    @property
+    def doing(self) -> str:
+        """What is going on."""
+        if (self._inputs / "hits.loaded").exists():
+            return "that reads a table that Spark has loaded"
+        return "that lets Spark load a table"
+
     @staticmethod
     def has_ended(job: JobProcess) -> bool:
         """Whether a run has done its work. Its JVM, which is there when it says how it starts, then ends first."""
@@ -205,17 +212,17 @@ def test_kills_of_a_job_that_loads_a_format(tmp_path: Path, interval_ms: int) ->
                     spark_settings=tables.spark_settings,
                 )
                 loading = LoadingRun(folder, hits, settings)
-                for _ in range(min(4, len(left))):
+                for attempt in range(min(3, len(left))):
                     with loading.start() as job:
-                        station = "read" if left[0] == "worker" else chance.choice(["load", "read"])
-                        loading.await_station(job, station)
-                        time.sleep(chance.uniform(0, 1.5))
+                        loads = attempt < 2 and left[0] != "worker"
+                        loading.await_station(job, "load" if loads else "read")
+                        time.sleep(chance.uniform(0, 1))
                         if loading.has_ended(job):
                             # It was faster, and so the next victim is one of the next run.
                             assert job.wait(BUSY_S).code == 0, job.err
                             break
                         victim = left.popleft()
-                        injected.add(f"{victim} of a job that loads a format in {mode}")
+                        injected.add(f"{victim} of a job {loading.doing} in {mode}")
                         strike(victim, job, partial(interrupt_briefly, server))
                         time.sleep(chance.uniform(0, 1))
                     loading.look()
