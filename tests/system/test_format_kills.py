@@ -136,20 +136,30 @@ class LoadingRun:
         self._inputs = Path(settings.checkpoint or "") / "inputs"
         self._first = hits.rounds
         self._loaded: Mapping[str, str] | None = None
+        # What a run that was killed has left.
+        self._left: int | None = None
 
     def start(self) -> JobProcess:
+        self._left = self._loading_since()
         return JobProcess(self._arguments, self._folder)
 
     def await_station(self, job: JobProcess, station: str) -> None:
         """Wait until the job loads the table, or reads what it, or an earlier run, has loaded, or has ended."""
-        loading, loaded = self._inputs / ".hits.loading", self._inputs / "hits.loaded"
+        loaded = self._inputs / "hits.loaded"
 
         def is_there() -> bool:
             if station == "load" and not loaded.exists():
-                return loading.exists()
+                return self._loading_since() not in (None, self._left)
             return loaded.exists() and bool(job.workers())
 
         await_true(lambda: is_there() or self.has_ended(job), lambda: job.err, BUSY_S)
+
+    def _loading_since(self) -> int | None:
+        """When Spark has last made the folder that it loads into; None without one."""
+        try:
+            return (self._inputs / ".hits.loading").stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
 
     @property
     def doing(self) -> str:
