@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guide_code import PAGE_OF_CONNECTORS, code_of
 from integration_support import read_lines
 
 import penstock as ps
 from penstock.errors import JobFailedError
 
-PAGE = Path(__file__).parents[2] / "docs" / "connectors" / "custom.md"
 RECEIVER = """
 from pathlib import Path
 from penstock.connectors import Received, RecordReceiver
@@ -41,11 +40,9 @@ class Feed(RecordReceiver):
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The path of a database for the classes of the page, which can be imported, as beside a job file."""
-    found = re.search(r"`shelf\.py`:\n\n```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert found is not None
     code = tmp_path / "code"
     code.mkdir()
-    (code / "shelf.py").write_text(found.group(1))
+    (code / "shelf.py").write_text(code_of(PAGE_OF_CONNECTORS, "shelf.py"))
     (code / "feed.py").write_text(RECEIVER)
     monkeypatch.syspath_prepend(code)
     path = str(tmp_path / "shelf.db")

@@ -14,7 +14,7 @@ from integration_support import read_lines
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.errors import BindingError
+from penstock.errors import BindingError, ExternalSystemError
 
 
 @dataclass
@@ -99,3 +99,22 @@ def test_rows_of_an_interrupted_load_do_not_count(run_job: Any, tmp_path: Path) 
     (inputs / "rows" / "0000000001.parquet").write_bytes(b"half of a file")
     run_job(count_job(), bindings, checkpoint=str(tmp_path / "second"))
     assert len(read_lines(tmp_path / "counts")) == 2
+
+
+def test_a_replay_reads_what_was_loaded(run_job: Any, tmp_path: Path) -> None:
+    """A micro-batch that failed at its commit has the same records again, whatever the place holds by then."""
+    rows, inputs = tmp_path / "rows.json", tmp_path / "checkpoint" / "inputs" / "rows"
+    at = {"at": "2026-11-25T20:00:00Z"}
+    rows.write_text("".join(json.dumps({"key": key, **at}) + "\n" for key in (1, 1, 2)))
+    bindings = {"rows": f"spark:json?path={rows}", "counts": "spark:stone_tablets"}
+    with pytest.raises(ExternalSystemError, match="micro-batch 0 in the format 'stone_tablets'"):
+        run_job(count_job(), bindings, checkpoint=str(tmp_path / "checkpoint"))
+    loaded = {path.name: path.read_bytes() for path in inputs.glob("*.parquet")}
+    rows.write_text(json.dumps({"key": 7, **at}))
+    with pytest.raises(ExternalSystemError):
+        run_job(count_job(), bindings, checkpoint=str(tmp_path / "checkpoint"))
+    assert {path.name: path.read_bytes() for path in inputs.glob("*.parquet")} == loaded
+    bindings["counts"] = f"jsonl:{tmp_path / 'counts'}"
+    run_job(count_job(), bindings, checkpoint=str(tmp_path / "checkpoint"))
+    found = read_lines(tmp_path / "counts")
+    assert sorted((one["key"], one["rows"]) for one in found) == [(1, 1), (1, 2), (2, 1)]

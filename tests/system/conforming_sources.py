@@ -10,13 +10,14 @@ from typing import Any
 from receiving_process import receiver
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import ObjectsBinding
+from penstock.bindings.types import DeltaBinding, IcebergBinding, ObjectsBinding
+from penstock.lakes.lake_log import LakeLog
 from penstock.sinks.object_sink import open_folder
 from penstock.sources.base import ReplayableLog
 from penstock.sources.journal import JournalLog
 from penstock.sources.object_log import ObjectLog
 
-__all__ = ["journaling", "objects_at"]
+__all__ = ["journaling", "objects_at", "table_at"]
 
 
 def journaling(
@@ -40,6 +41,20 @@ def objects_at(uri: str, found: Path) -> Callable[[], AbstractContextManager[Obj
     @contextmanager
     def opened() -> Iterator[ObjectLog]:
         log = ObjectLog(binding, open_folder, found)
+        log.check()
+        yield log
+
+    return opened
+
+
+def table_at(uri: str, found: Path) -> Callable[[], AbstractContextManager[LakeLog]]:
+    """What opens the source of a URI that reads a table of a lake; `found` is its list of files."""
+    binding = parse_binding("readings", uri, "data")
+    assert isinstance(binding, DeltaBinding | IcebergBinding)
+
+    @contextmanager
+    def opened() -> Iterator[LakeLog]:
+        log = LakeLog(binding, found)
         log.check()
         yield log
 

@@ -14,10 +14,13 @@ __all__ = ["Sender"]
 class Sender:
     """A client that sends each record with an id until it is answered with 202. Without `record_of` ids are sent."""
 
-    def __init__(self, url: str, name: int, record_of: Callable[[str], Any] = str) -> None:
+    def __init__(
+        self, url: str, name: int, record_of: Callable[[str], Any] = str, pause_s: float = 0.0
+    ) -> None:
         self._url = url
         self._name = name
         self._record_of = record_of
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._send)
         self.taken: list[str] = []
@@ -48,3 +51,4 @@ class Sender:
                     continue
                 assert answer.status_code == 202
                 self.taken.append(key)
+                self._stop.wait(self._pause_s)

@@ -172,6 +172,7 @@ def run_arguments(file: Path, settings: RunSettings) -> list[str]:
         *(f"-D{name}={uri}" for name, uri in settings.bindings.items()),
         *(f"--{name}={value}" for name, value in options.items() if value is not None),
         *(f"--allow-write={place}" for place in settings.allow_write),
+        *(f"--spark={name}={value}" for name, value in settings.spark_settings.items()),
         *(["--bounded"] if settings.bounded else []),
     ]
 

@@ -21,11 +21,13 @@ __all__ = [
     "BUSY_S",
     "Feed",
     "KilledSink",
+    "Server",
     "await_progress",
     "finish",
     "interrupt_briefly",
     "kill_process",
     "newest_commit",
+    "strike",
     "victims",
 ]
 
@@ -35,9 +37,9 @@ BUSY_S = 900.0
 PROCESSES = ("driver", "JVM", "worker")
 
 
-def victims(server: str, count: int) -> list[str]:
-    """Whom to kill, in turn."""
-    kinds = (*PROCESSES, server)
+def victims(server: str | None, count: int) -> list[str]:
+    """Whom to kill, in turn; without a server only processes of the job."""
+    kinds = PROCESSES if server is None else (*PROCESSES, server)
     return [kinds[number % len(kinds)] for number in range(count)]
 
 

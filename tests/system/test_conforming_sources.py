@@ -14,17 +14,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conformance_page import WHEN_RECORDING, is_recording, note_conformance
-from conforming_sources import journaling
+from conforming_sources import journaling, table_at
 from deltalake import write_deltalake
 from lake_tables import iceberg_binding, lake_sink, lake_uri
 from mosquitto_broker import MosquittoBroker
 
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import DeltaBinding, FilesBinding, IcebergBinding, KafkaBinding, SocketBinding
+from penstock.bindings.types import FilesBinding, KafkaBinding, SocketBinding
 from penstock.brokers import kafka_topics
 from penstock.lakes import lake_log
 from penstock.lakes.iceberg_catalog import existing_table
-from penstock.lakes.lake_log import LakeLog
 from penstock.machine.kafka_broker import KafkaBroker
 from penstock.machine.local_server import free_port
 from penstock.mqtt import mqtt_connection
@@ -84,14 +83,6 @@ def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(lake_log._LOOK_S, lake, 0)
     kind = record_type("id BIGINT")
     lake_sink(lake, tmp_path, kind).prepare("feed", "")
-    binding = parse_binding("readings", lake_uri(lake, tmp_path), "data")
-    assert isinstance(binding, DeltaBinding | IcebergBinding)
-
-    @contextmanager
-    def opened() -> Iterator[ReplayableLog[Any]]:
-        log = LakeLog(binding, tmp_path / "readings.files")
-        log.check()
-        yield log
 
     def put(records: Sequence[bytes]) -> None:
         rows = pa.Table.from_pylist([json.loads(record) for record in records], kind.schema)
@@ -106,7 +97,7 @@ def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             SourceUnderTest(
                 "Delta Lake" if lake == "delta" else "Iceberg",
                 "each record once",
-                opened,
+                table_at(lake_uri(lake, tmp_path), tmp_path / "readings.files"),
                 put,
                 without={
                     "bad record": "the columns of a table have types",

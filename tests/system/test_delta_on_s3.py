@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 from conformance_page import WHEN_RECORDING, note_conformance
 from conforming_sinks import opening
+from conforming_sources import table_at
 from deltalake import DeltaTable, write_deltalake
 from job_in_session import JobInSession
 from pyspark.sql import SparkSession
@@ -23,10 +26,12 @@ from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, PenstockError
 from penstock.jobs.job_sinks import open_sink
 from penstock.jobs.settings import RunSettings
+from penstock.lakes import lake_log
 from penstock.lakes.delta_sink import DeltaSink
 from penstock.records.schemas import record_type
 from penstock.sinks.base import TaskContext
-from penstock.testing.connectors import SinkUnderTest, StoredRecord, check_sink
+from penstock.sources.base import ReplayableLog
+from penstock.testing.connectors import SinkUnderTest, SourceUnderTest, StoredRecord, check_sink, check_source
 
 ROW = record_type("id BIGINT, part STRING")
 JOB = """
@@ -241,6 +246,41 @@ def test_delta_on_s3_is_held_to_the_conformance_kit(s3_environment: pytest.Monke
                 at_port=lambda port: opening(f"delta:{place}?endpoint=http://127.0.0.1:{port}")(),
                 limit_s=90.0,
                 without={"bad record": "the destination takes every record"},
+            )
+        )
+    )
+
+
+@WHEN_RECORDING
+def test_sources_of_delta_on_s3_are_held_to_the_conformance_kit(
+    tmp_path: Path, s3_environment: pytest.MonkeyPatch, s3: S3Server
+) -> None:
+    """Rows that another writer adds to a table in an object store, one commit for all records of a check."""
+    s3_environment.setitem(lake_log._LOOK_S, "delta", 0)
+    s3_environment.setenv("WRONG", "not-the-secret")
+    s3.put("kit-sources", "there", b"")
+    place, kind = "s3://kit-sources/table", record_type("id BIGINT")
+    write_deltalake(place, kind.schema.empty_table(), storage_options=options(s3))
+
+    def put(records: Sequence[bytes]) -> None:
+        rows = pa.Table.from_pylist([json.loads(record) for record in records], kind.schema)
+        write_deltalake(place, rows, mode="append", storage_options=options(s3))
+
+    def opened_at(name: str, query: str = "") -> Callable[[], AbstractContextManager[ReplayableLog[Any]]]:
+        return table_at(f"delta:{place}{query}", tmp_path / f"{name}.files")
+
+    note_conformance(
+        check_source(
+            SourceUnderTest(
+                "Delta Lake on S3",
+                "each record once",
+                opened_at("right"),
+                put,
+                with_wrong_login=opened_at("wrong", f"?access_key_id={KEY}&secret_access_key=env:WRONG"),
+                secret="not-the-secret",
+                at_port=lambda port: opened_at("slow", f"?endpoint=http://127.0.0.1:{port}")(),
+                limit_s=90.0,
+                without={"bad record": "the columns of a table have types"},
             )
         )
     )

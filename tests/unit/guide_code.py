@@ -10,7 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["python_of"]
+__all__ = ["PAGE_OF_CONNECTORS", "code_of", "python_of"]
+
+PAGE_OF_CONNECTORS = Path(__file__).parents[2] / "docs" / "connectors" / "custom.md"
+
+
+def code_of(page: Path, file: str) -> str:
+    """The code of a file that a page shows right after the line with its name."""
+    block = rf"`{re.escape(file)}`:\n\n```python\n(.*?)^```"
+    found = re.search(block, page.read_text(), re.DOTALL | re.MULTILINE)
+    assert found is not None, file
+    return found.group(1)
 
 
 @contextmanager

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from penstock.bindings.types import PythonBinding
 from penstock.connectors.custom_class import in_custom_class, make_custom
+from penstock.connectors.custom_thread import take_thread
 from penstock.connectors.record_block import Block
 from penstock.connectors.record_sink import RecordSink
 from penstock.records.types import RecordType
@@ -19,6 +20,8 @@ from penstock.sinks.message_parts import origins_of
 __all__ = ["CustomSink"]
 
 _MAX_BYTES: Final = 1 << 30
+
+_Result = TypeVar("_Result")
 
 
 class CustomSink:
@@ -61,17 +64,19 @@ class CustomSink:
 
 
 class _OwnTask(RejectingTask):
-    """A task that passes records on to an object of the user's class."""
+    """A task that passes records on to an object of the user's class, all of whose calls are made in one thread."""
 
     def __init__(self, binding: PythonBinding, encoder: Encoder, context: TaskContext) -> None:
         super().__init__()
         self._binding: Final = binding
         self._encoder: Final = encoder
         self._context: Final = context
-        self._own: Final[RecordSink] = make_custom(binding)
+        self._thread: Final = take_thread()
+        self._is_closed = False
+        self._own: RecordSink | None = None
         try:
-            with in_custom_class(binding, "begin"):
-                self._own.begin(context)
+            self._own = self._in_thread(lambda: make_custom(binding))
+            self._call("begin", lambda own: own.begin(context))
         except BaseException:
             self.abort()
             raise
@@ -81,8 +86,7 @@ class _OwnTask(RejectingTask):
         if self._binding.origin and self._origin is not None:
             ids = [one.decode() for one in origins_of(self._context, self._origin).to_pylist()]
         block = Block(batch, keys, ids)
-        with in_custom_class(self._binding, "write"):
-            self._own.write(block)
+        self._call("write", lambda own: own.write(block))
         if block.rejected:
             rows = sorted(block.rejected)
             raw = self._encoder.encode(batch.take(pa.array(rows, pa.int64()))).to_pylist()
@@ -92,17 +96,42 @@ class _OwnTask(RejectingTask):
             ]
 
     def finish(self) -> bytes:
-        with in_custom_class(self._binding, "finish"):
-            message = self._own.finish()
+        def finished(own: RecordSink) -> str:
+            message = own.finish()
             if not isinstance(message, str):
                 raise TypeError(f"finish returns a text for commit, not {type(message).__name__}")
-        with in_custom_class(self._binding, "close"):
-            self._own.close()
+            return message
+
+        message = self._call("finish", finished)
+        self._call("close", lambda own: own.close())
+        self._end()
         return message.encode()
 
     def abort(self) -> None:
-        """Abort and close the object, whatever it raises."""
+        """Abort and close the object, whatever it raises, unless it has finished and is closed."""
+        if self._is_closed:
+            return
         with suppress(Exception):
-            self._own.abort()
+            self._call("abort", lambda own: own.abort())
         with suppress(Exception):
-            self._own.close()
+            self._call("close", lambda own: own.close())
+        self._end()
+
+    def _call(self, method: str, work: Callable[[RecordSink], _Result]) -> _Result:
+        """Let the object do something, in its thread."""
+        own = self._own
+        assert own is not None, "it was made"
+
+        def called() -> _Result:
+            with in_custom_class(self._binding, method):
+                return work(own)
+
+        return self._in_thread(called)
+
+    def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return work() if self._thread is None else self._thread.call(work)
+
+    def _end(self) -> None:
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.give_back()

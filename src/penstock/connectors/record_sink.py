@@ -24,7 +24,7 @@ class RecordSink(ABC):
     Each task has an object of its own: it is made, then `begin`, `write` for each block, `finish`, `close`. A task that
     fails is aborted and runs again, and after a crash the newest micro-batch is written again, with the same
     `batch_id`, `partition`, `lineage` and records. The driver, where the job was started, makes an object for each call
-    of `newest`, `prepare` and `commit`.
+    of `newest`, `prepare` and `commit`. All calls of an object come from one thread.
 
     `guarantee` is what the class states, and what the job shows:
 
@@ -57,7 +57,7 @@ class RecordSink(ABC):
         return ""
 
     def abort(self) -> None:  # noqa: B027  # what was written may stay
-        """Undo what can be undone, after the task has failed."""
+        """Undo what can be undone, after the task has failed; not called after `finish`."""
 
     def commit(self, batch_id: int, messages: Sequence[str]) -> None:  # noqa: B027  # most write in tasks
         """Make a micro-batch visible, once. Called in the driver; again with the same batch after a crash.

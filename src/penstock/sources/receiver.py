@@ -40,7 +40,8 @@ class Receiver(ABC, Generic[_Connection]):
     """A receiver of the records of a stream, in its own thread, which appends them to a journal; a context manager.
 
     When the connection is lost the receiver reconnects, with growing pauses. Entering it raises an error when the
-    first connection cannot be made. The caller checks `error` from time to time: when it is set, nothing more is
+    first connection cannot be made; like all others it is made in the thread, since some clients work only in the
+    thread that has made them. The caller checks `error` from time to time: when it is set, nothing more is
     received.
 
     Args:
@@ -58,6 +59,8 @@ class Receiver(ABC, Generic[_Connection]):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"receiver-{stream}", daemon=True)
         self._first: _Connection | None = None
+        self._has_begun = threading.Event()
+        self._refusal: BaseException | None = None
         self.error: PenstockError | None = None
 
     @abstractmethod
@@ -82,12 +85,14 @@ class Receiver(ABC, Generic[_Connection]):
         return self._stream
 
     def __enter__(self) -> Self:
-        try:
-            self._first = self._connect()
-        except BaseException:
-            self._journal.close()
-            raise
         self._thread.start()
+        try:
+            self._has_begun.wait()
+            if self._refusal is not None:
+                raise self._refusal
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -103,6 +108,13 @@ class Receiver(ABC, Generic[_Connection]):
                 raise self.error
 
     def _run(self) -> None:
+        try:
+            self._first = self._connect()
+        except BaseException as e:  # the thread that enters raises it
+            self._refusal = e
+            return
+        finally:
+            self._has_begun.set()
         try:
             self._receive_until_the_end()
         except PenstockError as e:

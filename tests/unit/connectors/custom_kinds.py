@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -182,3 +183,50 @@ class Odd(RecordSink):
     def __init__(self, many: list[int]) -> None: ...
 
     def write(self, block: Block) -> None: ...
+
+
+class _OneThread:
+    """What refuses calls in another thread than that which has made it, as clients of some systems do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = threading.get_ident()
+
+    def _check(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise ValueError("another thread")
+
+    def close(self) -> None:
+        self._check()
+
+
+class StrictFeed(_OneThread, Feed):
+    """A feed in one thread."""
+
+    def open(self, after: str | None) -> None:
+        self._check()
+        super().open(after)
+
+    def receive(self, wait_s: float) -> Received | None:
+        self._check()
+        return super().receive(wait_s)
+
+
+class StrictSink(_OneThread, RecordSink):
+    """A sink in one thread."""
+
+    guarantee = "exactly once"
+
+    def begin(self, context: TaskContext) -> None:
+        self._check()
+
+    def write(self, block: Block) -> None:
+        self._check()
+
+    def finish(self) -> str:
+        self._check()
+        return "done"
+
+    def abort(self) -> None:
+        self._check()
+        self._path.write_text("aborted")

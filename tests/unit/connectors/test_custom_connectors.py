@@ -7,7 +7,9 @@ import importlib
 import pickle
 import re
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +266,27 @@ def test_errors_of_a_sink_name_the_class_and_mask_secrets(monkeypatch: pytest.Mo
     with pytest.raises(JobFailedError, match="finish returns a text for commit, not int"):
         task.finish()
     task.abort()
+
+
+def test_an_object_is_called_in_one_thread(tmp_path: Path) -> None:
+    """Though in real time another thread finishes an interval than writes it; what has failed is aborted there too."""
+    sink = open_custom_sink(f"python:custom_kinds:StrictSink?path={tmp_path / 'aborted'}")
+    for number in range(2):
+        with ThreadPoolExecutor(1) as slot, ThreadPoolExecutor(1) as commits:
+            task = slot.submit(sink.task, TaskContext(number, 0, 0, "lineage"), RECORDS).result()
+            slot.submit(task.write, BLOCK, None).result()
+            if number == 0:
+                assert commits.submit(task.finish).result() == b"done"
+            # One that has finished is closed, and that is the last.
+            commits.submit(task.abort).result()
+            assert (tmp_path / "aborted").exists() == (number == 1)
+    place = tmp_path / "place"
+    place.write_text("a\nb\n")
+    with open_custom_source(f"python:custom_kinds:StrictFeed?path={place}", tmp_path / "checkpoint") as log:
+        deadline = time.monotonic() + 20
+        while log.latest(0, limited=False) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_errors_of_a_log_say_whether_its_system_is_away(tmp_path: Path) -> None:
