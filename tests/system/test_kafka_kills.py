@@ -10,7 +10,7 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -70,10 +70,21 @@ class Topics:
         for _ in range(ROUNDS):
             for sensor in range(SENSORS):
                 reading = {"sensor": sensor, "number": self._numbers, "note": f"{self._numbers} {NOTE}"}
-                self._producer.produce(self._names["readings"], json.dumps(reading).encode(), b"%d" % sensor)
+                self._produce(json.dumps(reading).encode(), b"%d" % sensor)
             self._numbers += 1
         self._producer.poll(0)
-        self.had_files = self.had_files or any(self._folder.glob("run-*/spark/*/*/bodies-*/*"))
+        # A folder may go while it is looked at.
+        with suppress(FileNotFoundError):
+            self.had_files = self.had_files or any(self._folder.glob("run-*/spark/*/*/bodies-*/*"))
+
+    def _produce(self, value: bytes, key: bytes) -> None:
+        """Send a message, if need be once there is room in the queue."""
+        while True:
+            try:
+                self._producer.produce(self._names["readings"], value, key)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
 
     def assert_each_in_order(self) -> None:
         """A reader finds the counts of a plain fold, with the readings they are of."""
