@@ -23,13 +23,15 @@ class Message:
 
 
 def producer(bootstrap: str) -> Producer:
-    """A producer that keeps the order of what it sends, also when the broker was away."""
+    """A producer that keeps the order of what it sends, also when the broker is away meanwhile."""
     settings = {
         "bootstrap.servers": bootstrap,
         "enable.idempotence": True,
         "linger.ms": 5,
-        # With the default (rebootstrap) a producer of librdkafka 2.16 never recovers once all brokers were away.
+        "message.timeout.ms": 900_000,
+        # As the sinks have it (kafka_producers.py).
         "metadata.recovery.strategy": "none",
+        "enable.sparse.connections": False,
     }
     return Producer(settings)
 
