@@ -13,13 +13,20 @@ __all__ = ["feed_steadily"]
 def feed_steadily(
     write: Callable[[], None], pause_s: float, away: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Call a function after each pause meanwhile. The errors `away` say that a server is away: it is called again."""
+    """Call a function after each pause meanwhile. The errors `away` say that a server is away: it is called again.
+
+    Any other error ends the calls, and is raised at the end.
+    """
     stop = threading.Event()
+    failures: list[Exception] = []
 
     def feed() -> None:
-        while not stop.wait(pause_s):
-            with suppress(*away):
-                write()
+        try:
+            while not stop.wait(pause_s):
+                with suppress(*away):
+                    write()
+        except Exception as e:
+            failures.append(e)
 
     thread = threading.Thread(target=feed)
     thread.start()
@@ -28,3 +35,5 @@ def feed_steadily(
     finally:
         stop.set()
         thread.join()
+        if failures:
+            raise failures[0]

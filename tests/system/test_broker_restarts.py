@@ -7,12 +7,18 @@ import random
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from half_done import HalfDone, TopicPipes
 from job_process import JobProcess
 from reliability import Injected, noting
+from steady_feed import feed_steadily
 
+from penstock.bindings.parse import parse_binding
+from penstock.bindings.types import KafkaBinding
 from penstock.machine.kafka_broker import KafkaBroker
+from penstock.sinks.kafka_producers import PlainProducer
+from penstock.sinks.message_parts import Messages
 
 SEED = 13
 RESTARTS = 16
@@ -96,3 +102,35 @@ def test_broker_restarts_cost_nothing(tmp_path: Path) -> None:
             supervised.stop()
         result = supervised.job.result
         assert (result.lost, result.doubled, result.wrong) == (0, 0, 0), result
+
+
+@pytest.mark.chaos
+def test_producers_of_sinks_go_on_when_the_broker_is_back(tmp_path: Path) -> None:
+    """None of many that send meanwhile waits for long: a broker is not forgotten because it was away.
+
+    Each of them meets the start of the broker in another moment.
+    """
+    messages = Messages(pa.array([b"reading"] * 10), None, {}, None)
+    with (
+        KafkaBroker(tmp_path / "kafka") as broker,
+        noting("broker restarts", "-k producers_of_sinks_go_on", "") as injected,
+    ):
+        broker.create_topic("seen", 3)
+        binding = parse_binding("seen", f"kafka://{broker.bootstrap}/seen", "sink")
+        assert isinstance(binding, KafkaBinding)
+        producers = [PlainProducer(binding) for _ in range(20)]
+
+        def send() -> None:
+            for producer in producers:
+                producer.send(messages)
+
+        for _ in range(4):
+            with feed_steadily(send, 0.05):
+                time.sleep(1)
+                injected.add("kill -9 of the Kafka broker under producers")
+                broker.kill()
+                broker.start()
+            back_s = time.monotonic()
+            for producer in producers:
+                producer.flush()
+            assert time.monotonic() - back_s < 30

@@ -41,6 +41,7 @@ _DAMAGED_STATE: Final = re.compile(
     r"|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY|STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY)\]"
 )
 _OF_STORE: Final = re.compile(r"\bfs\.s3a\.|\bhadoop\.hdfs\.")
+_LOST_WORKER: Final = "Python worker exited unexpectedly"
 _ROOT_CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+(?:: .*)?)$", re.MULTILINE)
 
 
@@ -92,6 +93,13 @@ def explain_failure(
     if damaged is not None:
         system = system_error_in(log.text())
         return damaged if system is None else describe_system_error(system, spark_folder)
+    if _LOST_WORKER in text:
+        return JobFailedError(
+            "A worker of the job has ended unexpectedly; it may have been killed because the machine ran out of "
+            "memory, or a library has crashed in it. Start the job again with its checkpoint; it continues where it "
+            "was. "
+            f"(Spark's log: {log.path})"
+        )
     causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
     cause = causes[-1] if causes else text.strip().splitlines()[0]
     return JobFailedError(f"The job failed: {cause[:500]} (Spark's log: {log.path})")

@@ -77,6 +77,20 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str, name: str) -> None:
     assert f"{name} is missing. Restore the file" in str(error)
 
 
+def test_a_worker_that_was_killed_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """What Spark's JVM met when it read from the worker says neither."""
+    text = (
+        "Job aborted due to stage failure: Task 1 in stage 7.0 failed 1 times, most recent failure: Lost task 1.0: "
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner\nCaused by: java.io.EOFException\n\tat java.base"
+    )
+    error = told(text, tmp_path)
+    assert type(error) is JobFailedError
+    assert "A worker of the job has ended unexpectedly" in str(error)
+    assert "Start the job again with its checkpoint" in str(error)
+    assert "EOFException" not in str(error)
+
+
 def test_files_elsewhere_are_not_the_checkpoint(tmp_path: Path) -> None:
     """A missing file of the user's is no damage of the checkpoint."""
     error = told("java.io.FileNotFoundException: File file:/elsewhere/x does not exist", tmp_path)
