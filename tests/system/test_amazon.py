@@ -171,7 +171,7 @@ def test_another_stream_of_the_same_name_is_refused(kinesis: KinesisServer, tmp_
     # Kinesalite tells when a stream was created to a second.
     time.sleep(1)
     kinesis.create(name)
-    with pytest.raises(BindingError, match="deleted and made anew"):
+    with pytest.raises(BindingError, match="deleted and created again"):
         receive(tmp_path, kinesis.uri(name))
 
 

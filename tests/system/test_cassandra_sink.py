@@ -140,7 +140,7 @@ def test_each_type_has_its_column(server: CassandraServer, session: Any) -> None
     values = (5, dt.date(2026, 1, 2), b"a\0", Decimal("1.50"), True, [1, 2], ["x"], {"k": 1.5}, {"a": 1})
     sink = opened(server.uri(table), kind)
     (bad,) = write(sink, 100, rows(kind, (str(name), moment, *values), ("no", moment, *values)))
-    assert (bad.row, bad.reason) == (1, "The field id: 'no' is no uuid.")
+    assert (bad.row, bad.reason) == (1, "The field id: 'no' is not of type uuid.")
     (row,) = session.execute(f"SELECT * FROM {table}")
     assert (row.id, row.at, row.small, str(row.d)) == (
         name,

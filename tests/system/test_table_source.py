@@ -339,7 +339,7 @@ def test_rights_and_places_are_checked(tables: Tables, tmp_path: Path) -> None:
     receive(tmp_path, tables.uri())
     tables.execute("ALTER TABLE numbers ADD other int UNIQUE")
     with (
-        pytest.raises(BindingError, match=r"has read .* by id, and would go on in .* by other"),
+        pytest.raises(BindingError, match=r"has read .* by id, and would continue in .* by other"),
         receiver(tmp_path, tables.uri(poll_by="other")),
     ):
         pass

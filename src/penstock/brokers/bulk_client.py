@@ -76,7 +76,7 @@ class BulkClient:
         closing.atexit = False
 
     def produce(self, values: pa.Array, keys: pa.Array | None) -> int:
-        """Queue the first of some messages, and return how many: all that there is room for.
+        """Queue the first of some messages, and return how many: as many as fit.
 
         Raises KafkaException for a message that cannot be sent.
         """

@@ -45,9 +45,9 @@ class BulkTransactions(BulkClient):
         self._check(self._library.rd_kafka_begin_transaction(self._client))
 
     def produce(self, values: pa.Array, keys: pa.Array | None) -> int:
-        """Queue the first of some messages, and return how many: all that there is room for.
+        """Queue the first of some messages, and return how many: as many as fit.
 
-        Raises KafkaException for a message that cannot be sent, and when there is no transaction that could go on. Of
+        Raises KafkaException for a message that cannot be sent, and when no transaction is open. Of
         the calls of librdkafka, only that for a single message looks for that.
         """
         if not len(values):

@@ -1,4 +1,4 @@
-"""Connection diagnosis: why a Kafka broker that is there cannot be used, where its client does not say so."""
+"""Connection diagnosis: why a Kafka broker that answers cannot be used, if its client does not say so."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 def libraries() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:
     """Return librdkafka, whose calls let other threads run meanwhile, and do not; None if it cannot be called.
 
-    It is what the client itself is linked with. Where that hides its names, there is none.
+    It is the library that the client itself is linked with. If that library hides its names, return None.
     """
     try:
         found = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)

@@ -194,7 +194,7 @@ class Checkpoint:
     def spark_location(self) -> str:
         """The same for Spark, which takes a path alone to be on the default file system of Hadoop's settings.
 
-        It is no URI: Hadoop's paths have their characters as they are.
+        It is not a URI: Hadoop takes the characters of a path literally.
         """
         return f"file://{self.spark_folder}"
 

@@ -2,7 +2,7 @@
 
 What the folder has counts only when the store has it, too. A run saves it there before any output of a micro-batch may
 become visible, at the moment when other runs wait for their disk. So losing the machine, with its disk, is like losing
-its power: what the store has is a checkpoint from which the job goes on, and no output depends on anything else.
+its power: the job can continue from what the store has, and no output depends on anything else.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def delete_checkpoint(uri: str) -> None:
     """Delete all objects of a checkpoint that no run uses. Raises ExternalSystemError if the store does not answer."""
     objects = ObjectFolder(place_of_home(uri), {}, IN_HASTE)
     names = [one.name for one in objects.objects()]
-    # Without its description, what is left of an interrupted deletion is no checkpoint.
+    # What an interrupted deletion leaves has no description, so it is not a checkpoint.
     objects.remove(sorted(names, key=lambda name: name != _ABOUT))
 
 
@@ -331,7 +331,7 @@ class StoredCheckpoint:
         try:
             return self._ask()
         except ExternalSystemError:
-            # Whoever commits asks again, and does not go on without an answer.
+            # Whoever commits asks again, and waits for an answer.
             return None
         finally:
             self._looked_s = time.monotonic()

@@ -30,7 +30,7 @@ def holds_checkpoint(uri: str) -> bool:
 
 @contextmanager
 def read_copy(uri: str) -> Iterator[Path]:
-    """Fetch a checkpoint from its store for the time of the context. A run may go on with it, here or elsewhere.
+    """Fetch a checkpoint from its store for the time of the context. A run may continue with it, here or elsewhere.
 
     Raises CheckpointError when there is none, or it is damaged, and what `ObjectFolder` raises.
     """

@@ -30,7 +30,7 @@ def place_of_home(uri: str) -> Place:
     if not is_host(scheme, bucket) or "@" in rest or not all(part.strip(".") for part in parts):
         like = "hdfs://HOST:PORT/PATH" if scheme == "hdfs" else f"{scheme}://BUCKET/PREFIX"
         raise CheckpointError(
-            f"{scheme}://... is no place for a checkpoint. Give {like}; users and keys belong in the environment of "
+            f"{scheme}://... cannot hold a checkpoint. Give {like}; users and keys belong in the environment of "
             "the job."
         )
     return Place(scheme, bucket, prefix)

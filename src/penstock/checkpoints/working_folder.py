@@ -91,7 +91,7 @@ class WorkingFolder:
         return found
 
     def _look_below(self, folder: str, found: Changes) -> set[str]:
-        """Add the changes below a folder; return all that is there."""
+        """Add the changes below a folder; return the paths of all its entries."""
         there: set[str] = set()
         now_ns = time.time_ns()
         for path, entry in self._entries(folder):

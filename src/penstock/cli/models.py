@@ -183,7 +183,7 @@ def load(
     if sha256 is None:
         if "://" in uri or not path.is_file():
             raise CommandRefusedError(
-                f"{uri} is no file here, so --sha256 must give the hash of its content."
+                f"{uri} is not a file on this machine: give the hash of its content with --sha256."
             )
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -350,7 +350,7 @@ def _is_json(text: str) -> bool:
     try:
         msgspec.json.decode(text)
     except msgspec.MsgspecError:
-        raise CommandRefusedError(f"--keys is no JSON array: {text}") from None
+        raise CommandRefusedError(f"--keys is not a JSON array: {text}") from None
     return True
 
 
@@ -358,4 +358,4 @@ def _object(name: str, data: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.MsgspecError as e:
-        raise CommandRefusedError(f"{name} is no JSON object ({e}).") from None
+        raise CommandRefusedError(f"{name} is not a JSON object ({e}).") from None

@@ -54,7 +54,7 @@ def _answer(servers: Servers, place: str, sql: str, most: tuple[int, float, int]
 
 
 def _is_checkpoint(place: str) -> bool:
-    """Return whether a place on an object store, which is no snapshot, is a checkpoint."""
+    """Return whether a place on an object store that is not a snapshot is a checkpoint."""
     from penstock.checkpoints.stored_checkpoint import is_stored
     from penstock.checkpoints.stored_copies import holds_checkpoint
 

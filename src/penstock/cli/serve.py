@@ -98,7 +98,7 @@ class _Options:
 @takes_options(_Options)
 @errors_as_sentences()
 def serve(output: OutputOption = Output.text, **given: Any) -> None:
-    """Run the job manager with its REST API, until SIGTERM or Ctrl-C. Its jobs go on after that.
+    """Run the job manager with its REST API, until SIGTERM or Ctrl-C. Its jobs keep running after that.
 
     It listens on this machine only, unless it has tokens and TLS. Exit codes: 0 ended normally, 2 wrong use, 3 the
     store or the address cannot be used.
@@ -178,7 +178,7 @@ def _print_address(started: Started, output: Output, home: Path) -> None:
 
 
 def _print_end(jobs: Sequence[Job]) -> None:
-    """Print which jobs go on without the server, and how to end them."""
+    """Print which jobs keep running without the server, and how to end them."""
     if not jobs:
         stderr.print("penstock serve has ended. No jobs are running.")
         return

@@ -55,7 +55,7 @@ def list_jobs(
     with servers.unserved() as own:
         if own is not None:
             jobs = [msgspec.to_builtins(job) for job in own.jobs(wanted)]
-            stderr.print("[yellow]Note:[/] No server is running; jobs go on, but none is restarted.")
+            stderr.print("[yellow]Note:[/] No server is running; jobs continue, but none is restarted.")
         else:
             with servers.connect() as asked:
                 jobs = asked.items("/v1/jobs", status=[one.value for one in wanted])

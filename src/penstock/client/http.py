@@ -96,7 +96,7 @@ class Server:
                 return found
 
     def events(self, **parameters: Any) -> list[Any]:
-        """Get all events, oldest first. Their list has no last page, so this goes on until a page is not full."""
+        """Get all events, oldest first. Their list has no last page, so this continues until a page is not full."""
         found: list[Any] = []
         while True:
             page = self.get("/v1/events", **parameters, limit=_PAGE, after=found[-1]["id"] if found else 0)
@@ -105,7 +105,7 @@ class Server:
                 return found
 
     def stream(self, path: str, **parameters: Any) -> Iterator[Any]:
-        """Yield the objects of a stream, without end. After a lost connection it goes on after the last object."""
+        """Yield the objects of a stream, without end. After a lost connection it continues after the last object."""
         last_id: str | None = None
         # A server that never answered gets no time to come back.
         gone_s: float | None = -math.inf

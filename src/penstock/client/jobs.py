@@ -104,7 +104,7 @@ def await_operation(
         if time.monotonic() >= deadline_s:
             raise OperationFailedError(
                 f"The {operation['kind']} of {operation['job']} did not finish within {timeout_s:g} s. The server "
-                f"goes on with it as operation {operation['id']}."
+                f"continues with it as operation {operation['id']}."
             )
         on_look(operation)
         time.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))

@@ -52,7 +52,7 @@ class ListedVersion:
     """The number of keys that are pinned to it."""
     records: int
     failures: int
-    """The number of records for which it had no usable score."""
+    """The number of records without a usable score."""
     slow: int
     """The number of records for which it took more than ten times its budget."""
     late: int

@@ -108,7 +108,7 @@ class SegmentWriter:
         self._forget()
 
     def append(self, batch_id: int, lines: bytes, hashes: npt.NDArray[np.uint64]) -> None:
-        """Append the receipts of a micro-batch, as whole lines; skip those that are there already.
+        """Append the receipts of a micro-batch, as whole lines; skip those already written.
 
         `hashes` are those of their ids. Raises OSError when the disk fails.
         """

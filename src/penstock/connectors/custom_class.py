@@ -30,8 +30,8 @@ _PARAMETERS: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter
 def checked_binding(binding: PythonBinding, *, is_sink: bool) -> PythonBinding:
     """Import the class of a binding, and return the binding with what the class says of itself.
 
-    Raises BindingError, which says what to do, when the class cannot be imported, or is no source or no sink, or does
-    not take the options.
+    Raises BindingError, which says what to do, when the class cannot be imported, is neither a source nor a
+    sink, or does not take the options.
     """
     kind = imported_class(binding)
     guarantee = _guarantee(binding, kind, is_sink=is_sink)
@@ -84,7 +84,7 @@ def in_custom_class(binding: PythonBinding, method: str) -> Iterator[None]:
     except Exception as e:  # a class of the user's may raise anything
         raise JobFailedError(
             f"{_what(binding)}: {method} failed ({_reason(binding, e)}). Correct the class, and start the job again; "
-            "it goes on where its checkpoint is."
+            "it continues from its checkpoint."
         ) from e
 
 
@@ -140,8 +140,8 @@ def _guarantee(binding: PythonBinding, kind: Any, *, is_sink: bool) -> str:
     if not inspect.isclass(kind) or not issubclass(kind, bases):
         wanted = " or ".join(f"penstock.connectors.{base.__name__}" for base in bases)
         raise BindingError(
-            f"{binding.stream!r} is a {'sink' if is_sink else 'stream'}, but {binding.place} is no class that derives "
-            f"from {wanted}."
+            f"{binding.stream!r} is a {'sink' if is_sink else 'stream'}, but {binding.place} is not a class that "
+            f"derives from {wanted}. Derive it from that, or name another class."
         )
     if issubclass(kind, RecordLog):
         return "each record once"

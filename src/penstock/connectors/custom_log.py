@@ -197,7 +197,7 @@ def _opened(binding: PythonBinding) -> Iterator[RecordLog]:
 
 
 def _positions(given: Any, method: str) -> dict[str, int]:
-    """Return what a method has returned. Raises TypeError when it is no mapping from names to positions."""
+    """Return what a method has returned. Raises TypeError unless it is a mapping from names to positions."""
     try:
         return msgspec.convert(given, dict[str, int])
     except msgspec.ValidationError as e:

@@ -21,8 +21,8 @@ _MAX_RECORDS: Final = 10_000
 class CustomReceiver(Receiver["_Opened"]):
     """A receiver that journals what an object of the user's class receives, with the newest position as the note.
 
-    So the object of the next start goes on behind what the journal has, and a position is there exactly if the records
-    before it are. A bounded run ends when the object says that there is nothing more.
+    So the next start continues after what the journal has, and a position is there exactly if the records
+    before it are. A bounded run ends when the object says that nothing more has come.
     """
 
     def __init__(self, binding: PythonBinding, journal: JournalWriter, *, bounded: bool = False) -> None:

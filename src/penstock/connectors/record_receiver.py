@@ -35,7 +35,7 @@ class RecordReceiver(ABC):
     A receiver runs in a thread of the process that starts the job. When a method raises OSError (ConnectionError,
     TimeoutError) the object is closed and a new one is opened, after a pause.
 
-    `guarantee` is what the class states: "each record once" if it goes on exactly behind the position that it is
+    `guarantee` is what the class states: "each record once" if it continues exactly behind the position that it is
     opened with, else "at least once".
 
     >>> class Counter(RecordReceiver):
@@ -61,7 +61,7 @@ class RecordReceiver(ABC):
     def receive(self, wait_s: float) -> Received | None:
         """Wait until records come, at most this many seconds, and return them, or `Received([])`.
 
-        None says that there is nothing more now: a bounded run ends, another one closes the object and opens a new one
+        None says that nothing more has come: a bounded run ends, another one closes the object and opens a new one
         after a pause, of a tenth of a second at first and of five at most while nothing comes.
         """
 

@@ -31,7 +31,7 @@ class RecordSink(ABC):
     - "exactly once": what is there is skipped. Write in `finish`, in one transaction with `batch_id`, unless a batch of
       the same `lineage` and `partition` that is as new is there; or stage files in `finish`, and publish them in
       `commit`, once for each batch.
-    - "idempotent by key": a record replaces the one that is there.
+    - "idempotent by key": a record replaces the stored one with its key.
     - "at least once with ids": records are written with `block.ids`, by which readers skip copies.
     - "at least once": the newest micro-batch may be there twice after a crash.
 

@@ -68,7 +68,7 @@ class PlainSets(msgspec.Struct, frozen=True, tag_field="_", tag="s", gc=False):
     commands: list[PlainSet | str]
 
     def admit(self, one: PlainSet) -> AdmittedCommand:
-        """Return one of the commands by itself."""
+        """Return one of the commands, without the others."""
         command = Command(
             id=one.id,
             kind="set",

@@ -129,13 +129,13 @@ def as_external(binding: PostgresBinding) -> AbstractContextManager[None]:
 
 
 def as_unread(binding: PostgresBinding) -> AbstractContextManager[None]:
-    """Turn an error of the server into one of a stream. The stream goes on where it was."""
-    return _explained(binding, "Stream", "read", "It goes on from the last row in the journal.")
+    """Turn an error of the server into one of a stream. The stream continues where it was."""
+    return _explained(binding, "Stream", "read", "It continues from the last row in the journal.")
 
 
 def as_looked_up(binding: PostgresBinding) -> AbstractContextManager[None]:
     """Turn an error of the server into one of a lookup table. The records of the micro-batch come again."""
-    remedy = "Records are looked up again when the job goes on."
+    remedy = "Records are looked up again when the job continues."
     return _explained(binding, "Lookup table", "read", remedy)
 
 

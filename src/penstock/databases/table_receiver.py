@@ -90,7 +90,7 @@ class TableReceiver(Receiver[_TableConnection]):
         if self._place is not None and (self._place.table, self._place.by) != (table.name, table.key):
             raise BindingError(
                 f"Stream {self._stream!r}: the checkpoint has read {self._place.table} by {', '.join(self._place.by)}, "
-                f"and would go on in {table.name} by {', '.join(table.key)}. Correct the URI, or give the stream "
+                f"and would continue in {table.name} by {', '.join(table.key)}. Correct the URI, or give the stream "
                 "another name in the job."
             )
         if not table.is_indexed:

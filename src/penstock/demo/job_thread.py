@@ -52,7 +52,7 @@ class JobThread:
         return None if progress is None or progress.batch_id < 0 else progress
 
     def check(self) -> None:
-        """Raise the error of the job if it has failed, or JobFailedError if it has ended by itself."""
+        """Raise the error of the job if it has failed, or JobFailedError if it has ended unasked."""
         if self._error is not None:
             raise self._error
         if not self._thread.is_alive():

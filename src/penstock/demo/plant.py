@@ -63,7 +63,7 @@ class Plant:
                 opened.enter_context(server)
             readings = parse_binding(READINGS, self.bindings[READINGS], "data")
             assert isinstance(readings, MqttBinding)
-            # The broker keeps what the rooms send before the job is up, in the session that the job will go on with.
+            # The broker keeps what the rooms send before the job is up, in the session that the job will continue with.
             with MqttConnection(readings, _SESSION) as job:
                 job.subscribe()
             self._mqtt = opened.enter_context(MqttConnection(readings, None))

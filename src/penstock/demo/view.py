@@ -161,7 +161,7 @@ def _clock(snapshot: Snapshot) -> Text:
     if snapshot.phase == "starting":
         return Text("starting Spark", "yellow")
     if snapshot.phase == "finishing":
-        return Text("finishing: the job processes what is left, then all is checked again", "yellow")
+        return Text("finishing: the job processes the remaining records, then all is checked again", "yellow")
     if snapshot.phase == "done":
         return Text("done", "green")
     return Text(f"{snapshot.elapsed_s:.0f} s of {snapshot.seconds:.0f} s · Ctrl-C ends it")

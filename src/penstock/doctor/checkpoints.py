@@ -114,7 +114,7 @@ def _progress(checkpoint: Checkpoint, lineage: Lineage, now_s: float) -> Finding
 
 
 def check_fit(checkpoint: Checkpoint, job: JobDescription) -> Finding | None:
-    """Check that a job can go on from a checkpoint; None for a new one, and for one that cannot be read."""
+    """Check that a job can continue from a checkpoint; None for a new one, and for one that cannot be read."""
     try:
         if checkpoint.stored_lineage() is None:
             return None
@@ -125,4 +125,4 @@ def check_fit(checkpoint: Checkpoint, job: JobDescription) -> Finding | None:
         check_stored_states(checkpoint, declared_state(job))
     except PenstockError as e:
         return refused("job and checkpoint", e)
-    return fine("job and checkpoint", f"the job {job.name!r} goes on from the checkpoint")
+    return fine("job and checkpoint", f"the job {job.name!r} continues from the checkpoint")

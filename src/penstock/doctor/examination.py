@@ -77,7 +77,7 @@ def _of_job(wanted: Wanted) -> Iterator[Finding]:
 
 
 def _safely(check: str, examined: Callable[[], Finding | Iterable[Finding]]) -> Iterator[Finding]:
-    """Run a check; an error in it is a finding too, and the other checks go on."""
+    """Run a check; an error in it is a finding too, and the other checks continue."""
     try:
         found = examined()
         yield from [found] if isinstance(found, Finding) else found

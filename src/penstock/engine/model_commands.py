@@ -43,7 +43,7 @@ def change_versions(
         return [applied]
     undone = _undone(order, before)
     if not undone.command_id:
-        # The version comes from a state of before commands were noted.
+        # The version is from a state that was stored before commands were noted.
         return [applied]
     said = {"id": undone.command_id, "kind": undone.command_kind, "issued_by": undone.changed_by}
     report = report_of(admitted, "undone", order.reason)

@@ -26,7 +26,7 @@ class SelectedField:
 def selected_type(records: RecordType, selected: tuple[SelectedField, ...]) -> RecordType:
     """Return the type of records with selected fields. Those that are copied stay of their type in Python."""
     fields = [_field(records, one) for one in selected]
-    # Classes of STRUCT fields have no name to be found by, so the worker makes the type anew.
+    # Classes of STRUCT fields cannot be imported by name, so the worker builds the type again.
     rebuild: tuple[Any, Any] = (_selected_again, (records, selected))
     return RecordType("Record", fields, struct_class("Record", fields), rebuild)
 

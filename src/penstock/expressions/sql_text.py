@@ -157,7 +157,7 @@ class SqlText:
         after = self.text[at + len(highlight) :].strip()
         if not after and highlight and "Unexpected token" not in str(first.get("description")):
             return self.error(
-                len(self.text.rstrip()), f"The expression ends after {highlight!r}, but must go on."
+                len(self.text.rstrip()), f"The expression ends after {highlight!r}, but is incomplete."
             )
         return self.error(at, f"The expression cannot be read at {highlight!r}.")
 

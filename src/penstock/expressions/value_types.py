@@ -104,7 +104,7 @@ def python_type_of(kind: pa.DataType) -> Any:
     if pa.types.is_decimal(kind):
         return next(python for python, arrow in SCALARS.items() if pa.types.is_decimal(arrow))
     if pa.types.is_duration(kind):
-        raise SchemaError("An INTERVAL is no value of a record; add it to a TIMESTAMP.")
+        raise SchemaError("A field cannot be an INTERVAL; add it to a TIMESTAMP.")
     for python, arrow in SCALARS.items():
         if arrow.equals(kind):
             return python

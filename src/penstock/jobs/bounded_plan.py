@@ -55,7 +55,7 @@ def explain_bounded(job: JobDescription, bindings: Mapping[str, str]) -> str:
 
 
 def _of_files(binding: FilesBinding) -> tuple[int, str]:
-    """Return how many micro-batches the files take that are there now, and what says so."""
+    """Return how many micro-batches the present files take, and the reason."""
     with tempfile.TemporaryDirectory(prefix="penstock-explain-") as folder:
         files = FileLog(binding, Path(folder) / "files")
         files.check()

@@ -47,7 +47,7 @@ class ControlHistory:
         return bool(self.ends)
 
     def finish(self) -> None:
-        """Mark all of it as read, since the query that read it has ended by itself."""
+        """Mark all of it as read, since the query that reads it has ended."""
         self.ends = {}
 
     @property
@@ -68,7 +68,7 @@ def _reaches(position: Mapping[str, Any] | None, end: _End) -> bool:
     if isinstance(end, int):
         return bool(position["position"] >= end)
     topics = offsets_by_topic(position)
-    # A topic that is not there any more was deleted, and the stream goes on without it.
+    # A topic that no longer exists was deleted, and the stream continues without it.
     return all(
         topics[topic].get(partition, 0) >= offset
         for topic, found in end.items()

@@ -41,7 +41,7 @@ class ModelQueue:
         self._notes: Final[list[str]] = []
 
     def step(self) -> bool:
-        """Begin with the next version, or tell what became of the last one; return whether any is left."""
+        """Begin with the next version, or report the outcome of the last one; return whether any is left."""
         if not self._models:
             return False
         if self._running is not None:

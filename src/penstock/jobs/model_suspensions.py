@@ -1,4 +1,4 @@
-"""Model suspensions: notice versions whose calls hung, so that the run goes on without them."""
+"""Model suspensions: notice versions whose calls hung, so that the run continues without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ModelSuspensions"]
 
 
 class ModelSuspensions:
-    """The suspensions in the library of a job; those that are there already are not new.
+    """The suspensions in the library of a job; those found at the start are not new.
 
     `on_note` gets a sentence about each new one, and `events` records it.
     """

@@ -172,7 +172,7 @@ class RunSettings:
             self._check_stored()
         elif self.checkpoint is not None and "://" in self.checkpoint:
             raise JobDefinitionError(
-                f"{self.checkpoint!r} is no place for a checkpoint. Use a folder, which may be on a file system that "
+                f"{self.checkpoint!r} cannot hold a checkpoint. Use a folder, which may be on a file system that "
                 "all machines mount, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or "
                 "hdfs://HOST:PORT/PATH."
             )

@@ -14,7 +14,7 @@ from penstock.joins.pair_expressions import Pairs
 
 __all__ = ["IntervalJoin"]
 
-# Rows that are only to be removed wait, so that a key is not written anew for each of them.
+# Rows that are only to be removed wait, so that a key is not rewritten for each of them.
 _CLEANUPS_PER_SPAN: Final = 8
 
 

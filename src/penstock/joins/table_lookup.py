@@ -149,7 +149,7 @@ class TableLookup(ProcessFunction):
         return Enriched(batch, chosen, dict(sorted(problems.items())))
 
     def _decoded(self, keys: LookupKeys, rows: Mapping[str, Rows]) -> tuple[HeldRows, Ints, dict[int, str]]:
-        """Return the rows of keys, which of them each key has, and why the row of some keys is no record."""
+        """Return the rows of keys, which of them each key has, and why the row of some keys cannot become a record."""
         found = pa.array([rows[name] for name in keys.names], pa.string())
         places = np.full(len(keys), NONE, np.int64)
         is_row = pc.not_equal(found, "").to_numpy(zero_copy_only=False)

@@ -44,7 +44,7 @@ _NOTED_EVERY_MS: Final = 600_000
 
 @dataclass
 class _OpenShard:
-    """A shard that is being read: where the next request goes on, when it is due, and the pause if it is refused."""
+    """A shard that is being read: where the next request starts, when it is due, and the pause if it is refused."""
 
     shard: Shard
     iterator: str | None = None
@@ -96,13 +96,14 @@ class KinesisReceiver(Receiver[KinesisStream]):
         places = self._places
         if places is not None and places.name != self._binding.name:
             raise BindingError(
-                f"Stream {self._stream!r}: the checkpoint has read the Kinesis stream {places.name!r}, and would go on "
-                f"in {self._binding.name!r}. Correct the URI, or give the stream another name in the job."
+                f"Stream {self._stream!r}: the checkpoint has read the Kinesis stream {places.name!r}, and would "
+                f"continue in {self._binding.name!r}. Correct the URI, or give the stream another name in the job."
             )
         if places is not None and places.created_ms != stream.created_ms:
             raise BindingError(
-                f"Stream {self._stream!r}: {self._binding.where} is another one than the checkpoint has read: it was "
-                "deleted and made anew. Start with a new checkpoint, or give the stream another name in the job."
+                f"Stream {self._stream!r}: {self._binding.where} is not the stream that the checkpoint has read: it "
+                "was deleted and created again. Start with a new checkpoint, or give the stream another name in the "
+                "job."
             )
         return stream
 
@@ -117,7 +118,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
                     connection.look()
                     looked_s = time.monotonic()
                     if self._discover(connection):
-                        # The requests that are under way go on where the stream does not any more.
+                        # Requests under way start at places that the stream no longer uses.
                         reading = _Reading()
                 self._open(connection, reading)
                 if self._bounded and self._is_at_end(reading):
@@ -155,7 +156,7 @@ class KinesisReceiver(Receiver[KinesisStream]):
         listed = {shard.name for shard in stream.shards}
         for name in lost:
             _log.warning(
-                "Stream %r: Kinesis may have deleted records of %s before they were read; the stream goes on at the "
+                "Stream %r: Kinesis may have deleted records of %s before they were read; the stream continues at the "
                 "oldest that is left.",
                 self._stream,
                 name,
@@ -271,7 +272,7 @@ def _lost_text(binding: KinesisBinding, lost: dict[str, int], retention_ms: int)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(lost[name] / 1000))
     return (
         f"Stream {binding.stream!r}: {binding.where} keeps records for {retention_ms // 3_600_000} h, and the job has "
-        f"read {name} only up to what came at {since}, so records that it has not read may be deleted. To go on at the "
-        "oldest that is left, add missing=skip to the URI and start the job again. To keep records for longer, raise "
-        "the retention of the stream."
+        f"read {name} only up to what came at {since}, so records that it has not read may be deleted. To continue at "
+        "the oldest that is left, add missing=skip to the URI and start the job again. To keep records for longer, "
+        "raise the retention of the stream."
     )

@@ -27,7 +27,7 @@ _READABLE: Final = ("ACTIVE", "UPDATING")
 class ShardRead:
     """What a request for the records of a shard has brought.
 
-    Each record is its sequence number and its data. `iterator` is where the next request goes on; None after the last
+    Each record is its sequence number and its data. `iterator` is where the next request starts; None after the last
     record of a shard that was split or merged. What arrived before `reached_ms` has been read. With `is_refused` the
     stream had too many requests, and with `is_stale` the iterator is too old; both bring nothing.
     """

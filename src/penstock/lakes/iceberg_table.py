@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_table", "ensure_table", "partition_arrays"]
 
-# Each commit adds a manifest, and names all of them anew.
+# Each commit adds a manifest, and lists all of them again.
 _SETTINGS: Final = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",

@@ -69,7 +69,7 @@ _NO_MODELS: Final = frozenset(
 
 
 class ClosedModelError(ValueError):
-    """A model keeps something that is no plain data, so that it could be stored by pickle alone."""
+    """A model keeps something that is not plain data, so only pickle could store it."""
 
 
 class _Missing:
@@ -116,7 +116,7 @@ def named(name: str, package: str) -> Any:
     module, _, path = name.partition(":")
     parts = module.split(".")
     if parts[0] != package or len(parts) < 2 or not _NO_MODELS.isdisjoint(parts):
-        raise ClosedModelError(f"the document of a model has a {name}, which is no model of {package}")
+        raise ClosedModelError(f"the document of a model has a {name}, which is not a model of {package}")
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part)

@@ -174,7 +174,7 @@ class _Reader:
         made = named(found["#name"], self._package)
         if not isinstance(made, types.FunctionType) or "." not in made.__qualname__:
             raise ClosedModelError(
-                f"the document of a model has {found['#name']}, which is no function of a class"
+                f"the document of a model has {found['#name']}, which is not a function of a class"
             )
         return made
 
@@ -217,7 +217,7 @@ class _Reader:
         kind = named(name, self._package)
         if not isinstance(kind, type) or not is_open(kind, self._package):
             raise ClosedModelError(
-                f"the document of a model has a {name}, which is no class of {self._package}"
+                f"the document of a model has a {name}, which is not a class of {self._package}"
             )
         return kind
 

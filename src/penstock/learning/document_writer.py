@@ -39,7 +39,8 @@ def write_model(model: Any, fresh: Any, package: str) -> Any:
     """Return a model as JSON: its attributes by name, objects with the name of their class.
 
     What is code is left out: functions, and the arguments of a constructor that are as in the `fresh` model that the
-    job declares. All classes are from `package`. Raises ClosedModelError with the attribute that is no plain data.
+    job declares. All classes are from `package`. Raises ClosedModelError, which names an attribute that is not plain
+    data.
     """
     return _Writer(package).write(model, fresh, "")
 
@@ -259,4 +260,4 @@ def _closed(value: Any, place: str) -> ClosedModelError:
     kind = type(value)
     what = getattr(value, "__qualname__", None)
     named = f"the function {what}" if what else f"a {kind.__module__}.{kind.__qualname__}"
-    return ClosedModelError(f"{place.lstrip('.') or 'the model'} is {named}, which is no plain data")
+    return ClosedModelError(f"{place.lstrip('.') or 'the model'} is {named}, which is not plain data")

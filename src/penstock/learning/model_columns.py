@@ -108,7 +108,7 @@ def _flatten_into(node: Any, parts: list[Any], leaves: list[Any]) -> None:
 
 
 def _numbered(node: Any, numbers: Any) -> Any:
-    """Return a document with the number of its column in place of each number, in the order of `_flatten`."""
+    """Return a document in which each number is replaced by that of its column, in the order of `_flatten`."""
     kind = type(node)
     if kind is float or kind is bool or (kind is int and _LEAST_INT <= node <= _MOST_INT):
         return _Leaf(next(numbers))

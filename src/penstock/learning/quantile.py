@@ -69,7 +69,7 @@ class Quantile(Learner):
         return found + 0.0 * record[self.features[0]]
 
     def _inserted(self, values: list[Any], count: Any, value: Any) -> list[Any]:
-        """Return the first values in order, of which there are `count`, with one more."""
+        """Return the first `count` values in order, with one more."""
         known = [np.where(count > at, one, np.inf) for at, one in enumerate(values)]
         below: list[Any] = [-np.inf, *known[:-1]]
         placed = [np.minimum(np.maximum(low, value), high) for low, high in zip(below, known, strict=True)]

@@ -62,7 +62,7 @@ class River(ModelLearner):
         if is_classifier and target is not None and classes is None:
             classes = (False, True)
         if not is_classifier and classes is not None:
-            raise SchemaError(f"{type(model).__name__} is no classifier, so it has no classes.")
+            raise SchemaError(f"{type(model).__name__} is not a classifier, so it has no classes.")
         learn = getattr(last, "learn_one", None) or getattr(last, "update", None)
         if learn is None or inspect.isclass(model):
             raise SchemaError(f"River takes a model of river that has learn_one or update, not {model!r}.")

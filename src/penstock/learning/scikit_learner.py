@@ -87,7 +87,7 @@ class ScikitLearn(ModelLearner):
         if is_classifier and classes is None:
             classes = (False, True)
         if not is_classifier and classes is not None:
-            raise SchemaError(f"{type(estimator).__name__} is no classifier, so it has no classes.")
+            raise SchemaError(f"{type(estimator).__name__} is not a classifier, so it has no classes.")
         # Its checks of each call cost more than it learns; the values are checked already.
         self._relaxed: Final = importlib.import_module("sklearn").config_context
         super().__init__(estimator, features, target, classes=classes, texts=(), score=score)

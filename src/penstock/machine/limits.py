@@ -20,7 +20,7 @@ _UNLIMITED: Final = 1 << 60
 
 @dataclass(frozen=True)
 class Cores:
-    """The number of cores that a process may run on, and its quota of them in total; None is no quota."""
+    """The number of cores that a process may run on, and its quota in cores; None means no quota."""
 
     usable: int
     quota: float | None = None

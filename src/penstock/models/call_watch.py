@@ -1,4 +1,4 @@
-"""Call watch: end a worker in which a call of a model hangs, or takes too much memory, so that the job goes on.
+"""Call watch: end a worker in which a call of a model hangs, or takes too much memory, so that the job continues.
 
 A call cannot be interrupted from Python. So a thread looks at the calls that take long; beyond the limits it suspends
 the version, in a file that the repetition reads, and ends the process, as a crash would.

@@ -9,7 +9,7 @@
     models/suspended/STEP/MODEL/...                  versions that hung, see `suspensions`
 
 On a cluster that shares only a store, the driver has it in its folder, and tasks reach it by `library_places`.
-Nothing in it changes once it is there, except what is asked and what has failed. So the driver and all workers may
+Nothing in it changes once written, except requests and failures. So the driver and all workers may
 write it at the same time, and a replay finds what the first attempt found. Only the driver removes contents, and only
 those of versions that no retained micro-batch knows. What a version refers to and what was found on it stay, so a name
 never means other content.

@@ -1,4 +1,4 @@
-"""Policy: when a version of a model is promoted or rolled back by itself, as pure decisions on what it has scored."""
+"""Policy: when a version of a model is promoted or rolled back automatically, as pure decisions on its scores."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ModelPolicy:
 
     def __post_init__(self) -> None:
         try:
-            self.window_ms  # noqa: B018  # raises for what is no duration
+            self.window_ms  # noqa: B018  # raises unless it is a duration
         except JobDefinitionError as e:
             raise ValueError(str(e)) from None
         if self.time not in _CLOCKS:

@@ -34,7 +34,7 @@ _SOURCE: Final = re.compile(r"/\S*onnxruntime\S*/.*\) (?=[A-Z])")
 class OnnxPredictor:
     """A session of ONNX Runtime in one thread, since each task of a job has a core.
 
-    Raises ModelRefusedError when the content is no model, or its inputs and outputs are not those of the spec.
+    Raises ModelRefusedError when the content is not a model, or its inputs and outputs are not those of the spec.
     """
 
     def __init__(self, content: bytes, spec: ModelSpec) -> None:

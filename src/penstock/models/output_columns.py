@@ -49,5 +49,7 @@ def _cast(column: npt.NDArray[Any], field: pa.Field) -> npt.NDArray[Any]:
     else:
         fits = column.dtype.kind in "OU"
     if not fits:
-        raise ModelRefusedError(f"the model returned {field.name!r} as {column.dtype}, which is no {kind}")
+        raise ModelRefusedError(
+            f"the model returned {field.name!r} as {column.dtype}, which cannot become {kind}"
+        )
     return column.astype(object if pa.types.is_string(kind) else kind.to_pandas_dtype(), copy=False)

@@ -18,7 +18,7 @@ def removable_contents(
     Args:
         unused: since which micro-batch no version has a content, by its hash; is brought up to date.
         batch_id: the micro-batch that is about to be committed.
-        kept: the hashes of all contents that are there.
+        kept: the hashes of all contents in the library.
         used: the hashes of those that versions have after the micro-batch.
         retained: how many micro-batches the checkpoint can go back.
 

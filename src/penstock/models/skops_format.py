@@ -16,7 +16,7 @@ from penstock.models.spec import Columns, ModelSpec, matrix_of, output_column
 __all__ = ["EstimatorPredictor"]
 
 _SCHEMA: Final = "schema.json"
-# What skops trusts by itself, although it calls something by its name, or fills memory without a check.
+# What skops trusts by default, although it calls something by its name, or fills memory without a check.
 _CALLS: Final = (
     "ConstructorFromReduceNode",
     "MethodNode",

@@ -42,10 +42,10 @@ def suspend(place: LibraryPlace, found: Suspension) -> None:
 
 
 class SlotSuspensions:
-    """The suspensions in a slot that were there when its work in a micro-batch or interval began.
+    """The suspensions in a slot at the beginning of its work in a micro-batch or interval.
 
-    Whoever suspends a version ends, and its work begins anew. Without a `place` there are none. `key_groups` are those
-    of the slot.
+    A worker that suspends a version ends, and its work is repeated. Without a `place` none is suspended. `key_groups`
+    are those of the slot.
     """
 
     def __init__(self, place: ReadPlace | None, step: str, key_groups: Sequence[int]) -> None:

@@ -30,7 +30,7 @@ _COUNTS: Final = ("records", "failures", "slow", "compared", "agreed", "late", "
 class VersionTally(msgspec.Struct):
     """What one version has scored.
 
-    `failures` are records for which it had no usable score, `slow` those for which it took many times its budget.
+    `failures` counts the records without a usable score, `slow` those that took many times the budget.
     `compared` are the records that a shadow scored beside the version that serves, `agreed` those with the same result.
     In a group, `chosen` are the records whose score was taken, and `late` those for which it came too late. `bins`
     counts some of its scores by size, from the most negative ones to the largest. `seconds` is the time it took, and

@@ -149,7 +149,7 @@ class MqttConnection:
         self.close()
 
     def subscribe(self) -> None:
-        """Subscribe to the filter; a session that has it goes on. Raises ExternalSystemError when it is refused."""
+        """Subscribe to the filter, or continue its session. Raises ExternalSystemError when the broker refuses."""
         binding = self._binding
         how: dict[str, Any] = {"qos": _QOS}
         if binding.protocol == "5":

@@ -19,7 +19,7 @@ _SILENCE_S: Final = 1.0
 def session_of(binding: MqttBinding, lineage: str) -> str:
     """Return the name of the session of a stream in the life of a checkpoint: the client id that the broker knows.
 
-    Another filter has another session, since a session would go on with the subscriptions that it has.
+    Another filter has another session, since a session keeps its subscriptions.
     """
     if binding.client_id is not None:
         return binding.client_id

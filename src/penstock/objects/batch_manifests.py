@@ -77,7 +77,7 @@ class BatchManifests:
         return _read(self._folder, f"{self._at}/{name}")
 
     def newest(self, known: int) -> int:
-        """Return the newest micro-batch that has a manifest; `known` if there is none behind that one."""
+        """Return the newest micro-batch that has a manifest; `known` if no later one has."""
         after = f"{known:010}.json" if known >= 0 else ""
         return max((int(name.removesuffix(".json")) for name in self._names(after)), default=known)
 

@@ -70,7 +70,7 @@ class BucketClient:
     def size(self, path: str) -> int:
         import obstore
 
-        # The answer to this request has no body that could tell that there is no bucket.
+        # The answer to this request has no body, so it cannot say that the bucket is missing.
         with _bucket_is_there():
             return obstore.head(self._store(), path)["size"]
 

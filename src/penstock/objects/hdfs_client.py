@@ -185,7 +185,7 @@ class HdfsClient:
             try:
                 found = self._within(lambda client: list(client.list_status(_full(path), recursive=True)))
             except FileNotFoundError:
-                # A folder in it may have gone meanwhile, but this one is there.
+                # A folder in it may have been removed meanwhile, but this one exists.
                 if self._holds(path):
                     raise OSError("it has changed while it was listed") from None
                 return []
@@ -228,7 +228,7 @@ class HdfsClient:
         return within(self._patience.read_ms / 1000, work)
 
     def _persist(self, work: Callable[[], _T]) -> _T:
-        """Try again while a server is away. Raises FileNotFoundError of `work` that is not due to another attempt."""
+        """Try again while no server answers. Raises FileNotFoundError of `work` that no earlier attempt caused."""
         deadline = time.monotonic() + self._patience.retry_ms / 1000
         for attempt in itertools.count():
             try:

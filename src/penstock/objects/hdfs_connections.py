@@ -19,7 +19,7 @@ __all__ = ["client_of", "forget_client", "within"]
 _T = TypeVar("_T")
 _clients: Final[dict[tuple[int, str], Client]] = {}
 _lock: Final = threading.Lock()
-# By itself the library asks a NameNode that is away for three minutes, whatever the caller has time for. Of several
+# By default the library asks an unreachable NameNode for three minutes, however short the deadline. Of several
 # NameNodes it finds the active one.
 _ONE: Final = {"dfs.client.failover.max.attempts": "0"}
 _SEVERAL: Final = {
@@ -62,7 +62,7 @@ def _client(place: Place) -> Client:
 
 
 def within(limit_s: float, work: Callable[[], _T]) -> _T:
-    """Return what a call returns. Raises TimeoutError when it takes too long; then it goes on, unattended.
+    """Return what a call returns. Raises TimeoutError when it takes too long; the call then runs on unattended.
 
     >>> within(5.0, lambda: 1 + 1)
     2

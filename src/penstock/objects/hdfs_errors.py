@@ -87,8 +87,8 @@ def explain(error: BaseException, place: Place) -> str:
         return f"{server} does not answer: the host name does not exist"
     if "No NameNode hosts found" in text:
         return (
-            f"{place.host!r} is no nameservice of the configuration in HADOOP_CONF_DIR; name the NameNode's port, as "
-            "in hdfs://HOST:8020/PATH"
+            f"{place.host!r} is not a nameservice in the configuration of HADOOP_CONF_DIR; name the NameNode's port, "
+            "as in hdfs://HOST:8020/PATH"
         )
     if isinstance(error, NotImplementedError):
         return (

@@ -193,7 +193,7 @@ def _read_newest(
         try:
             return batch, _read(checkpoint, lineage, batch, steps, needs)
         except CheckpointError:
-            # A job that goes on removes the files of older micro-batches.
+            # A job that continues removes the files of older micro-batches.
             newer = committed_batch(checkpoint, checkpoint.known_lineage(), None)
             if newer == batch or attempt == _MAX_ATTEMPTS:
                 raise

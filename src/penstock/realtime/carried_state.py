@@ -55,7 +55,7 @@ class Desk:
     Args:
         host: the name under which tasks reach this machine.
         secret: what tasks of this run know.
-        fail: is told when a task is gone before it has got everything.
+        fail: called when a task ends before it has received everything.
 
     """
 
@@ -116,7 +116,7 @@ class Desk:
         send(visitor.connection, outcome)
 
     def _await(self, interval: int) -> _Visitor:
-        """Return the task of an interval, once it is there."""
+        """Wait for the task of an interval, and return it."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_closed or (self._visitor is not None and self._visitor.interval >= interval)
@@ -126,7 +126,7 @@ class Desk:
             return self._visitor
 
     def close(self, failure: Failed | None) -> None:
-        """End. A task that is there is told why the engine has failed."""
+        """End. Report to a connected task why the engine has failed."""
         with self._changed:
             self._is_closed = True
             visitor = self._visitor

@@ -1,6 +1,6 @@
 """The coordinator: begins and ends the intervals of a job in the driver, and makes what they did durable.
 
-Its sessions are engines, one for each slot, that go on from one interval to the next. A new session begins with the
+Its sessions are engines, one for each slot, that continue from one interval to the next. A new session begins with the
 first interval, with one that is repeated, and with what follows a failure.
 """
 
@@ -85,33 +85,33 @@ class _Session:
     busy_s: dict[int, float] = field(default_factory=dict)
     cut: dict[str, Any] | None = None
     cut_s: float = 0.0
-    # After its present interval a new session begins, for example with partitions that a topic has got.
+    # After its present interval a new session begins, for example with new partitions of a topic.
     is_last: bool = False
 
     @property
     def has_all_tasks(self) -> bool:
-        """Whether all tasks of the present interval are there."""
+        """Whether all tasks of the present interval have connected."""
         return len(self.tasks) == self.size
 
 
 class Coordinator:
-    """The coordinator of a job. `error` is what keeps an interval from ending.
+    """The coordinator of a job. `error` is the error that keeps an interval from ending.
 
     Use it as a context manager. Spark's thread calls `begin`, any thread `hasten` and `finish`.
 
     Args:
         logs: the log of each stream.
         controls: the control streams.
-        held: the streams of which nothing is read.
+        held: the streams that are not read.
         first: where each stream begins, as offsets, if the checkpoint has no interval.
         files: the files of intervals.
         tasks: the number of tasks of an interval, and of engines.
-        drains: whether an interval reads what is there, and ends.
-        interval_s: how long an interval takes, from the first work of its engines on.
+        drains: whether an interval reads all present records and ends.
+        interval_s: the length of an interval, counted from the first work of its engines.
         host: the address at which to listen.
         check: raises when the run no longer owns the checkpoint, or has read what the checkpoint does not know.
         confirm: saves what is durable on this machine where the next run finds it; raises as `check` does.
-        next_version: gives the version of what engines write from now on.
+        next_version: returns the version of what engines write from now on.
 
     """
 
@@ -218,7 +218,7 @@ class Coordinator:
         return 0.0 if begun_s is None else time.monotonic() - begun_s
 
     def hasten(self) -> None:
-        """End the interval now, and let the engines go on with the next one."""
+        """End the interval now, and let the engines continue with the next one."""
         self._hastens = True
         self._wake.send(b"\0")
 
@@ -228,7 +228,7 @@ class Coordinator:
         self._wake.send(b"\0")
 
     def _look_again(self) -> None:
-        # It may be told after the end.
+        # The report may come after the end.
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
 

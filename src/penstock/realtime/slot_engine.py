@@ -1,6 +1,6 @@
 """The engine of a slot: its readers, its rounds and its sinks, from one interval to the next.
 
-It lives in the worker process whose task launched it, and goes on while Spark commits an interval and starts the tasks
+It lives in the worker process whose task launched it, and runs on while Spark commits an interval and starts the tasks
 of the next one.
 """
 
@@ -347,7 +347,7 @@ class SlotEngine:
                     for name in self._feeds:
                         self._start(name)
                 elif isinstance(message, End):
-                    # The engine goes on with the next interval only when its feeds have been cut.
+                    # The engine begins the next interval only when its feeds have been cut.
                     self._version = message.version
                     self._end(is_last=message.is_last)
                 elif isinstance(message, Commit):

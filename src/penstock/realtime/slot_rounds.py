@@ -333,7 +333,7 @@ class SlotRounds:
         return any(bundles for waiting in self._waiting for bundles in waiting.values())
 
     def _wait_s(self) -> float | None:
-        """How long nothing happens by itself."""
+        """Return the time until the next timer is due, in seconds; None without a timer."""
         timers = [level.next_timer_ms for level in self._levels[max(self._ended - 1, 0) :]]
         due_ms = min((at for at in timers if at is not None), default=None)
         return None if due_ms is None else max(0.0, (due_ms - now_ms()) / 1000)

@@ -245,11 +245,11 @@ class Feed:
 
     Args:
         reader: turns chunks into rows.
-        arrivals: what comes of the stream.
+        arrivals: the records of the stream that have arrived.
         sender: the name under which rows are sent.
         send: sends rows of a sender in an interval.
         end: tells that a sender has ended an interval, or only the history of its stream.
-        fail: is told the error that ends the thread.
+        fail: called with the error that ends the thread.
         together: the end of the interval in all feeds.
         interval: the first interval.
 

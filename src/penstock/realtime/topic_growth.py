@@ -18,7 +18,7 @@ _LOOK_S: Final = 1.0
 class TopicGrowth:
     """A thread that looks for the partitions of topics; `has_changed` says whether others are there than are followed.
 
-    It is a thread of its own since brokers that are away answer late. They are reported by those who read.
+    It has a thread of its own, since an unreachable broker delays the answer. Readers report that, not this thread.
 
     Args:
         topics: the topics by stream.

@@ -284,7 +284,7 @@ class RecordType:
     def fields_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the fields of the records of a batch, without the columns beyond them."""
         names = list(self._by_name)
-        # A selection takes longer than it takes to find that there is nothing to leave out.
+        # Selecting rows costs more than checking that all of them stay.
         return batch if batch.schema.names == names else batch.select(names)
 
     def objects(self, batch: pa.RecordBatch) -> list[Any]:

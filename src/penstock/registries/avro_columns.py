@@ -1,6 +1,6 @@
 """Avro columns: flat records of Avro decoded field by field, each field of all messages at once.
 
-What a message has at odds with its schema is not found out here, only that there is something: such rows are left to a
+This module only finds that a message does not fit its schema, not why: such rows are left to a
 decoder of single messages.
 """
 
@@ -155,7 +155,7 @@ def _or_null(inner: _Reader, null_branch: int) -> _Reader:
         there = cursor.where(rows)
         found = inner(there)
         cursor.take_over(there, rows)
-        # Each row has the place of its value among those that are there.
+        # Each row has the index of its value among the values that are not null.
         return found.take(pa.array(np.cumsum(~is_null) - 1, mask=is_null))
 
     return read

@@ -155,7 +155,7 @@ class AvroFormat:
 
     Messages are decoded by the schema that each of them names. Fields become those of the record type: one that the
     schema does not have gets its default, one that the record type does not have is left out, and numbers may be
-    wider than they were. For a sink, `subject` is where the schema of the record type is registered.
+    wider than they were. For a sink, `registered` registers the schema of the record type.
     """
 
     def __init__(

@@ -32,7 +32,9 @@ def _with_default(field: Field, kind: Any) -> dict[str, Any]:
 
 def _name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise SchemaError(f"{name!r} is no name in Avro: use letters of ASCII, digits and underscores.")
+        raise SchemaError(
+            f"{name!r} is not a valid name in Avro: use letters of ASCII, digits and underscores."
+        )
     return name
 
 
@@ -86,7 +88,7 @@ def _fold(name: str) -> str:
 def wire_names(record_type: RecordType, schema: Any) -> list[str | None]:
     """Return for each field the name of the field in a schema that has its value; None if the schema has none.
 
-    Names match as they are, or else without case and underscores. Raises SchemaError for a schema that is no record.
+    Names match as they are, or else without case and underscores. Raises SchemaError unless the schema is a record.
     """
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise SchemaError("the schema is not that of a record")

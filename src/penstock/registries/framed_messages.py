@@ -162,7 +162,7 @@ def framed(bodies: pa.Array, header: bytes) -> pa.Array:
 
 
 def _ids(raw: pa.Array) -> tuple[npt.NDArray[np.int64], dict[int, str]]:
-    """Return the schema id of each message, -1 for what is no message, and why."""
+    """Return the schema id of each message, -1 for bytes that are not a message, and why."""
     offsets = offsets_of(raw)
     fits = offsets[1:] - offsets[:-1] >= HEADER.size
     if raw.null_count:

@@ -62,7 +62,7 @@ def _checked(name: str) -> str:
     """Return the name of a file below a folder. Raises SchemaError when it would be anywhere else."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\\" in name or not name.isprintable():
-        raise SchemaError(f"it refers to {name!r}, which is no name of a .proto file")
+        raise SchemaError(f"it refers to {name!r}, which is not the name of a .proto file")
     return name
 
 

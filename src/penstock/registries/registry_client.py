@@ -190,7 +190,7 @@ class RegistryClient:
             return msgspec.json.decode(answer.content, type=kind)
         except msgspec.MsgspecError as e:
             raise ExternalSystemError(
-                f"Stream {self._stream!r}: what answers at {self._registry.url} is no schema registry with "
+                f"Stream {self._stream!r}: the server at {self._registry.url} is not a schema registry with "
                 f"Confluent's API ({e}). Correct registry= in the URI."
             ) from e
 

@@ -185,7 +185,7 @@ class CommandReader:
             except ModelRefusedError as e:
                 raise CommandError(str(e), command.id) from None
             except ExternalSystemError as e:
-                # The library is away, which says nothing of the command.
+                # The library cannot be reached, which says nothing about the command.
                 raise OSError(errno.EIO, str(e)) from e
             return b"null"
 

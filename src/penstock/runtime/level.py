@@ -165,7 +165,7 @@ class _StepRunner:
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
         self._opened: OpenSlot | None = None
-        # What the last interval had open, if its tables go on.
+        # What the last interval had open, if its tables continue.
         self._going_on: OpenSlot | None = None
         self._can_merge: Final = self._core.has_key and self._core.windows is None
         # Values that expire by event time depend on the records before, which may be of other key groups.

@@ -19,7 +19,7 @@ __all__ = ["MessageFields"]
 
 @dataclass(frozen=True)
 class MessageFields:
-    """The fields of a stream's records that come from messages. `names` says which partitions chunks are of."""
+    """The fields of a stream's records that are taken from messages. `names` says which partitions chunks are of."""
 
     record_type: RecordType
     metadata: Metadata

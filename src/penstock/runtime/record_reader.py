@@ -108,7 +108,7 @@ class StreamReader:
     def _checked(
         self, chunk: SourceChunk, batch: pa.RecordBatch, letters: list[DeadLetter]
     ) -> tuple[Records, list[DeadLetter]]:
-        """Return the records of a source that decodes by itself, and dead letters for those with NaN or no value."""
+        """Return the records of a source that has decoded them, and dead letters for those with NaN or no value."""
         records = Records(batch, self.node.name, chunk.partition, chunk.offsets, None, chunk.keys)
         reasons = self.node.record_type.missing(batch, allow_nan=self.node.allow_nan)
         if reasons is None:

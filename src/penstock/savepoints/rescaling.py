@@ -163,7 +163,7 @@ def is_rescaling(checkpoint: Checkpoint) -> bool:
 
 
 def finish_rescaling(checkpoint: Checkpoint) -> None:
-    """Complete a rescaling that was decided; remove what is left of one that was not."""
+    """Complete a rescaling that was decided; remove the remains of one that was not."""
     if not is_rescaling(checkpoint):
         _clear(checkpoint)
         return

@@ -71,8 +71,8 @@ def capture(session: SparkSession, checkpoint: Checkpoint, wanted: Capture) -> M
             if wanted.batch is not None or attempt == _MAX_ATTEMPTS:
                 raise
         except CheckpointError:
-            # Spark's first read takes a while, in which a fast job may go on so far that the micro-batch is no longer
-            # kept. The next read is fast.
+            # Spark's first read takes a while; meanwhile a fast job may commit so much that the micro-batch is
+            # no longer kept. The next read is fast.
             is_kept = number - lineage.first_batch in batch_numbers(checkpoint.spark_folder / "commits")
             if is_kept or wanted.batch is not None or store.list() != there:
                 raise

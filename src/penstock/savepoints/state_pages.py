@@ -127,7 +127,7 @@ class KeyQuery:
             newer = committed_batch(self.checkpoint, self.lineage, wanted.batch)
             if newer == number:
                 raise
-            # A fast job has gone on so far that the micro-batch is no longer kept.
+            # A fast job has committed so much that the micro-batch is no longer kept.
             number = newer
             found = read(number - self.lineage.first_batch)
         parts = [msgspec.msgpack.decode(body, type=list[_Found]) for body in found]

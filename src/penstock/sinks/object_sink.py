@@ -57,7 +57,7 @@ class ObjectSink:
         self._note_path: Path | None = None
 
     def newest(self, lineage: str, checkpoint_folder: str) -> int:
-        """Return the newest micro-batch that has a manifest, or of which the checkpoint knows that it had one."""
+        """Return the newest micro-batch that has a manifest, or had one according to the checkpoint."""
         known = self._read_note(self._path_in(checkpoint_folder), lineage).committed
         return self._manifests_of(lineage, IN_HASTE).newest(known)
 

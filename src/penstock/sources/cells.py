@@ -153,7 +153,7 @@ def _fit(
             pieces.append(convert(part))
             return
         except pa.ArrowNotImplementedError:
-            # No value of this type fits, so there is no need to look at each.
+            # No value of this type fits, so none is checked.
             bad[low:high] |= part.is_valid().to_numpy(zero_copy_only=False)
             pieces.append(pa.nulls(high - low, target))
             return

@@ -148,7 +148,7 @@ class FileLog(CountedLog):
         return end
 
     def freeze(self) -> None:
-        """Find the files that are there now, and none after them."""
+        """Find the files that exist now, and none after them."""
         with self._lock:
             found = self._files()
             self._discover(found, force=True)
@@ -238,7 +238,7 @@ class FileLog(CountedLog):
         try:
             names = os.listdir(directory)  # noqa: PTH208  # only names are needed
         except OSError:
-            # Finding new files reports this error, and a file that is away for a moment must not be forgotten.
+            # Finding new files reports this error, and a file that is missing for a moment must not be forgotten.
             return
         after_s = 0 if self._keeping.owned else _FORGOTTEN_AFTER_S
         found.compact(upto, Listing(directory, names, time.time()), after_s)

@@ -140,7 +140,7 @@ def missing_chunk(name: str, topic: str, number: int, start: int, end: int) -> S
     """Return a chunk without records that reports a range of offsets of a partition as missing."""
     reason = (
         f"The offsets {start} to {end - 1} of partition {number} of the topic {topic!r} are missing (up to "
-        f"{end - start} records): its brokers had deleted them before the job read them. The stream goes on at {end}."
+        f"{end - start} records): its brokers had deleted them before the job read them. The stream continues at {end}."
     )
     return _notice(name, reason, start)
 
@@ -150,7 +150,7 @@ def gone_chunk(name: str, topic: str, number: int, start: int, end: int) -> Sour
     known = f" At least the offsets up to {end - 1} are missing." if end > start else ""
     reason = (
         f"The topic {topic!r} was deleted. The job had read its partition {number} up to the offset {start}, and what "
-        f"came after that, if anything did, is missing.{known} The stream goes on without it."
+        f"came after that, if anything did, is missing.{known} The stream continues without it."
     )
     return _notice(name, reason, start, ends=True)
 

@@ -46,7 +46,7 @@ _GROWTH: Final = 4
 
 @dataclass
 class _Look:
-    """What the brokers have told last, in the process that plans."""
+    """The latest answers of the brokers, in the process that plans."""
 
     admin: AdminClient
     errors: LastError
@@ -306,7 +306,7 @@ class KafkaLog:
         return self._look
 
     def _find(self, admin: AdminClient, errors: LastError) -> list[str]:
-        """Return the partitions that are there. Raises PlaceMissingError when the topic of a binding does not exist."""
+        """Return the existing partitions. Raises PlaceMissingError when the topic of a binding does not exist."""
         binding, names = self.binding, self.known.names
         if self._has_pattern:
             return names.all_of(find_topics(admin, binding, errors, _ANSWER_TIMEOUT_S))

@@ -146,7 +146,7 @@ class Receiver(ABC, Generic[_Connection]):
             except (OSError, ExternalSystemError) as e:
                 if self._journal.has_failed:
                     raise
-                # The other side is away; try again after the pause.
+                # The other side does not answer; try again after the pause.
                 _log.warning("Stream %r: %s", self._stream, e, extra={"stream": self._stream})
             except _MissingError as e:
                 # A broker that has just started may not know its queues and streams yet.
@@ -169,7 +169,7 @@ class _MissingError(Exception):
 
 
 class Group:
-    """Messages that become durable together: soon, but not each by itself.
+    """Messages that become durable together: soon, but not one by one.
 
     Args:
         journal: where they go.

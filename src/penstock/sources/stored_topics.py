@@ -22,7 +22,7 @@ class StoredTopic(msgspec.Struct, frozen=True, omit_defaults=True):
     """A topic: its id, empty where the brokers report none, and the first offset to read by partition.
 
     A topic that was found later has no `begins`: they are in the first plan that has it. If it `is_gone`, it was
-    deleted, and the stream goes on without it.
+    deleted, and the stream continues without it.
     """
 
     id: str

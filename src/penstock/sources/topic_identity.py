@@ -75,7 +75,7 @@ class TopicIdentity:
 
         `settings` are librdkafka's, and `read_to` the next offsets by topic and partition, None when nothing was read
         yet. Returns sentences for the user: when the brokers cannot tell whether a topic is the same, when one was
-        deleted and the binding says to go on, and when no topic matches a pattern.
+        deleted and the binding says to continue, and when no topic matches a pattern.
 
         Raises CheckpointError when a topic is not the one that was read, or has fewer records than were read;
         PlaceMissingError when one that was read is gone; ExternalSystemError when no broker answers.
@@ -109,7 +109,7 @@ class TopicIdentity:
 
         An id never comes back, so everything read so far is from the topic that was known before. When no broker
         answers, the check at the end of the next micro-batch decides. Raises CheckpointError when a topic has changed,
-        and ExternalSystemError when it is gone, unless the stream goes on without it.
+        and ExternalSystemError when it is gone, unless the stream continues without it.
         """
         ids = [watched.ids_now for watched in self._watched]
         asked = [
@@ -141,7 +141,7 @@ def keep_found(admin: AdminClient, binding: KafkaBinding, path: Path, topics: It
         known = stored.topics.get(topic)
         if known is not None and known.is_gone:
             raise _recreated(binding, topic, known.id, _id_of(there[topic]))
-    # What is known of a topic that no position has comes from a plan that was lost.
+    # A topic that is known but in no position was in a plan that was lost.
     found = stored.having({topic: StoredTopic(_id_of(about)) for topic, about in there.items()})
     if found != stored:
         found.write(path)
@@ -267,7 +267,7 @@ def _check_now(binding: KafkaBinding, topic: str, before: str, answer: Any) -> N
     try:
         now = _id_of(answer.result(_LOOK_S + 1))
     except KafkaException as e:
-        # The next plan goes on without it.
+        # The next plan continues without it.
         goes_on = binding.pattern is not None and binding.missing == "skip"
         if e.args[0].code() in _NO_TOPIC and not goes_on:
             raise ExternalSystemError(
@@ -286,7 +286,7 @@ def _check_now(binding: KafkaBinding, topic: str, before: str, answer: Any) -> N
 def _notes(binding: KafkaBinding, ids: Mapping[str, str], gone: Iterable[str]) -> list[str]:
     """Return what the user should know about the topics of a stream."""
     notes = [
-        f"Stream {binding.stream!r}: the topic {topic!r} on {binding.servers} was deleted, and the stream goes on "
+        f"Stream {binding.stream!r}: the topic {topic!r} on {binding.servers} was deleted, and the stream continues "
         "without it."
         for topic in gone
     ]
@@ -320,15 +320,15 @@ _GO_ON: Final = (
 _REMEDY: Final = (
     f"The offsets of the checkpoint are not valid there, and nothing of it was processed; {_GO_ON}"
 )
-_SKIP: Final = "add missing=skip to the URI, and the job goes on without it. Otherwise "
+_SKIP: Final = "add missing=skip to the URI, and the job continues without it. Otherwise "
 
 
 def topic_deleted(binding: KafkaBinding, topic: str) -> PenstockError:
     """Return the error for a topic that the job has read, and that is gone."""
     return PlaceMissingError(
-        f"Stream {binding.stream!r}: the job has read the topic {topic!r}, which does not exist any more on "
-        f"{binding.servers}. To go on without it, with a dead letter for each of its partitions, add missing=skip to "
-        "the URI and start the job again."
+        f"Stream {binding.stream!r}: the job has read the topic {topic!r}, which no longer exists on "
+        f"{binding.servers}. To continue without it, with a dead letter for each of its partitions, add missing=skip "
+        "to the URI and start the job again."
     )
 
 

@@ -297,7 +297,7 @@ class TopicReader:
         self._drop_surplus(open_ranges)
 
     def _consume(self, most: int) -> list[Any]:
-        """Return the messages that are there."""
+        """Return messages that have arrived, without waiting."""
         # The collector would look through all of them again and again, which takes as long as making them.
         with no_cyclic_collection():
             return self._consumer.consume(most, 0)
@@ -345,13 +345,13 @@ class TopicReader:
             and self._binding.pattern is not None
             and self._binding.missing == "skip"
         ):
-            # Who plans decides that the stream goes on without it.
+            # The planner decides that the stream continues without it.
             self._gone.update([name] if name in self._partitions else [])
             return True
         raise self._refused(name, error.str())
 
     def _pass_over(self, name: str) -> None:
-        """Go on at the first record that is there. Raises RecordsLostError unless the binding says to do so."""
+        """Continue at the first record left. Raises RecordsLostError unless the binding allows it."""
         binding, one = self._binding, self._partitions.get(name)
         if one is None:
             return
@@ -403,7 +403,7 @@ class TopicReader:
 def _lost_text(binding: KafkaBinding, place: TopicPartition, start: int, first: int) -> str:
     return (
         f"Stream {binding.stream!r}: the topic {place.topic!r} on {binding.servers} has deleted records of partition "
-        f"{place.partition} that the job has not read yet: the offsets {start} to {first - 1}. To go on at {first}, "
+        f"{place.partition} that the job has not read yet: the offsets {start} to {first - 1}. To continue at {first}, "
         "with a dead letter that counts them, add missing=skip to the URI and start the job again. To read everything "
         "that is left anew, take a savepoint of the checkpoint (penstock savepoint), and start the job from it with a "
         "new checkpoint, --from-savepoint and --no-positions."

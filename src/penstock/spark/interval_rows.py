@@ -24,7 +24,7 @@ __all__ = ["interval_reports"]
 def interval_reports(spark: SparkSession, job: JobInRealTime) -> DataFrame:
     """Return the reports of the tasks of each interval."""
     count = job.plan.parallelism
-    # The source gives a row for each slot in each micro-batch, so that there is always a next one. It needs no process.
+    # The source yields a row for each slot in each micro-batch, so that another always follows. It needs no process.
     ticks = (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", count)

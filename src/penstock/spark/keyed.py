@@ -33,7 +33,7 @@ __all__ = ["NumberedWriter", "SparkStates", "keyed_level"]
 def keyed_level(
     rows: DataFrame, plan: JobPlan, level: list[ProcessNode], sinks: NumberedWriter | None = None
 ) -> DataFrame:
-    """Run a level: replace the packed rows for its steps by what comes of their output. Other rows pass unchanged.
+    """Run a level: replace the packed rows for its steps by the packed rows of their output. Other rows pass unchanged.
 
     These are packed rows for later levels. With `sinks`, the level is the last: all rows are written, and these are the
     reports of that.

@@ -13,10 +13,9 @@ __all__ = ["BatchProgress", "ProgressReader", "SourceProgress", "StateProgress"]
 
 
 class StateProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """The state of one keyed level: the time its tasks took to commit it, and the memory of Spark's state store."""
+    """The state of one keyed level: the time that its tasks took to commit it."""
 
     commit_time_ms: int = 0
-    memory_used_bytes: int = 0
 
 
 class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):

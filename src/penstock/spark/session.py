@@ -270,7 +270,7 @@ def _interpret_everywhere(session: SparkSession) -> None:
 def _shorten_hadoop_settings(session: SparkSession) -> None:
     """Let Hadoop forget which file each of its 1,100 settings came from.
 
-    The tasks of each micro-batch get all settings, with their files, each name of which Hadoop compresses by itself. So
+    The tasks of each micro-batch get all settings, with their files, and Hadoop compresses each name separately. So
     they take 9 ms; without the files 1 ms.
     """
     context: Any = session.sparkContext

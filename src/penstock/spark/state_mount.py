@@ -65,7 +65,7 @@ def store_settings(family: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 def _hdfs_settings(environ: Mapping[str, str]) -> dict[str, str]:
     found = {
-        # A NameNode that starts anew is away for a while, and then in safe mode: pauses of 1 s, 30 times.
+        # A restarting NameNode does not answer for a while, and is then in safe mode: pauses of 1 s, 30 times.
         "spark.hadoop.dfs.client.retry.policy.enabled": "true",
         "spark.hadoop.dfs.client.retry.policy.spec": "1000,30",
         # The first pause until the DataNodes have reported a file that was written.

@@ -101,7 +101,7 @@ class Grouping:
         return found
 
     def replaced(self, part: exp.Expression) -> exp.Expression:
-        """Return an expression of the result: with a column in place of each key and each aggregate."""
+        """Return an expression of the result, in which columns replace the keys and aggregates."""
         return self._replaced(unqualified(part, self.relation, self.own))
 
     def _replaced(self, part: exp.Expression) -> exp.Expression:

@@ -145,7 +145,7 @@ def joined(
     with own.errors_at(source):
         step = own.unique(f"{base}.join")
         if isinstance(right, LookedUp):
-            # Without a key, a record that has a null there has no row, and is no dead letter.
+            # Without a key, a record that has a null there has no row, and is not a dead letter.
             pairs = list(zip(terms.left, terms.right, strict=True))
             looked_up = left.stream.lookup_join(step, right.table, on=pairs, **options)
             return Relation(looked_up, "", sides=names)

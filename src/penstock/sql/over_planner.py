@@ -42,7 +42,7 @@ class OverRows:
     first: exp.Expression | None = None
 
     def replaced(self, part: exp.Expression) -> exp.Expression:
-        """Return an expression with a column in place of each aggregate OVER rows."""
+        """Return an expression in which columns replace the aggregates OVER rows."""
 
         def plain(one: exp.Expression) -> exp.Expression:
             return column_named(self._aggregate(one), one) if isinstance(one, exp.Window) else one

@@ -61,7 +61,7 @@ def _column(part: exp.Expression, relation: Relation, own: Expressions) -> str:
 def limited(
     relation: Relation, condition: exp.Expression | None, keeps_rank: bool, own: Expressions, base: str
 ) -> tuple[Relation, exp.Expression | None]:
-    """Return the first rows that a condition such as `rank <= 3` wants, and what is left of the condition."""
+    """Return the first rows that a condition such as `rank <= 3` selects, and the rest of the condition."""
     ranked = relation.ranked
     assert ranked is not None
     count: int | None = None

@@ -58,8 +58,8 @@ class OpenValues:
     def go_on(self, specs: Sequence[StateSpec], rows: Rows) -> bool:
         """Go on with a table that has the same rows, and return whether the values are surely those of the rows.
 
-        A type that was loaded anew is another one. Of a record, which code may have changed in place without setting
-        it, a run that goes on from the rows would not know.
+        A type that was loaded again is another one. Of a record, which code may have changed in place without setting
+        it, a run that continues from the rows would not know.
         """
         self._rows = rows
         known = [(column.spec.name, column.spec.python_type) for column in self.columns.values()]

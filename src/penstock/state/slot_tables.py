@@ -122,7 +122,7 @@ class SlotTables:
         self._head = Head(LOG_FORMAT, 0, [], 0, [], {}) if stored is None else head_of(stored)
         self._tables: dict[int, GroupTable] = {}
         self._row_cache: RowCache | None = None
-        # Values that equal the rows of the tables, while there is no merged table.
+        # Values that equal the rows of the tables, until a merged table exists.
         self._opened: OpenValues | None = None
         self._merged: MergedTable | None = None
         # What is left to do for the version that is being stored.
@@ -265,7 +265,7 @@ class SlotTables:
     def freeze(self) -> None:
         """Begin to store the changes as a new version, which `pieces` or `finish` does.
 
-        Open values that have changed are only noted. Rounds may go on, with `go_on` for what they store themselves.
+        Open values that have changed are only noted. Rounds may continue, with `go_on` for what they store themselves.
         """
         self.finish()
         frozen = None if self._merged is None else self._merged.freeze()
@@ -341,7 +341,7 @@ class SlotTables:
                 version.digest.update(piece)
             self._forget(head, entries)
         head.recent = [*head.recent[1 - _RECENT :], (head.number, version.digest.digest())]
-        # Rounds that went on may have moved the clock.
+        # Rounds that continued may have moved the clock.
         stored = msgspec.structs.replace(head, clock_ms=version.clock_ms, swept=version.swept)
         entries.put(HEAD, msgspec.msgpack.encode(stored))
         self._storing = None

@@ -1,4 +1,4 @@
-"""Bulk answers: what became of each operation of a bulk request, by its status."""
+"""Bulk answers: the outcome of each operation of a bulk request, by its status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BulkAnswer(msgspec.Struct):
 def fate_of(operation: str, item: BulkItem) -> Fate:
     """Return what is done about an operation.
 
-    A conflict says that there is a newer version, so the write has come too late to matter; a deletion of what is not
+    A conflict says that a newer version exists, so the write has come too late to matter; a deletion of what is not
     there has nothing to do.
 
     >>> fate_of("index", BulkItem(409)), fate_of("index", BulkItem(429)), fate_of("index", BulkItem(400))

@@ -81,7 +81,7 @@ def _connect(binding: CassandraBinding) -> Any:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return whether a write that failed so may succeed later: servers that are away, slow or overloaded."""
+    """Return whether such a failed write may succeed later: servers are unreachable, slow or overloaded."""
     from cassandra import OperationTimedOut, RequestExecutionException, Unauthorized
     from cassandra.cluster import NoHostAvailable
     from cassandra.connection import ConnectionException

@@ -97,7 +97,7 @@ class CassandraSink(VersionedSink):
 
 
 def check_table(binding: CassandraBinding) -> TableShape:
-    """Return the shape of the table. Raises BindingError when there is none, and as a start does."""
+    """Return the shape of the table. Raises BindingError if there is no table, and what a start raises."""
     with opened_session(binding) as session:
         keyspace = session.cluster.metadata.keyspaces.get(binding.keyspace)
     if keyspace is None:

@@ -165,5 +165,5 @@ def _converted(
             found.append(None if value is None else convert(value))
         except ValueError:
             found.append(None)
-            wrong[row] = f"{value!r} is no {kind}"
+            wrong[row] = f"{value!r} is not of type {kind}"
     return found, wrong

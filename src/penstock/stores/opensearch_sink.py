@@ -195,7 +195,7 @@ class _DocumentTask(RejectingTask):
     def _left(
         self, operations: Sequence[_Operation], answer: BulkAnswer, refused: dict[int, str]
     ) -> tuple[list[_Operation], str]:
-        """Return the operations that have to be sent again, and why. Raises for what is no record's fault."""
+        """Return the operations that have to be sent again, and why. Raises errors that no record caused."""
         if not answer.errors:
             return [], ""
         left, reason = [], ""

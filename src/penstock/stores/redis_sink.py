@@ -191,7 +191,7 @@ class _KeyTask(RejectingTask):
         try:
             answers = self._evaluate(chunks)
         except redis.exceptions.NoScriptError:
-            # The server has begun anew, or its scripts were flushed.
+            # The server was restarted, or its scripts were flushed.
             self._client.script_load(self._target.script)
             answers = self._evaluate(chunks)
         for chunk, answer in zip(chunks, answers, strict=True):

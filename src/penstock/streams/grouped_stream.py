@@ -128,7 +128,7 @@ class GroupedStream(Generic[StreamT, OverT]):
             ttl: how long the row of a group is kept after its last record; without one, forever.
 
         Raises:
-            JobDefinitionError: the groups are not by fields, the event time is no field, or an argument is wrong.
+            JobDefinitionError: the groups are not by fields, the event time is not a field, or an argument is wrong.
 
         """
         return self._make(add_deduplication(step, self._group, keep, by, ttl))

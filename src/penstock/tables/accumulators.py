@@ -113,7 +113,7 @@ class _OpenCounts:
             np.add.at(self._counts, given.places, given.signs)
 
     def results(self) -> pa.Array:
-        # A copy, since the counts go on.
+        # A copy, since the counts continue.
         return pa.array(self._counts.copy())
 
     def beyond(self) -> Mask | None:

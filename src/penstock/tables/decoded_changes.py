@@ -58,4 +58,4 @@ class KindField:
         return pa.RecordBatch.from_arrays(columns, schema=self.output.schema)
 
     def _reason(self, kind: str | None) -> str:
-        return f"the field {self.field!r} is {kind!r}, which is no kind of change; use {', '.join(KINDS)}"
+        return f"the field {self.field!r} is {kind!r}, which is not a kind of change; use {', '.join(KINDS)}"

@@ -55,7 +55,7 @@ def source_tasks(
 ) -> Iterator[tuple[StreamReader, list[SourceChunk]]]:
     """Yield readers for records of one source partition from an offset on, each with its chunks.
 
-    Objects become columns, as from a source that decodes by itself; dicts, text, bytes and protobuf messages become
+    Objects become columns, as from a source that decodes them; dicts, text, bytes and protobuf messages become
     bytes. Kafka messages are what a topic would give.
     """
     has_raw = node.name in plan.raw_streams

@@ -30,7 +30,7 @@ def table_of(changes: Iterable[Any]) -> list[Any]:
     [('north', 2), ('south', 1)]
 
     Raises:
-        ValueError: a change takes a row away that is not in the table, or a record is no change.
+        ValueError: a change removes a row that is not in the table, or a record is not a change.
 
     """
     rows: list[Any] = []
@@ -38,7 +38,7 @@ def table_of(changes: Iterable[Any]) -> list[Any]:
     for change in changes:
         kind = getattr(change, CHANGE, None)
         if kind is None:
-            raise ValueError(f"{change!r} is no change, since it has no field {CHANGE!r}")
+            raise ValueError(f"{change!r} is not a change, since it has no field {CHANGE!r}")
         row = tuple(getattr(change, name) for name in change.__struct_fields__ if name != CHANGE)
         if kind in _ADDS:
             rows.insert(len(rows) if gap is None or kind is Change.INSERT else gap, row)

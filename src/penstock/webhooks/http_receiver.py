@@ -180,7 +180,7 @@ class _Commits:
     async def run(self) -> None:
         """Commit what arrives. Raises CheckpointError when the journal cannot be written.
 
-        After an error all that wait are refused, and all that come later.
+        After an error all waiting requests are refused, and all later ones.
         """
         group: list[_Arrived] = []
         try:
@@ -223,7 +223,7 @@ class _Commits:
         position = await asyncio.to_thread(self._journal.append, packed, b"".join(new))
         self._journaled.add(new)
         for one, again in zip(group, repeated, strict=True):
-            # Its client may have gone away meanwhile.
+            # Its client may have disconnected meanwhile.
             if not one.outcome.done():
                 place = {"records": len(one.records), "position": position}
                 one.outcome.set_result({**place, "repeated": True} if again else place)

@@ -142,7 +142,7 @@ class FieldAggregate(ColumnAggregate[Totals, float]):
             value if high is None or value > high else high,
         )
 
-    def get_result(self, totals: Totals) -> float | None:  # type: ignore[override]  # of no values there is no mean
+    def get_result(self, totals: Totals) -> float | None:  # type: ignore[override]  # without values there is no mean
         """Return the current aggregate; min, max and mean are None without a value."""
         match self.aggregate.value:
             case "count":

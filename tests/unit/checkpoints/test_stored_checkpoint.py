@@ -329,7 +329,7 @@ def test_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "s3://user@bucket/x",
         "s3://bucket/a/../b",
     ):
-        with pytest.raises(CheckpointError, match="is no place for a checkpoint"):
+        with pytest.raises(CheckpointError, match="cannot hold a checkpoint"):
             working_folder(wrong)
 
 

@@ -94,7 +94,7 @@ def test_a_policy_is_shown_and_set(checkpoint: Path) -> None:
     command = json.loads(path.read_text())
     assert (command["kind"], command["target"]) == ("set", {"step": "score"})
     assert command["payload"] == {"fraud-policy": {"max_drift": 0.1}}
-    refused(typed("models", "policy", checkpoint, "fraud", "0.1"), "POLICY is no JSON object")
+    refused(typed("models", "policy", checkpoint, "fraud", "0.1"), "POLICY is not a JSON object")
 
 
 def test_a_file_here_is_loaded_with_its_hash(checkpoint: Path, tmp_path: Path) -> None:
@@ -212,11 +212,14 @@ def test_a_change_is_a_command(words: tuple[str, ...], order: dict[str, Any], ch
     [
         (("change", "promote", "fraud"), "promote needs a VERSION"),
         (("change", "promote", "fraud", "2", "--share", "0.1"), "--share goes with canary only"),
-        (("change", "pin", "fraud", "2", "--keys", "[a"), "--keys is no JSON array"),
+        (("change", "pin", "fraud", "2", "--keys", "[a"), "--keys is not a JSON array"),
         (("change", "promote", "other", "2"), "No step declares a model 'other'; the job has fraud of score"),
         (("change", "promote", "churn", "2"), "Several steps declare a model 'churn'"),
-        (("load", "fraud", "2", "s3://b/2.onnx", "--format", "onnx"), "--sha256 must give the hash"),
-        (("load", "fraud", "2", "/nowhere", "--format", "onnx"), "is no file here"),
+        (
+            ("load", "fraud", "2", "s3://b/2.onnx", "--format", "onnx"),
+            "give the hash of its content with --sha256",
+        ),
+        (("load", "fraud", "2", "/nowhere", "--format", "onnx"), "is not a file on this machine"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words: tuple[str, ...], said: str, checkpoint: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_sink_with_ids_conforms(tmp_path: Path) -> None:
         (
             "python:custom_kinds:Lines",
             True,
-            "is a sink, but custom_kinds:Lines is no class that derives from .*RecordSink",
+            "is a sink, but custom_kinds:Lines is not a class that derives from .*RecordSink. Derive it",
         ),
         (
             "python:custom_kinds:Staged",

@@ -16,7 +16,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"batch_interval_ms": -1}, ("batch interval is -1 ms", "not be negative")),
     ({"retained_batches": 1}, ("retained_batches is 1", "at least 2")),
     *(
-        ({"checkpoint": uri}, (repr(uri), "no place for a checkpoint", "s3://BUCKET/PREFIX"))
+        ({"checkpoint": uri}, (repr(uri), "cannot hold a checkpoint", "s3://BUCKET/PREFIX"))
         for uri in ("webhdfs://host:9870/rooms", "file:///rooms", "http://host/rooms")
     ),
     ({"checkpoint": "s3://bucket/x", "fresh": True}, ("cannot be put aside", "another prefix")),

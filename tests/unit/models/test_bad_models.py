@@ -148,7 +148,7 @@ BAD: dict[str, Bad] = {
     "more columns of skops": Bad(lambda: fitted(2), "skops", "the model takes 2 columns"),
     "two scores for a record": Bad(two_scores, "onnx", "shape 2000 for 1000 records"),
     "three columns of scores": Bad(three_columns, "onnx", "one value for each record"),
-    "text for a number": Bad(as_text, "onnx", "which is no double"),
+    "text for a number": Bad(as_text, "onnx", "which cannot become double"),
     "a pickle": Bad(pickle.dumps(Calls()), "onnx", "is a pickle, which can run any code"),
     "a pickle as weights": Bad(pickle.dumps({"w": [1.0]}), "safetensors", "is a pickle"),
     "a pickle inside a zip": Bad(zipped(data__pkl=pickle.dumps(Calls())), "skops", "member 'data.pkl'"),

@@ -280,7 +280,7 @@ def test_a_missing_library_is_one_sentence_with_the_command(monkeypatch: pytest.
 
 
 def test_a_name_that_avro_cannot_have_is_refused() -> None:
-    with pytest.raises(SchemaError, match="'größe' is no name in Avro"):
+    with pytest.raises(SchemaError, match="'größe' is not a valid name in Avro"):
         schema_text(record_type(dataclasses.make_dataclass("R", [("größe", int)])))
 
 
@@ -303,7 +303,7 @@ def test_a_registry_that_is_away_is_no_dead_letter() -> None:
 
 def test_what_is_no_registry_is_named(registry: RegistryServer) -> None:
     registry.schemas[1] = {"text": "no schema"}
-    with pytest.raises(ExternalSystemError, match="is no schema registry with Confluent's API"):
+    with pytest.raises(ExternalSystemError, match="is not a schema registry with Confluent's API"):
         client(registry).schema(1)
 
 

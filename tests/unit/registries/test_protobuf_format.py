@@ -213,8 +213,12 @@ def test_files_that_are_text_alone_are_compiled(texts: RegistryServer) -> None:
         ("message A { nonsense }", "", r"protoc refuses its text (schema.proto:1:"),
         ('import "google/nothing.proto"; message A {}', "", "google/nothing.proto: File not found"),
         ('import "/etc/passwd"; message A {}', "", "protoc refuses its text"),
-        ("message A {}", "../../a.proto", "it refers to '../../a.proto', which is no name of a .proto file"),
-        ("message A {}", "/tmp/a.proto", "it refers to '/tmp/a.proto', which is no name"),
+        (
+            "message A {}",
+            "../../a.proto",
+            "it refers to '../../a.proto', which is not the name of a .proto file",
+        ),
+        ("message A {}", "/tmp/a.proto", "it refers to '/tmp/a.proto', which is not the name"),
     ],
 )
 def test_a_text_that_is_no_file_is_named(texts: RegistryServer, text: str, name: str, why: str) -> None:

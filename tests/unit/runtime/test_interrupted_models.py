@@ -184,4 +184,4 @@ def test_weights_are_set_by_commands_and_broken_ones_hurt_their_key_alone(form: 
     result = runner.run({"viewings": [("0", viewings)]})
     assert [(told.title, told.score) for told in result.output("told")] == [("a", 1.5)]
     (letter,) = result.dead_letters
-    assert "os:system, which is no model of river" in letter.reason
+    assert "os:system, which is not a model of river" in letter.reason

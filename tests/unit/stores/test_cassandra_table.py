@@ -67,5 +67,5 @@ def test_values_are_those_of_the_client() -> None:
     assert values_of(pa.array([before, None], kind), "timestamp") == ([-1, None], {})
     name = uuid.uuid4()
     found, wrong = values_of(pa.array([str(name), "x", None]), "uuid")
-    assert (found, wrong) == ([name, None, None], {1: "'x' is no uuid"})
+    assert (found, wrong) == ([name, None, None], {1: "'x' is not of type uuid"})
     assert values_of(pa.array([{"a": 1}, None]), "text") == (['{"a":1}', None], {})

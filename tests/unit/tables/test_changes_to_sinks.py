@@ -75,5 +75,5 @@ def test_a_table_refuses_what_it_does_not_have() -> None:
     assert table_of(made) == [("a", 1, 2), ("b", 1, 1)]
     with pytest.raises(ValueError, match="which is not in the table"):
         table_of(made[2:])
-    with pytest.raises(ValueError, match="is no change"):
+    with pytest.raises(ValueError, match="is not a change"):
         table_of(ROWS.objects(records(("a", 1, 1, "+I")).batch))

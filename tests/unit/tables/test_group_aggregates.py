@@ -354,7 +354,7 @@ def test_what_does_not_fit_is_refused_when_described() -> None:
             "as_records",
         ),
         (lambda: counts.as_changelog(), JobDefinitionError, "a changelog already"),
-        (lambda: other.as_records(), JobDefinitionError, "is no changelog"),
+        (lambda: other.as_records(), JobDefinitionError, "is not a changelog"),
         (lambda: counts.as_records("n"), JobDefinitionError, "name another one"),
     ):
         with pytest.raises(error, match=message):
@@ -370,7 +370,7 @@ def test_kinds_that_are_none_are_dead_letters() -> None:
     run.send("rooms", {"room": "a", "op": "+I"}, {"room": "b", "op": "x"}, {"room": "c"})
     assert [record.room for record in run.run_batch().output("rooms")] == ["a"]
     assert [letter.reason for letter in run.dead_letters()] == [
-        f"the field 'op' is {kind}, which is no kind of change; use +I, -U, +U, -D"
+        f"the field 'op' is {kind}, which is not a kind of change; use +I, -U, +U, -D"
         for kind in ("'x'", "None")
     ]
 

@@ -8,7 +8,7 @@ PREFIX/removed/0000000512        changes up to this number may have been removed
 ```
 
 An object store creates an object only once. So of several servers that have read up to change n, one adds change
-n + 1, and the others find it there, follow, and decide anew. Old changes are removed, and a server that slept
+n + 1, and the others find it there, follow, and decide again. Old changes are removed, and a server that slept
 meanwhile could create one of them again. Therefore a mark is created first, which stays; a change counts only where,
 after it was read or created, the mark at or above its number is not there.
 """
@@ -173,7 +173,7 @@ class ChangeLog:
                     return False
             if self._is_removed(change.number):
                 raise StoreError(
-                    f"This server stood still while others went on with the store {self.shown}, so it is not known "
+                    f"This server stood still while others continued with the store {self.shown}, so it is not known "
                     "whether the change was made. Check what was done before you try again."
                 )
         return True

@@ -69,7 +69,7 @@ class LoggedTransactions:
         except CheckpointError:
             scheme = uri.partition("://")[0]
             raise JobDefinitionError(
-                f"{scheme}://... is no place for the store of a server. Give {scheme}://BUCKET/PREFIX; keys belong in "
+                f"{scheme}://... cannot be the store of a server. Give {scheme}://BUCKET/PREFIX; keys belong in "
                 "the environment of the server."
             ) from None
         return cls(ChangeLog(ObjectFolder(place, {}, IN_HASTE), place.shown))

@@ -1,6 +1,6 @@
 """Row view: the tables of a store in a file of this process, which captures the rows that a transaction changes.
 
-The file may be lost at any time: it is made anew from the change log.
+The file may be lost at any time: it is rebuilt from the change log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RowView:
             ).scalar_one()
 
     def close(self) -> None:
-        """Close all connections, and remove the file. Those that read go on."""
+        """Close all connections, and remove the file. Those that read continue."""
         self._engine.dispose()
         for end in ("", "-wal", "-shm"):
             Path(f"{self._path}{end}").unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The fork server: run Spark's Python processes on this machine as forks of one that has imported what they need.
 
 To start a query, Spark starts a Python process for each question: which sources exist, what a source is, what its
-offset is, how a step begins. It starts one more to fork workers from. Each would import PySpark and penstock by itself,
+offset is, how a step begins. It starts one more to fork workers from. Each would import PySpark and penstock again,
 one after another. The driver starts this server next to the JVM instead, and the programs that the JVM starts
 (`fork_client.py`) ask it for forks.
 """

@@ -121,7 +121,7 @@ def rejects_within(limit_s: float, attempt: Callable[[], object], secret: str = 
     if thread.is_alive():
         raise Refuted(f"it still waits after {limit_s:g} s. Give each request a time-out.")
     if not raised:
-        raise Refuted(f"it went on as if nothing were wrong, for {time.monotonic() - begun_s:.1f} s.")
+        raise Refuted(f"it continued as if nothing were wrong, for {time.monotonic() - begun_s:.1f} s.")
     error = raised[0]
     if not isinstance(error, PenstockError):
         raise Refuted(

@@ -202,7 +202,7 @@ class _Driver:
         self._versions: Final[dict[int, int]] = {}
 
     def _context(self, batch_id: int, partition: int, attempt: int) -> TaskContext:
-        """Return what a task is told. All attempts of this run have the version of their micro-batch."""
+        """Return the arguments of a task. All attempts of this run have the version of their micro-batch."""
         version = 0
         if isinstance(self.sink, VersionedSink):
             version = self._versions.setdefault(batch_id, next(_versions))

@@ -101,7 +101,7 @@ def check_source(source: SourceUnderTest) -> Conformance:
 
 
 class _Trial:
-    """The checks of a source, one after the other. Each goes on where the one before has ended."""
+    """The checks of a source, one after the other. Each begins where the one before ended."""
 
     def __init__(self, source: SourceUnderTest) -> None:
         self._case: Final = source
