@@ -372,7 +372,9 @@ def test_a_table_whose_partition_fields_change_gets_no_files_of_other_ones(tmp_p
     write_deltalake(
         table.folder, there, mode="overwrite", schema_mode="overwrite", partition_by=[READING.field_names[0]]
     )
-    with pytest.raises(ExternalSystemError, match=r"is now partitioned by .*, and the files of .* by nothing"):
+    with pytest.raises(
+        ExternalSystemError, match=r"is now partitioned by .*, and the files of .* by nothing"
+    ):
         sink.commit(0, messages)
     again = table.driver()
     again.commit(0, table.staged(again, 0, [("a", 1.0, DAY)]))
