@@ -71,8 +71,9 @@ def _client(binding: RedisBinding) -> Any:
 
 def check_server(binding: RedisBinding) -> None:
     """Check that the server lets the job connect. Writes nothing. Raises as a start does."""
+    client = kept_client(binding)
     with as_external(binding):
-        kept_client(binding).ping()
+        client.ping()
 
 
 @contextlib.contextmanager
