@@ -70,6 +70,10 @@ def parse_mqtt(uri: UriParts) -> MqttBinding:
 def _check_filter(topic: str) -> None:
     if not topic or len(topic.encode()) > _MAX_TOPIC_BYTES or "\0" in topic:
         raise ValueError("it needs a topic after the port, such as /plant/+/temperature")
+    if topic.startswith("$share/"):
+        _, group, *shared = topic.split("/", 2)
+        if not group or "+" in group or "#" in group or not any(shared):
+            raise ValueError(f"{topic!r} is not a shared subscription, $share/GROUP/FILTER")
     levels = topic.split("/")
     for place, level in enumerate(levels):
         if ("#" in level and (level != "#" or place < len(levels) - 1)) or ("+" in level and level != "+"):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IcebergFile", "IcebergStage", "data_file"]
 
+_MAX_FOLDER_CHARS: Final = 100
+
 
 class IcebergFile(msgspec.Struct, frozen=True):
     """A complete file. `partition` has the values of the partition fields, as Iceberg stores single values."""
@@ -79,8 +81,14 @@ class IcebergStage:
         ]
         key = PartitionKey(found, self._spec, self._schema) if found else None
         name = f"{self._name}-{uuid.uuid4().hex[:12]}.parquet"
+        folders = [] if key is None else key.to_path().split("/")
+        if any(len(folder) > _MAX_FOLDER_CHARS for folder in folders):
+            # No file system has a folder of such a name, which is only for people.
+            name, in_path = "/".join([*(folder[:_MAX_FOLDER_CHARS] for folder in folders), name]), None
+        else:
+            in_path = key
         return _OpenFile(
-            self._io, self._locations.new_data_location(name, key), key, self._metadata, self._schema
+            self._io, self._locations.new_data_location(name, in_path), key, self._metadata, self._schema
         )
 
 

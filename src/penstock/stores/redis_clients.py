@@ -10,6 +10,7 @@ from typing import Any, Final
 from penstock.bindings.secrets import resolved_setting
 from penstock.bindings.types import RedisBinding
 from penstock.errors import BindingError, ExternalSystemError
+from penstock.stores.tls_contexts import tls_context
 
 __all__ = ["as_external", "check_server", "kept_client"]
 
@@ -43,6 +44,8 @@ def _client(binding: RedisBinding) -> Any:
         ) from None
     tls: dict[str, Any] = {}
     if binding.secure:
+        # The client would read the files when it connects, as if the server were at fault.
+        tls_context(binding)
         tls = {
             "ssl": True,
             "ssl_ca_certs": binding.cafile,
@@ -68,8 +71,9 @@ def _client(binding: RedisBinding) -> Any:
 
 def check_server(binding: RedisBinding) -> None:
     """Check that the server lets the job connect. Writes nothing. Raises as a start does."""
+    client = kept_client(binding)
     with as_external(binding):
-        kept_client(binding).ping()
+        client.ping()
 
 
 @contextlib.contextmanager

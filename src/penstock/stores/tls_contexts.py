@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ssl
 
+from penstock.bindings.types import RedisBinding
 from penstock.bindings.versioned_types import CassandraBinding, OpenSearchBinding
 from penstock.errors import BindingError
 
 __all__ = ["tls_context"]
 
 
-def tls_context(binding: CassandraBinding | OpenSearchBinding) -> ssl.SSLContext | None:
+def tls_context(binding: CassandraBinding | OpenSearchBinding | RedisBinding) -> ssl.SSLContext | None:
     """Return the context of a binding; None where connections are not encrypted. Raises BindingError."""
     if not binding.secure:
         return None
     try:
         context = ssl.create_default_context(cafile=binding.cafile)
         if binding.certfile is not None:
-            context.load_cert_chain(binding.certfile, binding.keyfile)
+            # Without a password, an encrypted key would be asked for at the terminal, for ever.
+            context.load_cert_chain(binding.certfile, binding.keyfile, password="")
     except (OSError, ssl.SSLError) as e:
         raise BindingError(
             f"Stream {binding.stream!r}: the certificates or the key cannot be read ({e}). Correct cafile, certfile "

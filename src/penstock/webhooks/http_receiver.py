@@ -247,7 +247,7 @@ class _Application:
         events: EventHeaders | None,
     ) -> None:
         self._binding: Final = binding
-        self._expected: Final = None if token is None else f"Bearer {token}".encode()
+        self._expected: Final = None if token is None else token.encode()
         self._folder: Final = folder
         self._commits: Final = commits
         self._events: Final = events
@@ -278,8 +278,9 @@ class _Application:
             return _error(404, f"Records are taken at {binding.path}.")
         if scope["method"] != "POST":
             return _error(405, "Send records by POST.", ("allow", "POST"))
-        given = headers.get(b"authorization", b"")
-        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        is_known = scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._expected or b"")
+        if self._expected is not None and not is_known:
             return _error(
                 401, "The header Authorization must be: Bearer TOKEN.", ("www-authenticate", "Bearer")
             )

@@ -425,6 +425,8 @@ WRONG: list[tuple[str, Role, str]] = [
     ("mqtt://h:1/t?prefetch=65536", "data", "at most 65535"),
     ("mqtt://h:1/t?protocol=4", "data", "one of 5, 3.1.1"),
     ("mqtt://h:1/a/+", "sink", "a sink writes to one topic"),
+    ("mqtt://h:1/$share/group", "data", "is not a shared subscription"),
+    ("mqtt://h:1/$share//a/+", "data", "is not a shared subscription"),
     ("mqtt://h:1/t?prefetch=5", "sink", "no meaning for a sink"),
     ("mqtt://h:1/t?origin=true&protocol=3.1.1", "sink", "origin=true needs protocol=5"),
     ("mqtt://h:1/t?retain=true", "data", "no meaning for a data stream"),

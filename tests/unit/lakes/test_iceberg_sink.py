@@ -299,6 +299,16 @@ def test_dead_letters_and_receipts_have_tables_too(tmp_path: Path, of_job: Recor
         Table(tmp_path).sink(of_job).prepare("line", "")
 
 
+def test_a_long_value_of_a_partition_field_has_a_folder_with_its_beginning(tmp_path: Path) -> None:
+    """A name of more than 255 bytes is none for a file system, and each start would fail at the record again."""
+    table = Table(tmp_path, "&partition_by=sensor")
+    sink = table.driver()
+    records = [(letter * 300 + "/../%", 1.0, AT) for letter in "a\u00e4"]
+    sink.commit(0, table.staged(sink, 0, records))
+    assert table.records() == sorted(records)
+    assert len(list(table.found.scan(row_filter=f"sensor = '{records[0][0]}'").plan_files())) == 1
+
+
 def test_a_failed_task_leaves_no_file(tmp_path: Path) -> None:
     table = Table(tmp_path, "&partition_by=sensor")
     sink = table.driver()
