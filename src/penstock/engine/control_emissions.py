@@ -93,7 +93,7 @@ class Emissions:
 
 
 def _causes(found: list[Emitted]) -> Causes:
-    """Return what caused records. One control record may cause some at many keys, whose order is not always the same.
+    """Return the causes of records. One control record may cause records of many keys, in varying order.
 
     So their places have the key too.
     """

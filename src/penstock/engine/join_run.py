@@ -40,7 +40,7 @@ _LATE: Final = (LATE_LEFT, LATE_RIGHT)
 
 
 class JoinRun(GroupRun):
-    """One run of a join in one key group: the records of both sides, then what the watermark decides."""
+    """One run of a join in one key group: the records of both sides, then the rows that the watermark completes."""
 
     def __init__(
         self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
@@ -57,7 +57,7 @@ class JoinRun(GroupRun):
     ) -> StepResult:
         """Join the records of the blocks, and let the watermark advance unless more data of the micro-batch follows."""
         if due is not None:
-            # The order in which keys fall due depends on what the worker has kept.
+            # The order in which keys fall due depends on the tables that the worker has kept.
             due = DueTimers(_sorted(due.processing), None if due.event is None else _sorted(due.event))
         self._load_keys(blocks, due)
         clock = self._binding.clock

@@ -22,7 +22,7 @@ __all__ = ["LookupRun", "rows_taken"]
 
 
 class LookupRun(GroupRun):
-    """One run of a lookup in one key group, with one query for all keys of which no row is known."""
+    """One run of a lookup in one key group, with one query for all keys without a known row."""
 
     def __init__(
         self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues

@@ -58,7 +58,7 @@ def _undone(order: RollBackModel, before: Mapping[str, ModelVersion]) -> ModelVe
 
 
 def _change(command: Command, order: Any, model: BoundModel, binding: FunctionInstance) -> dict[str, Any]:
-    """Change the versions, and return what has changed. Raises ModelRefusedError when they do not allow it."""
+    """Change the versions, and return the changes. Raises ModelRefusedError when the versions do not allow them."""
     if isinstance(order, PinModel):
         order = msgspec.structs.replace(order, keys=named_keys(order.keys, binding.core.key_type))
     changes = model.change(order, Cause(command.issued_by, command.id, command.kind))

@@ -162,7 +162,7 @@ class SlotRun:
         parts.keep(SHARED, self._shared)
 
     def _take_back_shared(self) -> None:
-        """Take back what the first attempt has changed in the shared states."""
+        """Undo the changes of the first attempt in the shared states."""
         if self._tables.parts.has_changed(SHARED):
             # Earlier rounds have changed them since they were stored.
             self._shared.take_back()
@@ -202,7 +202,7 @@ class SlotRun:
         return execution
 
     def _take_over(self, execution: CommandExecution) -> None:
-        """Adopt the state that the slot keeps once, and store what has changed."""
+        """Adopt the state that the slot keeps once, and store its changes."""
         parts = self._tables.parts
         self.header, self._standing = execution.kept.header, execution.kept.standing
         self._plain = None
@@ -244,7 +244,7 @@ class SlotRun:
     def begin_data(self) -> None:
         """Apply the watermark updates, and find the keys with due timers, which `process` calls."""
         clock = self._clock
-        # The end of time fires windows, and what waits in joins, even without event time.
+        # The end of time fires windows, and rows that wait in joins, even without event time.
         ends = self._timed is not None and any(update.ends for update in self._moment.updates)
         if self._moment.watermark_rules or ends:
             self.event_clock = EventClock(
@@ -453,7 +453,7 @@ class SlotRun:
         return {model.model: shown_versions(model) for model in binding.models.values()}
 
     def tallies(self) -> dict[str, dict[str, VersionTally]]:
-        """Return what the versions of each model have scored in this run, for those that have."""
+        """Return the tallies of the versions that have scored in this run, by model."""
         found: dict[str, dict[str, VersionTally]] = {}
         for binding in self._models:
             for model in binding.models.values():

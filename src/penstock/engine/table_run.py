@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class TableRun(GroupRun):
-    """One run of a step that computes a table in one key group: records, then what the watermark lets out."""
+    """One run of a step that computes a table in one key group: records, then the rows that the watermark releases."""
 
     def __init__(
         self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues

@@ -142,7 +142,7 @@ class QueryRun:
                 # A bounded query processes all available input and ends by itself.
                 query = self._drain(query)
             if self.committer.bound.plan.awaits_end and (drains or status == "finished"):
-                # No input follows. This query fires what waits for the watermark, and windows that wait for the clock.
+                # No input follows. This query fires all that waits for the watermark, and windows that wait for time.
                 last = dataclasses.replace(query, bounded=True, ends=True, holds_data=True)
                 self._run_query(last, heeds_requests=False)
             if status != _RENEWED:

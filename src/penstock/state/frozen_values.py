@@ -1,4 +1,4 @@
-"""Frozen values: what open values have changed by the end of an interval, to be made rows of in pieces.
+"""Frozen values: the values that an interval has changed, which become rows in pieces.
 
 The next interval may change the same keys meanwhile. Values are replaced, never changed in place, so the old ones of
 these keys are kept.
