@@ -302,7 +302,9 @@ class NewEvents:
                     lines, self._offset = _whole_lines(file, self._offset)
                     return before + lines
         except OSError as e:
-            raise CheckpointError(f"The events in {self._path} cannot be read: {e.strerror}.") from e
+            raise CheckpointError(
+                f"The events in {self._path} cannot be read: {e.strerror}. Check the disk and the file's permissions."
+            ) from e
 
 
 def _open(path: Path, stack: contextlib.ExitStack) -> IO[bytes] | None:

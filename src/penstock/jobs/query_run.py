@@ -18,7 +18,7 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.commit import STOPPING, BatchCommitter, Progress
 from penstock.jobs.control_history import control_history
 from penstock.jobs.failure_diagnosis import SparkLog, explain_failure
-from penstock.jobs.intervals import coordinated
+from penstock.jobs.intervals import open_coordinator
 from penstock.jobs.requests import Request, Requests
 from penstock.jobs.settings import RunSettings
 from penstock.realtime.coordinator import Coordinator
@@ -183,7 +183,7 @@ class QueryRun:
         heeds_requests: bool = True,
     ) -> tuple[str, Request | None]:
         """Start a query, and follow it."""
-        with coordinated(query, self.settings, self.committer, self.checkpoint) as (query, coordinator):
+        with open_coordinator(query, self.settings, self.committer, self.checkpoint) as (query, coordinator):
             running = start_query(self.session, query)
             on_start()
             return self.follow(

@@ -454,7 +454,9 @@ def _take_held(entries: Entries, part: int) -> list[PackedRow]:
     """Return one part of the held rows, and remove it from the store."""
     held = entries.get(held_name(part))
     if held is None:
-        raise StateError("The data held for a paused step is not in the checkpoint.")
+        raise StateError(
+            f"Part {part} of the data held for a paused step is not in the checkpoint. Restore a copy of it."
+        )
     entries.remove(held_name(part))
     return msgspec.msgpack.decode(held, type=list[PackedRow])
 
