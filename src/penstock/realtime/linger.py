@@ -1,4 +1,4 @@
-"""Linger: while many records arrive, the rounds of a slot begin some time apart, not for every few records.
+"""Linger: while many records come, the rounds of a slot begin at some distance, and not for each few records.
 
 A round of a few records costs hardly less than one of a hundred. Where records come one by one nothing waits.
 """
@@ -11,20 +11,20 @@ from typing import Final
 __all__ = ["Linger"]
 
 _APART_S: Final = 0.006
-# This many records at once count as many, until fewer have come for this time.
+# So many records at once are many, for as long as no fewer come in this time.
 _MANY: Final = 8
 _MANY_FOR_S: Final = 0.05
 
 
 class Linger:
-    """When a slot takes the records that have arrived. Any thread may note arrivals; one thread waits."""
+    """When a slot takes what has come. Any thread may note what comes; one waits."""
 
     def __init__(self) -> None:
         self._until_s = 0.0
         self._begun_s = 0.0
 
     def note(self, records: int) -> None:
-        """Note how many records have arrived at once."""
+        """Note that this many records have come at once."""
         if records >= _MANY:
             self._until_s = time.monotonic() + _MANY_FOR_S
 
