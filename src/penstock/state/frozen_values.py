@@ -149,7 +149,7 @@ class FrozenValues:
 
 
 def _after(columns: pa.RecordBatch, before: pa.RecordBatch, name: str) -> pa.Array:
-    """Return the values that keys have of a state, of which they had others before."""
+    """Return the values of a state by key, for keys that had other values before."""
     is_changed, values, old = columns.column(_IS_CHANGED + name), columns.column(name), before.column(name)
     changed = pc.sum(is_changed).as_py() or 0
     if changed == len(values):
