@@ -15,19 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cassandra_server import KEYSPACE, CassandraServer
+from versioned_rows import CHANGE, READING, rows, started_sink, write
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.versioned_types import CassandraBinding
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, ExternalSystemError
-from penstock.jobs.job_sinks import open_sink
 from penstock.machine.local_server import free_port
 from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, Sink, TaskContext
+from penstock.sinks.base import Sink, TaskContext
 
-READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
-CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
 # The node takes many seconds to start.
 pytestmark = pytest.mark.chaos
 COLUMNS = "sensor bigint PRIMARY KEY, celsius double, room text"
@@ -70,26 +68,7 @@ def bind(uri: str) -> CassandraBinding:
 
 def opened(uri: str, kind: RecordType = READING, key: Sequence[str] | None = None) -> Sink:
     """A sink of a run that has just begun."""
-    sink = open_sink(bind(uri), kind, None, upsert_key=key)
-    sink.prepare("line", "")
-    return sink
-
-
-def rows(kind: RecordType, *values: tuple[Any, ...]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [dict(zip(kind.field_names, row, strict=True)) for row in values], kind.schema
-    )
-
-
-def write(sink: Sink, version: int, *blocks: pa.RecordBatch) -> list[Rejection]:
-    """Write a micro-batch of one sink partition."""
-    task, rejected = sink.task(TaskContext(0, 0, 0, "line", version), READING), []
-    assert isinstance(task, RejectingTask)
-    for block in blocks:
-        task.write(block, None)
-        rejected += task.rejections()
-    task.finish()
-    return rejected
+    return started_sink(bind(uri), kind, key)
 
 
 def found(session: Any, table: str) -> list[tuple[Any, ...]]:

@@ -11,19 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from opensearch_server import OpenSearchServer
+from versioned_rows import CHANGE, READING, rows, started_sink, write
 
 from penstock.bindings.parse import parse_binding
 from penstock.bindings.versioned_types import OpenSearchBinding
 from penstock.doctor.bindings import check_binding
 from penstock.errors import BindingError, ExternalSystemError
-from penstock.jobs.job_sinks import open_sink
 from penstock.machine.local_server import free_port
-from penstock.records.schemas import record_type
 from penstock.records.types import RecordType
-from penstock.sinks.base import RejectingTask, Rejection, Sink, TaskContext
-
-READING = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
-CHANGE = record_type("_change STRING NOT NULL, sensor BIGINT NOT NULL, celsius DOUBLE")
+from penstock.sinks.base import Sink, TaskContext
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +45,7 @@ def bind(uri: str) -> OpenSearchBinding:
 
 def opened(uri: str, kind: RecordType = READING, key: Sequence[str] | None = None) -> Sink:
     """A sink of a run that has just begun."""
-    sink = open_sink(bind(uri), kind, None, upsert_key=key)
-    sink.prepare("line", "")
-    return sink
-
-
-def rows(kind: RecordType, *values: tuple[Any, ...]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(
-        [dict(zip(kind.field_names, row, strict=True)) for row in values], kind.schema
-    )
-
-
-def write(sink: Sink, version: int, *blocks: pa.RecordBatch) -> list[Rejection]:
-    """Write a micro-batch of one sink partition."""
-    task, rejected = sink.task(TaskContext(0, 0, 0, "line", version), READING), []
-    assert isinstance(task, RejectingTask)
-    for block in blocks:
-        task.write(block, None)
-        rejected += task.rejections()
-    task.finish()
-    return rejected
+    return started_sink(bind(uri), kind, key)
 
 
 def test_a_document_is_the_last_record(server: OpenSearchServer, index: str) -> None:

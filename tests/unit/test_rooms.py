@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
 
-import draw_rooms  # noqa: E402  # it is no part of a package
+import draw_rooms  # noqa: E402  # it is not part of a package
 
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 70
@@ -91,6 +91,14 @@ def test_the_picture_of_the_rooms_is_true(imports: dict[str, set[str]]) -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
     picture = draw_rooms.drawn(draw_rooms.room_imports(imports))
     assert draw_rooms.put_into(page, picture) == page, "run `make rooms`"
+
+
+def test_the_table_of_rooms_has_each_room(imports: dict[str, set[str]]) -> None:
+    """A newcomer finds the responsibility of every room."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    table = page.partition("| rooms | responsibility |")[2].partition("\n\n")[0]
+    named = {room for row in table.splitlines() for room in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
+    assert named == draw_rooms.room_imports(imports).keys()
 
 
 def test_modules_and_functions_are_short() -> None:

@@ -1,4 +1,4 @@
-"""Declarations: what user code declares in the body of a class, such as states."""
+"""Declarations: descriptors that user code declares in the body of a class, such as states."""
 
 from __future__ import annotations
 

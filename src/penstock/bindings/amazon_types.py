@@ -1,4 +1,4 @@
-"""Amazon types: what a stream is bound to in Amazon's Kinesis and DynamoDB, or in servers that speak as they do."""
+"""Amazon types: the bindings of streams to Kinesis and DynamoDB, or to servers with the same protocols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URIs of Kinesis and DynamoDB: a stream or a table, and where and as whom to ask for it."""
+"""URIs of Kinesis and DynamoDB: a stream or a table, its endpoint and its credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event parts: what the parameters of a URI say of CloudEvents."""
+"""Event parts: the settings of CloudEvents in the parameters of a URI."""
 
 from __future__ import annotations
 

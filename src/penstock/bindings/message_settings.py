@@ -1,4 +1,4 @@
-"""Message settings: what the bindings of all message brokers know of the form of their messages."""
+"""Message settings: the form of messages, as the bindings of all message brokers have it."""
 
 from __future__ import annotations
 

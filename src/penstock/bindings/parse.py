@@ -1,4 +1,4 @@
-"""Bindings: read `-D name=URI` into what each stream is bound to."""
+"""Bindings: parse `-D name=URI` into the binding of each stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binding types: what a stream is bound to, once its URI is parsed."""
+"""Binding types: the parsed bindings of streams to places outside the job."""
 
 from __future__ import annotations
 

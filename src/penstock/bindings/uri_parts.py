@@ -1,4 +1,4 @@
-"""URI parts: what the parsers of all kinds of URIs share."""
+"""URI parts: functions that the parsers of all kinds of URIs share."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class BulkClient:
         return KafkaException(KafkaError(problem, self._library.rd_kafka_err2str(problem).decode()))
 
     def poll(self, timeout_s: float) -> None:
-        """Report what could not be delivered, and errors; wait for that for some time."""
+        """Report undelivered messages and errors; wait a while for them."""
         library = self._library if timeout_s else self._short
         library.rd_kafka_poll(self._client, int(timeout_s * 1000))
 
@@ -125,7 +125,7 @@ class BulkClient:
         return waiting
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until all messages are delivered or reported, and return how many are not in time."""
+        """Wait until all messages are delivered or reported, and return how many were not in time."""
         self._library.rd_kafka_flush(self._client, int(timeout_s * 1000))
         return len(self)
 
@@ -191,7 +191,7 @@ def _destroy(library: ctypes.CDLL, process: int, client: int, topic: int, _callb
 
 
 def _fill(messages: npt.NDArray[Any], part: str, column: pa.Array) -> object:
-    """Set where a part of each message is, and its size. What is returned must live as long as that is used."""
+    """Set where a part of each message is, and its size. The result must live as long as the messages."""
     if not pa.types.is_binary(column.type):
         column = column.cast(pa.binary())
     _, offsets, data = column.buffers()

@@ -24,8 +24,8 @@ def connection_problem(servers: str, settings: Mapping[str, Any], reason: str) -
 
     Args:
         servers: the addresses, `host:port,host:port`.
-        settings: the client's settings, with the values that they refer to.
-        reason: what the client says.
+        settings: the client's settings, with references resolved.
+        reason: the reason that the client gave.
 
     """
     if "SASL authentication" in reason:
@@ -43,7 +43,7 @@ def connection_problem(servers: str, settings: Mapping[str, Any], reason: str) -
 
 
 def _problem_at(host: str, port: int, settings: Mapping[str, Any]) -> str | None:
-    """Return the problem of one address. Raises OSError when nobody is there."""
+    """Return the problem of one address. Raises OSError when nothing listens there."""
     socket.create_connection((host, port), _TIMEOUT_S).close()
     protocol = str(settings.get("security.protocol", "plaintext")).lower()
     if protocol not in _ENCRYPTED:
@@ -89,7 +89,7 @@ def _certificate_problem(host: str, port: int, settings: Mapping[str, Any]) -> s
 
 
 def _context(settings: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return what librdkafka makes of settings."""
+    """Return the settings as librdkafka reads them."""
     location, text = settings.get("ssl.ca.location"), settings.get("ssl.ca.pem")
     location = None if location == "probe" else location
     is_folder = location is not None and Path(location).is_dir()

@@ -103,7 +103,7 @@ def check_topic(
         _create(admin, binding, errors, timeout_s)
     if partitions is None and (binding.create_topic or binding.topic in _names(admin, timeout_s)):
         deadline = time.monotonic() + timeout_s
-        # The broker that is asked learns of a new topic a moment after the one that created it.
+        # A broker learns of a new topic a moment after the one that has created it.
         while (partitions := count_partitions(admin, binding, errors, timeout_s)) is None:
             if time.monotonic() >= deadline:
                 break
@@ -172,7 +172,7 @@ def _list(
     errors: LastError,
     timeout_s: float,
 ) -> dict[str, TopicMetadata]:
-    """Return what the brokers tell of a topic, or of all topics."""
+    """Return the brokers' description of a topic, or of all topics."""
     try:
         return client.list_topics(name, timeout=timeout_s).topics
     except KafkaException as e:

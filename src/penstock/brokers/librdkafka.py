@@ -1,4 +1,4 @@
-"""librdkafka, which the Python client of Kafka has in it: its functions, for calls that the client does not make.
+"""librdkafka, which Kafka's Python client contains: its functions, for calls that the client does not make.
 
 Source: `rdkafka.h`, the public C interface of librdkafka. The forms of these functions have not changed since they
 came, with version 1.4 at the latest.

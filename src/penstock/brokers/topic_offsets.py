@@ -1,4 +1,4 @@
-"""Topic offsets: where the partitions of a Kafka topic begin and end, as brokers tell it now."""
+"""Topic offsets: where the partitions of a Kafka topic begin and end at present."""
 
 from __future__ import annotations
 

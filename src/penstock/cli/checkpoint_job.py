@@ -265,7 +265,7 @@ class CheckpointJob:
         return self._ask(request, patience)
 
     def _check_original(self) -> None:
-        """Raise CheckpointError for a copy of the checkpoint, in which nobody looks for anything."""
+        """Raise CheckpointError for a copy of the checkpoint, since no run reads requests in it."""
         if self._copy_of is not None:
             raise no_run_here(self._copy_of)
 

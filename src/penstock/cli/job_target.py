@@ -148,7 +148,7 @@ class JobTarget(Protocol):
         """Return the savepoints: `id, job, batch, created_at, uri`."""
 
     def delete_savepoint(self, called: str) -> str:
-        """Delete a savepoint by its id or place; return what was deleted, for people."""
+        """Delete a savepoint by its id or place; return its name, for display."""
 
     def query(self, sql: str, limits: QueryLimits) -> AnswerContent:
         """Answer a query over the newest committed state."""

@@ -12,7 +12,7 @@ __all__ = ["print_outcome"]
 
 
 def print_outcome(done: Outcome, output: Output) -> Mapping[str, Any] | None:
-    """Print an outcome as JSON, or the id of an operation that nobody waited for, or notes.
+    """Print an outcome as JSON, or the id of an operation that was not waited for, or notes.
 
     Returns the details that remain to be printed as text; None if there are none.
     """

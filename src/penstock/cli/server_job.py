@@ -109,7 +109,7 @@ class ServerJob:
     # -- commands --
 
     def send(self, draft: CommandDraft) -> dict[str, Any]:
-        """Let the server send the command, in the name of whoever asks."""
+        """Let the server send the command, in the name of the user who asks."""
         given = {
             "kind": draft.kind,
             "target": draft.target,

@@ -212,7 +212,7 @@ def _jobs_table(jobs: list[dict[str, Any]]) -> Table:
 
 
 def _format_lag(progress: dict[str, Any] | None) -> str:
-    """Format what waits in all streams of a job."""
+    """Format how much waits in all streams of a job."""
     lag = {} if progress is None else progress.get("lag") or {}
     totals: dict[str, float] = {}
     for amounts in lag.values():

@@ -22,16 +22,16 @@ Action = Callable[[CommandContext], Iterable[Any] | None]
 _MAX_STANDING: Final = 1000
 
 
-def action_of(command: Command, binding: FunctionInstance) -> Action:
+def action_of(command: Command, instance: FunctionInstance) -> Action:
     """Return the action that carries out an admitted command. Its payload is decoded only once."""
-    core = binding.core
+    core = instance.core
     handler = core.handlers.get(command.kind)
     if handler is not None:
         payload = payload_of(command, handler.payload_type)
-        method = getattr(binding.function, handler.method)
+        method = getattr(instance.function, handler.method)
         return lambda ctx: method(payload, ctx)
     values = _values(command, core)
-    targets = binding.shared_states if command.target.scope == "step" else binding.states
+    targets = instance.shared_states if command.target.scope == "step" else instance.states
 
     def set_values(_: CommandContext) -> None:
         for name, value in values.items():
@@ -55,7 +55,7 @@ class _Unheard:
 
 def standing_applier(
     standing: StandingCommands,
-    binding: FunctionInstance,
+    instance: FunctionInstance,
     failed: Callable[[AdmittedCommand, Exception], None],
 ) -> Callable[[int], None] | None:
     """Return a function that applies the standing commands to the current key, which is new; None without any.
@@ -65,18 +65,18 @@ def standing_applier(
     """
     if not standing.commands:
         return None
-    outputs = frozenset(binding.core.outputs) - {MAIN}
-    actions = [(admitted, action_of(admitted.command, binding)) for admitted in standing.commands.values()]
+    outputs = frozenset(instance.core.outputs) - {MAIN}
+    actions = [(admitted, action_of(admitted.command, instance)) for admitted in standing.commands.values()]
 
     def apply_standing(key_group: int) -> None:
-        cursor = binding.cursor
+        cursor = instance.cursor
         for admitted, action in actions:
             context = CommandContext(cursor, outputs, admitted.command)
             context.enter(admitted.place.stream, _Unheard())
             context.key_group = key_group
             cursor.time = admitted.command.effective_at
             try:
-                binding.note_version(admitted.command.version)
+                instance.note_version(admitted.command.version)
                 for _ in action(context) or ():
                     pass
                 cursor.undo.clear()

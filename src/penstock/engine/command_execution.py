@@ -64,13 +64,13 @@ class CommandExecution:
     """
 
     def __init__(
-        self, binding: FunctionInstance, kept: KeptOnce, slot: Slot, table: Callable[[int], GroupTable]
+        self, instance: FunctionInstance, kept: KeptOnce, slot: Slot, table: Callable[[int], GroupTable]
     ) -> None:
-        self._core: Final = binding.core
+        self._core: Final = instance.core
         self.kept: Final = kept
         self.header: Final = kept.header
-        self.shared: Final = binding.shared
-        self._binding: Final = binding
+        self.shared: Final = instance.shared
+        self._instance: Final = instance
         self._register: Final = kept.register
         self._standing: Final = kept.standing
         self._first: Final = slot.first
@@ -79,7 +79,7 @@ class CommandExecution:
         self._table: Final = table
         self._groups: Final[dict[int, GroupState]] = {}
         self._outputs: Final = frozenset(name for name in self._core.outputs if name != MAIN)
-        self._emitted: Final = Emissions(self._binding, first=slot.first)
+        self._emitted: Final = Emissions(self._instance, first=slot.first)
         self._visited = 0
         self._standing_applier: Callable[[int], None] | None = None
         self._iterated_keys = False
@@ -94,8 +94,8 @@ class CommandExecution:
         self._entered: Final[set[int]] = set()
         core = self._core
         self._same_in_json: Final = are_same_in_json(core.key_type)
-        self._has_plain_sets: Final = not (binding.checks_values or core.stamped or "set" in core.handlers)
-        self._binding.leave()
+        self._has_plain_sets: Final = not (instance.checks_values or core.stamped or "set" in core.handlers)
+        self._instance.leave()
 
     # -- commands --
 
@@ -228,10 +228,10 @@ class CommandExecution:
     ) -> None:
         """Carry out a command for each of the keys."""
         command = admitted.command
-        binding = self._binding
-        context = CommandContext(binding.cursor, self._outputs, command)
+        instance = self._instance
+        context = CommandContext(instance.cursor, self._outputs, command)
         context.enter(admitted.place.stream, self._emitted)
-        action = action_of(command, binding)
+        action = action_of(command, instance)
         touched, refused = 0, ""
         failed: dict[int, Exception] = {}
         entered = -1
@@ -243,7 +243,7 @@ class CommandExecution:
             if group != entered:
                 self._enter(group, context)
                 entered = group
-            binding.cursor.key = key
+            instance.cursor.key = key
             if command.target.scope != "all":
                 self._apply_standing(key, group)
             error = self._attempt(action, context, admitted)
@@ -252,7 +252,7 @@ class CommandExecution:
                 self._register.note_key(command, key)
             else:
                 failed.setdefault(group, error)
-        binding.cursor.key = None
+        instance.cursor.key = None
         counts: dict[str, Any] = {"key_groups": groups, "keys": touched, "replies": context.replies}
         counts["alone"] = command.target.key is not None
         if failed:
@@ -271,7 +271,7 @@ class CommandExecution:
         if not self._standing.commands or self._groups[group].has(key):
             return
         if self._standing_applier is None:
-            self._standing_applier = standing_applier(self._standing, self._binding, self._standing_failed)
+            self._standing_applier = standing_applier(self._standing, self._instance, self._standing_failed)
         if self._standing_applier is not None:
             self._standing_applier(group)
 
@@ -281,10 +281,10 @@ class CommandExecution:
     def _for_step(self, admitted: AdmittedCommand) -> None:
         """Carry out a command once, for the whole step."""
         kind = CommandContext if self._core.has_key else PartCommandContext
-        context = kind(self._binding.cursor, self._outputs, admitted.command)
+        context = kind(self._instance.cursor, self._outputs, admitted.command)
         context.enter(admitted.place.stream, self._emitted)
         context.open_keys(lambda: self._keys(context))
-        error = self._run_for_step(action_of(admitted.command, self._binding), context, admitted)
+        error = self._run_for_step(action_of(admitted.command, self._instance), context, admitted)
         # Outside of a key, every slot gives the same reply.
         replies = [reply for reply in context.replies if self._first or reply[0] is not None]
         counts: dict[str, Any] = {
@@ -304,23 +304,23 @@ class CommandExecution:
 
     def _run_for_step(self, action: Action, context: Context, admitted: AdmittedCommand) -> Exception | None:
         self._visited = 0
-        self._binding.leave()
+        self._instance.leave()
         self.shared.writable = True
         try:
             return self._attempt(action, context, admitted)
         finally:
             self.shared.writable = False
-            self._binding.leave()
+            self._instance.leave()
 
     def _attempt(self, action: Action, context: Any, admitted: AdmittedCommand) -> Exception | None:
         """Carry out an action. If it raises, undo its changes and emissions, and return the error."""
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         mark = len(self._emitted)
         self._at_a_key = self._iterated_keys = False
         self._emitted.origin = lambda reason: letter_of(admitted, reason, self._core.step)
         cursor.time = admitted.command.effective_at
         try:
-            self._binding.note_version(admitted.command.version)
+            self._instance.note_version(admitted.command.version)
             for item in action(context) or ():
                 self._emitted.side_output(MAIN, item)
         except Exception as e:  # user code may raise anything
@@ -339,12 +339,12 @@ class CommandExecution:
         shared states are kept, as in the other slots, because shared states must be the same in all slots.
         """
         self._raised_at_key = self._at_a_key
-        self._binding.cursor.take_back(self.shared.own if self._iterated_keys else None)
+        self._instance.cursor.take_back(self.shared.own if self._iterated_keys else None)
 
     def _built_in(self, admitted: AdmittedCommand) -> None:
         kind = admitted.command.kind
         if kind in MODEL_ORDERS:
-            found = change_versions(admitted, self._binding, self._key_groups, first=self._first)
+            found = change_versions(admitted, self._instance, self._key_groups, first=self._first)
             self.reports.extend(found)
             return
         if kind == "trace":
@@ -379,26 +379,26 @@ class CommandExecution:
     def broadcast(self, block: Block) -> None:
         """Apply the records of a broadcast stream, one by one."""
         source = self._core.inputs[block.input]
-        function = self._binding.function
+        function = self._instance.function
         assert isinstance(function, ConnectedProcessFunction)
         times = None if source.time is None else event_times(block.batch.column(source.time))
         versions = None if source.version is None else block.batch.column(source.version).to_pylist()
         kind = Context if self._core.has_key else PartContext
-        context = kind(self._binding.cursor, self._outputs)
+        context = kind(self._instance.cursor, self._outputs)
         context.enter(block.stream, self._emitted)
         context.open_keys(lambda: self._keys(context))
-        self._binding.leave()
+        self._instance.leave()
         for row in range(block.batch.num_rows):
             mark = len(self._emitted)
             self._at_a_key = self._iterated_keys = False
             self._emitted.origin = functools.partial(self._letter_of_record, block, row)
-            cursor = self._binding.cursor
+            cursor = self._instance.cursor
             cursor.time = None if times is None else times[row]
             self.shared.writable = True
             try:
                 # One by one, since the record class is the user's and may reject some of them.
                 (record,) = source.record_type.objects(block.batch.slice(row, 1))
-                self._binding.note_version(None if versions is None else versions[row])
+                self._instance.note_version(None if versions is None else versions[row])
                 for item in function.process_control(record, context) or ():
                     self._emitted.side_output(MAIN, item)
             except Exception as e:  # user code may raise anything
@@ -410,7 +410,7 @@ class CommandExecution:
             cursor.undo.clear()
             cursor.time = None
             self.shared.writable = False
-            self._binding.leave()
+            self._instance.leave()
 
     def _letter_of_record(self, block: Block, row: int, reason: str) -> DeadLetter:
         source = self._core.inputs[block.input]
@@ -423,7 +423,7 @@ class CommandExecution:
     def _group(self, key_group: int) -> GroupState:
         state = self._groups.get(key_group)
         if state is None:
-            state = GroupState(self._core.specs, self._table(key_group), self._binding.cursor)
+            state = GroupState(self._core.specs, self._table(key_group), self._instance.cursor)
             named = self._named.pop(key_group, None)
             if named is not None:
                 state.load_keys(pa.array(named, self._core.key_type))
@@ -437,7 +437,7 @@ class CommandExecution:
             # Write back plain sets, so that all values can be converted to Python objects together.
             state.flush()
             state.materialise()
-        self._binding.enter(state)
+        self._instance.enter(state)
         context.key_group = key_group
 
     def _all_keys(self) -> Iterator[tuple[Any, int]]:
@@ -447,7 +447,7 @@ class CommandExecution:
                 continue
             state = self._group(group)
             # The running handler's changes must stay undoable.
-            keys = state.keys_now() if self._binding.cursor.undo else state.settled_keys()
+            keys = state.keys_now() if self._instance.cursor.undo else state.settled_keys()
             yield from ((key, group) for key in keys)
 
     def _keys(self, context: Context) -> Iterator[Any]:
@@ -467,14 +467,14 @@ class CommandExecution:
                 if group != entered:
                     self._enter(group, context)
                     entered = group
-                self._binding.cursor.key = key
+                self._instance.cursor.key = key
                 self._visited += 1
                 # If an exception ends the loop, `finally` runs before any handler of the exception.
                 self._at_a_key = True
                 yield key if self._core.has_key else group
                 self._at_a_key = False
         finally:
-            self._binding.leave()
+            self._instance.leave()
 
     # -- results --
 

@@ -38,19 +38,19 @@ class Emitted(NamedTuple):
 class Emissions:
     """The records emitted so far, in order. Records emitted outside of a key are only kept in the first slot."""
 
-    def __init__(self, binding: FunctionInstance, *, first: bool) -> None:
-        self._binding: Final = binding
+    def __init__(self, instance: FunctionInstance, *, first: bool) -> None:
+        self._instance: Final = instance
         self._first: Final = first
         self._found: list[Emitted] = []
         self.origin: Origin | None = None
 
     def side_output(self, name: str, record: Any) -> None:
         """Emit a record to an output."""
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         key = cursor.key
         if key is None and not self._first:
             return
-        version = self._binding.version() if self._binding.core.stamped else None
+        version = self._instance.version() if self._instance.core.stamped else None
         assert self.origin is not None
         self._found.append(Emitted(name, record, key, version, cursor.time, self.origin))
 
@@ -67,7 +67,7 @@ class Emissions:
 
     def emission(self, output: str, letters: list[DeadLetter]) -> Emission | None:
         """Return the records of one output as a batch; None if empty. Records that do not fit become dead letters."""
-        core = self._binding.core
+        core = self._instance.core
         found = [one for one in self._found if one.output == output]
         output_type = core.outputs.get(output)
         if output_type is None:
@@ -93,7 +93,7 @@ class Emissions:
 
 
 def _causes(found: list[Emitted]) -> Causes:
-    """Return what caused records. One control record may cause some at many keys, whose order is not always the same.
+    """Return the causes of records. One control record may cause records of many keys, in varying order.
 
     So their places have the key too.
     """

@@ -1,4 +1,4 @@
-"""Emission causes: where the records come from that caused what a step emits."""
+"""Emission causes: the origins of the records that caused the output of a step."""
 
 from __future__ import annotations
 

@@ -94,16 +94,16 @@ class Stamps:
     times: list[dt.datetime | None] | None
     noted: list[int] | None = None
 
-    def stamp(self, batch: pa.RecordBatch, rows: Sequence[int], binding: FunctionInstance) -> pa.RecordBatch:
+    def stamp(self, batch: pa.RecordBatch, rows: Sequence[int], instance: FunctionInstance) -> pa.RecordBatch:
         """Return the emitted records with the version under which each was made."""
-        cursor = binding.cursor
+        cursor = instance.cursor
         if self.noted is not None:
             return batch.append_column(VERSION_FIELD, pa.array(self.noted, pa.int64()))
         versions = []
         for row in rows:
             cursor.key = self.keys[row]
             cursor.time = None if self.times is None else self.times[row]
-            versions.append(binding.version())
+            versions.append(instance.version())
         cursor.time = None
         return batch.append_column(VERSION_FIELD, pa.array(versions, pa.int64()))
 

@@ -55,18 +55,18 @@ class GroupRun:
     """One run of a step in one key group: control records, then data."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
+        self, instance: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        self._core: Final = binding.core
-        self._binding: Final = binding
-        self._function: Final = binding.function
+        self._core: Final = instance.core
+        self._instance: Final = instance
+        self._function: Final = instance.function
         self._state: Final = state
         self._context: Final = context
         self._result: Final = StepResult()
         context.key_group = key_group
-        binding.cursor.clock_ms = binding.clock.event_ms
-        binding.cursor.watermark_ms = binding.clock.watermark_ms
-        binding.enter(self._state)
+        instance.cursor.clock_ms = instance.clock.event_ms
+        instance.cursor.watermark_ms = instance.clock.watermark_ms
+        instance.enter(self._state)
 
     @property
     def _group(self) -> GroupState:
@@ -97,7 +97,7 @@ class GroupRun:
         if due is not None and (waking or len(due.processing)):
             self._fire(pa.concat_arrays([due.processing, *waking]))
         self._run_data(data)
-        if due is not None and due.event is not None and self._binding.clock.after_ms is not None:
+        if due is not None and due.event is not None and self._instance.clock.after_ms is not None:
             self._fire_by_event(due.event)
         self._result.changes = self._state.changes()
         return self._result
@@ -111,7 +111,7 @@ class GroupRun:
         self._advance_to_newest(data)
         for block in join_blocks(data):
             self._per_batch(block)
-        self._binding.cursor.time = None
+        self._instance.cursor.time = None
 
     def _load_keys(self, blocks: list[Block], due: DueTimers | None) -> None:
         """Load the states of all keys in the blocks, and of keys with due timers."""
@@ -126,7 +126,7 @@ class GroupRun:
         """Apply the standing commands to the keys that are new to the step."""
         new = dict.fromkeys(key for block in blocks for key in self._group.new_keys(self._keys(block)))
         for key in new:
-            self._binding.cursor.key = key
+            self._instance.cursor.key = key
             apply_standing(self._context.key_group)
         if new:
             self._flush()
@@ -134,12 +134,12 @@ class GroupRun:
 
     def _flush(self) -> None:
         self._state.flush()
-        self._binding.refresh()
+        self._instance.refresh()
 
     def _materialise(self) -> None:
         if not self._core.vectorised:
             self._state.materialise()
-            self._binding.refresh()
+            self._instance.refresh()
 
     def _keys(self, block: Block) -> pa.Array:
         key = block.column(KEY)
@@ -157,24 +157,24 @@ class GroupRun:
 
     def _fire_by_event(self, due: pa.Array) -> None:
         """Call the due event-time timers, and timers registered by these that are already due."""
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         timers = cursor.timers
         assert timers is not None
         if self._core.vectorised:
             self._flush()
-        cursor.watermark_ms = self._binding.clock.after_ms
-        watermark_us = self._binding.clock.after_us
+        cursor.watermark_ms = self._instance.clock.after_ms
+        watermark_us = self._instance.clock.after_us
         found = self._due([*key_values(due), *timers.changed_keys], "event", watermark_us)
         self._call_all(FiredTimers(self._core.step, found, watermark_us))
         cursor.time = None
 
     @property
     def _now_us(self) -> int:
-        return self._binding.cursor.now_ms * 1000
+        return self._instance.cursor.now_ms * 1000
 
     def _due(self, keys: Sequence[Any], domain: Domain, now_us: int) -> list[tuple[StoredTimer, Any]]:
         """Return the due timers of keys."""
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         timers = cursor.timers
         assert timers is not None
         found: list[tuple[StoredTimer, Any]] = []
@@ -185,7 +185,7 @@ class GroupRun:
 
     def _call_all(self, fired: FiredTimers) -> None:
         """Call timers. If one raises, its changes are undone and it becomes a dead letter."""
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         emitted = EmittedByTimers(fired)
         self._context.enter("", emitted)
         while fired.waiting:
@@ -205,7 +205,7 @@ class GroupRun:
             self._emit(fired, key_column, emitted, stamps)
 
     def _call(self, timer: StoredTimer, key: Any, emitted: EmittedRecords) -> None:
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         cursor.key = key
         # An earlier timer may have deleted it.
         if cursor.timers is None or not cursor.timers.take(timer):
@@ -237,7 +237,7 @@ class GroupRun:
         )
         emitted = EmittedRecords(len(keys), keys_left)
         self._context.enter(block.stream, emitted)
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         while True:
             try:
                 if source.is_control and (times is not None or self._core.stamped):
@@ -263,10 +263,10 @@ class GroupRun:
         source = self._core.inputs[block.input]
         if source.time is None:
             return None
-        if not source.is_control and not (self._core.judges_by_time or self._binding.shared.timed):
+        if not source.is_control and not (self._core.judges_by_time or self._instance.shared.timed):
             return None
         if source.time == INGESTION_TIME:
-            now = instant_of(self._binding.clock.now_ms)
+            now = instant_of(self._instance.clock.now_ms)
             return [now] * block.batch.num_rows
         return event_times(block.batch.column(source.time))
 
@@ -288,10 +288,10 @@ class GroupRun:
             return [None] * rows
         before_ms = self._result.newest_ms
         if before_ms is None:
-            before_ms = self._binding.clock.event_ms
+            before_ms = self._instance.clock.event_ms
         if time == INGESTION_TIME:
-            self._result.newest_ms = self._binding.clock.now_ms
-            return [self._binding.clock.now_ms] * rows
+            self._result.newest_ms = self._instance.clock.now_ms
+            return [self._instance.clock.now_ms] * rows
         largest = largest_so_far(block.batch.column(time), BEFORE_ALL if before_ms is None else before_ms)
         clocks = [None if clock_ms == BEFORE_ALL else clock_ms for clock_ms in largest.tolist()]
         self._result.newest_ms = clocks[-1]
@@ -302,7 +302,7 @@ class GroupRun:
         for block in data:
             self._clocks(block)
         if self._result.newest_ms is not None:
-            self._binding.cursor.time = nearest_instant(self._result.newest_ms)
+            self._instance.cursor.time = nearest_instant(self._result.newest_ms)
 
     def _versions(self, block: Block) -> list[int | None] | None:
         """Return the version of each control record."""
@@ -314,7 +314,7 @@ class GroupRun:
     ) -> None:
         """Run the innermost loop, which only uses local variables."""
         context = self._context
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         undo = cursor.undo
         append, append_row = emitted.records.append, emitted.rows.append
         for row, key, record in records:
@@ -336,7 +336,7 @@ class GroupRun:
     ) -> None:
         """Run the same loop for records that need their event time set, which may be in a separate column."""
         context = self._context
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         undo = cursor.undo
         append, append_row = emitted.records.append, emitted.rows.append
         for row, key, record in records:
@@ -359,16 +359,16 @@ class GroupRun:
         versions: list[int | None] | None,
     ) -> None:
         """Run the same loop for control records with a time or a version."""
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         for row, key, record in records:
             cursor.key = key
             cursor.time = None if times is None else times[row]
-            self._binding.note_version(None if versions is None else versions[row])
+            self._instance.note_version(None if versions is None else versions[row])
             for item in process(record, self._context) or ():
                 emitted.records.append(item)
                 emitted.rows.append(row)
                 if self._core.stamped:
-                    emitted.versions.append(self._binding.version())
+                    emitted.versions.append(self._instance.version())
             cursor.undo.clear()
 
     def _emit(
@@ -404,7 +404,7 @@ class GroupRun:
                 self._dead_letter(block, row, reason)
             batch = output_type.batch(records)
         if stamps is not None:
-            batch = stamps.stamp(batch, rows, self._binding)
+            batch = stamps.stamp(batch, rows, self._instance)
         if records:
             times = row_times(block, self._core) if output in self._core.timed else None
             causes = causes_in(block) if output in self._core.caused else None
@@ -435,7 +435,7 @@ class GroupRun:
         records = block.batch.select(names)
         times = row_times(block, self._core) if self._core.timed else None
         causes = causes_in(block) if self._core.caused else None
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         known = self._group.keys
         if len(records) and not self._core.has_key:
             # All records belong to one part, whose states the code accesses like code for single records.
@@ -491,7 +491,7 @@ class GroupRun:
         picked = None if rows is None else pa.array(rows)
         taken = keys if picked is None else keys.take(picked)
         if self._core.stamped and output == MAIN:
-            fitted = Stamps(key_values(taken), None).stamp(fitted, range(len(taken)), self._binding)
+            fitted = Stamps(key_values(taken), None).stamp(fitted, range(len(taken)), self._instance)
         times = times if output in self._core.timed else None
         causes = causes if output in self._core.caused else None
         if picked is not None:

@@ -40,14 +40,14 @@ _LATE: Final = (LATE_LEFT, LATE_RIGHT)
 
 
 class JoinRun(GroupRun):
-    """One run of a join in one key group: the records of both sides, then what the watermark decides."""
+    """One run of a join in one key group: the records of both sides, then the rows that the watermark completes."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
+        self, instance: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        super().__init__(binding, context, key_group, state)
-        assert isinstance(binding.function, JoinStep)
-        self._step: Final = binding.function
+        super().__init__(instance, context, key_group, state)
+        assert isinstance(instance.function, JoinStep)
+        self._step: Final = instance.function
 
     def process(
         self,
@@ -57,10 +57,10 @@ class JoinRun(GroupRun):
     ) -> StepResult:
         """Join the records of the blocks, and let the watermark advance unless more data of the micro-batch follows."""
         if due is not None:
-            # The order in which keys fall due depends on what the worker has kept.
+            # The order in which keys fall due depends on the tables that the worker has kept.
             due = DueTimers(_sorted(due.processing), None if due.event is None else _sorted(due.event))
         self._load_keys(blocks, due)
-        clock = self._binding.clock
+        clock = self._instance.clock
         moves = due is not None and due.event is not None and clock.after_ms != clock.watermark_ms
         ends = clock.ends and moves
         times = JoinTimes(clock.watermark_ms, clock.after_ms if moves else None, clock.now_ms, ends)
@@ -95,7 +95,7 @@ class JoinRun(GroupRun):
     def _times_of(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return the event time of each record, and a mask of invalid ones."""
         time, rows = self._core.inputs[block.input].time, block.batch.num_rows
-        now = np.full(rows, self._binding.clock.now_ms, np.int64)
+        now = np.full(rows, self._instance.clock.now_ms, np.int64)
         if time is None or time == INGESTION_TIME or self._step.is_by_clock:
             return now, np.zeros(rows, bool)
         times, is_missing = times_ms(block.batch.column(time))

@@ -22,14 +22,14 @@ __all__ = ["LookupRun", "rows_taken"]
 
 
 class LookupRun(GroupRun):
-    """One run of a lookup in one key group, with one query for all keys of which no row is known."""
+    """One run of a lookup in one key group, with one query for all keys without a known row."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
+        self, instance: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        super().__init__(binding, context, key_group, state)
-        assert isinstance(binding.function, TableLookup)
-        self._lookup: Final = binding.function
+        super().__init__(instance, context, key_group, state)
+        assert isinstance(instance.function, TableLookup)
+        self._lookup: Final = instance.function
 
     def process(
         self,
@@ -41,7 +41,7 @@ class LookupRun(GroupRun):
         names = list(self._core.inputs[-1].record_type.field_names)
         joined = join_blocks(blocks)
         of_blocks = [self._lookup.keys_of(block.batch.select(names)) for block in joined]
-        rows = rows_taken(self._lookup, self._binding.answers, [of.keys for of in of_blocks])
+        rows = rows_taken(self._lookup, self._instance.answers, [of.keys for of in of_blocks])
         for block, of in zip(joined, of_blocks, strict=True):
             found = self._lookup.enriched(block.batch.select(names), of, rows)
             for row, reason in found.failures.items():

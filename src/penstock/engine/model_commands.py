@@ -22,7 +22,7 @@ __all__ = ["change_versions", "shown_versions"]
 
 
 def change_versions(
-    admitted: AdmittedCommand, binding: FunctionInstance, key_groups: Sequence[int], *, first: bool
+    admitted: AdmittedCommand, instance: FunctionInstance, key_groups: Sequence[int], *, first: bool
 ) -> list[Report]:
     """Carry out a command on the versions of a model, in all slots alike; return the reports of this one.
 
@@ -30,10 +30,10 @@ def change_versions(
     """
     command = admitted.command
     order = payload_of(command, MODEL_ORDERS[command.kind])
-    model = next(found for found in binding.models.values() if found.model == order.model)
+    model = next(found for found in instance.models.values() if found.model == order.model)
     before = dict(model.items())
     try:
-        details = _change(command, order, model, binding)
+        details = _change(command, order, model, instance)
     except ModelRefusedError as e:
         return [report_of(admitted, "refused", str(e), alone=True)] if first else []
     if not first:
@@ -57,12 +57,12 @@ def _undone(order: RollBackModel, before: Mapping[str, ModelVersion]) -> ModelVe
     return before[name]
 
 
-def _change(command: Command, order: Any, model: BoundModel, binding: FunctionInstance) -> dict[str, Any]:
-    """Change the versions, and return what has changed. Raises ModelRefusedError when they do not allow it."""
+def _change(command: Command, order: Any, model: BoundModel, instance: FunctionInstance) -> dict[str, Any]:
+    """Change the versions, and return the changes. Raises ModelRefusedError when the versions do not allow them."""
     if isinstance(order, PinModel):
-        order = msgspec.structs.replace(order, keys=named_keys(order.keys, binding.core.key_type))
+        order = msgspec.structs.replace(order, keys=named_keys(order.keys, instance.core.key_type))
     changes = model.change(order, Cause(command.issued_by, command.id, command.kind))
-    binding.cursor.undo.clear()
+    instance.cursor.undo.clear()
     if isinstance(order, ValidateModel):
         # It may score at a later cut, which then need not wait for it.
         model.preload(order.version)

@@ -121,7 +121,7 @@ class SlotRun:
         if answers is None:
             answers = SlotAnswers(None, core.step, slot.key_groups)
         self.answers: Final[KeptAnswers] = answers.at(now_ms)
-        self._models: Final[list[FunctionInstance]] = []
+        self._instances: Final[list[FunctionInstance]] = []
         self._letters: list[DeadLetter] = []
         self._standing_applier: tuple[FunctionInstance | None, ApplyStanding | None] = (None, None)
         self._traced: list[AdmittedCommand] = []
@@ -162,7 +162,7 @@ class SlotRun:
         parts.keep(SHARED, self._shared)
 
     def _take_back_shared(self) -> None:
-        """Take back what the first attempt has changed in the shared states."""
+        """Undo the changes of the first attempt in the shared states."""
         if self._tables.parts.has_changed(SHARED):
             # Earlier rounds have changed them since they were stored.
             self._shared.take_back()
@@ -202,7 +202,7 @@ class SlotRun:
         return execution
 
     def _take_over(self, execution: CommandExecution) -> None:
-        """Adopt the state that the slot keeps once, and store what has changed."""
+        """Adopt the state that the slot keeps once, and store its changes."""
         parts = self._tables.parts
         self.header, self._standing = execution.kept.header, execution.kept.standing
         self._plain = None
@@ -244,7 +244,7 @@ class SlotRun:
     def begin_data(self) -> None:
         """Apply the watermark updates, and find the keys with due timers, which `process` calls."""
         clock = self._clock
-        # The end of time fires windows, and what waits in joins, even without event time.
+        # The end of time fires windows, and rows that wait in joins, even without event time.
         ends = self._timed is not None and any(update.ends for update in self._moment.updates)
         if self._moment.watermark_rules or ends:
             self.event_clock = EventClock(
@@ -370,25 +370,25 @@ class SlotRun:
 
     def _bind(self, *, checks_values: bool) -> FunctionInstance:
         """Return an instance of the function for data, for all key groups."""
-        binding = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=checks_values)
-        for model in binding.models.values():
+        instance = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=checks_values)
+        for model in instance.models.values():
             # Before any record, which is not to blame when a model is lost.
             model.make_ready()
-        self._models.append(binding)
+        self._instances.append(instance)
         if self._core.windows is not None:
-            self._core.windows.begin(binding.shared_states, binding.states)
-        return binding
+            self._core.windows.begin(instance.shared_states, instance.states)
+        return instance
 
     def _process_group(
-        self, binding: FunctionInstance, key_group: int, blocks: list[Block], due: DueTimers | None
+        self, instance: FunctionInstance, key_group: int, blocks: list[Block], due: DueTimers | None
     ) -> StepResult:
         kind = Context if self._core.has_key else PartContext
-        context = kind(binding.cursor, (name for name in self._core.outputs if name != MAIN))
+        context = kind(instance.cursor, (name for name in self._core.outputs if name != MAIN))
         context.group_of = None if self._groups_of is None else self._group_of
-        applier = self._standing_applier_in(binding)
+        applier = self._standing_applier_in(instance)
         is_small = sum(block.batch.num_rows for block in blocks) <= _MAX_OPEN_RECORDS
-        state = self._state(binding, key_group, may_stay_open=is_small and applier is None)
-        run = self._run_type(binding, context, key_group, state)
+        state = self._state(instance, key_group, may_stay_open=is_small and applier is None)
+        run = self._run_type(instance, context, key_group, state)
         self._letters = []
         result = run.process(blocks, applier, due)
         result.dead_letters[:0] = self._letters
@@ -399,19 +399,22 @@ class SlotRun:
         return int(self._groups_of(pa.array([key], self._core.key_type))[0])
 
     def _state(
-        self, binding: FunctionInstance, key_group: int, *, may_stay_open: bool
+        self, instance: FunctionInstance, key_group: int, *, may_stay_open: bool
     ) -> GroupState | OpenValues:
         table = self._table(key_group)
         if isinstance(table, MergedTable):
             if may_stay_open and self._core.states_stay_open:
                 return table.open(self._core.specs)
             table.close()
-        return GroupState(self._core.specs, table, binding.cursor)
+        return GroupState(self._core.specs, table, instance.cursor)
 
-    def _standing_applier_in(self, binding: FunctionInstance) -> ApplyStanding | None:
+    def _standing_applier_in(self, instance: FunctionInstance) -> ApplyStanding | None:
         """Return the function that applies the standing commands to a new key, made once for all key groups."""
-        if binding is not self._standing_applier[0]:
-            self._standing_applier = binding, standing_applier(self._standing, binding, self._standing_failed)
+        if instance is not self._standing_applier[0]:
+            self._standing_applier = (
+                instance,
+                standing_applier(self._standing, instance, self._standing_failed),
+            )
         return self._standing_applier[1]
 
     def _standing_failed(self, admitted: AdmittedCommand, error: Exception) -> None:
@@ -449,14 +452,14 @@ class SlotRun:
 
     def models(self) -> dict[str, Any]:
         """Return the versions of each model that the step declares, by the name that commands use."""
-        binding = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=False)
-        return {model.model: shown_versions(model) for model in binding.models.values()}
+        instance = FunctionInstance(self._core, self._slot_context(self._shared), checks_values=False)
+        return {model.model: shown_versions(model) for model in instance.models.values()}
 
     def tallies(self) -> dict[str, dict[str, VersionTally]]:
-        """Return what the versions of each model have scored in this run, for those that have."""
+        """Return the tallies of the versions that have scored in this run, by model."""
         found: dict[str, dict[str, VersionTally]] = {}
-        for binding in self._models:
-            for model in binding.models.values():
+        for instance in self._instances:
+            for model in instance.models.values():
                 tallies = model.tally.take()
                 if tallies:
                     add_tallies(found.setdefault(model.model, {}), tallies)

@@ -28,14 +28,14 @@ Ints = npt.NDArray[np.int64]
 
 
 class TableRun(GroupRun):
-    """One run of a step that computes a table in one key group: records, then what the watermark lets out."""
+    """One run of a step that computes a table in one key group: records, then the rows that the watermark releases."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
+        self, instance: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        super().__init__(binding, context, key_group, state)
-        assert isinstance(binding.function, TableStep)
-        self._step: Final = binding.function
+        super().__init__(instance, context, key_group, state)
+        assert isinstance(instance.function, TableStep)
+        self._step: Final = instance.function
 
     def _materialise(self) -> None:
         """Do nothing: states stay columns."""
@@ -56,11 +56,11 @@ class TableRun(GroupRun):
             self._take(result)
             for output, rows in result.side.items():
                 self._emit_side(output, batch, keys, times, rows)
-        self._binding.cursor.time = None
+        self._instance.cursor.time = None
 
     def _input(self, batch: pa.RecordBatch, slots: Ints, times: Ints | None) -> TableInput:
         stored = {name: column.stored for name, column in self._group.columns.items()}
-        watermark_ms, wants_before = self._binding.clock.watermark_ms, not self._core.only_after
+        watermark_ms, wants_before = self._instance.clock.watermark_ms, not self._core.only_after
         return TableInput(self._group.keys, slots, batch, times, stored, watermark_ms, wants_before)
 
     def _timed(self, block: Block) -> tuple[Block, Ints] | tuple[Block, None] | None:
@@ -70,7 +70,7 @@ class TableRun(GroupRun):
             return block, None
         rows = block.batch.num_rows
         if time == INGESTION_TIME:
-            return block, np.full(rows, self._binding.clock.now_ms, np.int64)
+            return block, np.full(rows, self._instance.clock.now_ms, np.int64)
         found, is_missing = times_ms(block.batch.column(time))
         if not self._waits:
             return block, np.where(is_missing, NO_TIME, found)
@@ -92,7 +92,7 @@ class TableRun(GroupRun):
     # -- the watermark --
 
     def _fire_by_event(self, due: pa.Array) -> None:  # noqa: ARG002  # they are among the keys of the run
-        after_ms = self._binding.clock.after_ms
+        after_ms = self._instance.clock.after_ms
         if not self._waits or after_ms is None or not len(self._group.keys):
             return
         self._flush()
@@ -108,7 +108,7 @@ class TableRun(GroupRun):
         if len(changed):
             for name, stored in result.stored.items():
                 self._group.columns[name].replace(stored, changed)
-        self._binding.refresh()
+        self._instance.refresh()
         if result.batch is not None and result.batch.num_rows:
             keys = self._group.keys.take(pa.array(result.slots))
             self._emit_table(MAIN, result.batch, keys, result.times_ms)

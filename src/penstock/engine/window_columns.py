@@ -74,9 +74,9 @@ class WindowColumnsRun(WindowRun):
     """One run of a step with windows that aggregate a field, in one key group."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
+        self, instance: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        super().__init__(binding, context, key_group, state)
+        super().__init__(instance, context, key_group, state)
         contents = self._step.spec.contents
         assert isinstance(contents, Aggregated)
         assert isinstance(contents.aggregate, ColumnAggregate)
@@ -214,7 +214,7 @@ class WindowColumnsRun(WindowRun):
         column = panes.to_arrow(keys, self._column.spec.arrow_type, by_event=self._by_event)
         self._column.replace(column, changed)
         self._known = column, panes
-        self._binding.refresh()
+        self._instance.refresh()
 
     # -- timers --
 
@@ -223,7 +223,7 @@ class WindowColumnsRun(WindowRun):
             self._fire_columns(self._clock.processing_ms - 1)
 
     def _fire_by_event(self, due: pa.Array) -> None:  # noqa: ARG002  # they are among the keys of the run
-        clock = self._binding.clock
+        clock = self._instance.clock
         assert clock.after_ms is not None
         if self._by_event and clock.after_ms != clock.watermark_ms:
             panes = self._panes()

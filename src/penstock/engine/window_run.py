@@ -46,16 +46,16 @@ class WindowRun(GroupRun):
     """One run of a step with windows in one key group: processing-time timers, records, event-time timers."""
 
     def __init__(
-        self, binding: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
+        self, instance: FunctionInstance, context: Context, key_group: int, state: GroupState | OpenValues
     ) -> None:
-        super().__init__(binding, context, key_group, state)
+        super().__init__(instance, context, key_group, state)
         windows = self._core.windows
         assert windows is not None
         self._step: Final = windows
         self._operator: Final = windows.operator
-        self._open: Final[BoundWindowState] = binding.states[WINDOWS]
-        watermark_ms = binding.clock.watermark_ms
-        self._clock: Final = Clock(MIN_TIME if watermark_ms is None else watermark_ms, binding.clock.now_ms)
+        self._open: Final[BoundWindowState] = instance.states[WINDOWS]
+        watermark_ms = instance.clock.watermark_ms
+        self._clock: Final = Clock(MIN_TIME if watermark_ms is None else watermark_ms, instance.clock.now_ms)
 
     # -- data --
 
@@ -72,7 +72,7 @@ class WindowRun(GroupRun):
         entries = zip(
             range(len(keys)), keys, times.tolist(), source.record_type.objects(block.batch), strict=True
         )
-        cursor, clock, windows_of = self._binding.cursor, self._clock, self._open.of
+        cursor, clock, windows_of = self._instance.cursor, self._clock, self._open.of
         process, undo, changed = self._operator.process, cursor.undo, self._open.changed
         untimely = set(np.flatnonzero(is_untimely).tolist())
         for row in sorted(untimely):
@@ -105,12 +105,12 @@ class WindowRun(GroupRun):
         time = self._core.inputs[block.input].time
         if time is None or time == INGESTION_TIME:
             rows = block.batch.num_rows
-            return np.full(rows, self._binding.clock.now_ms, np.int64), np.zeros(rows, bool)
+            return np.full(rows, self._instance.clock.now_ms, np.int64), np.zeros(rows, bool)
         times, is_missing = times_ms(block.batch.column(time))
         if time == EVENT_TIME and not self._step.is_event_time:
             # These windows need no event time, so a record may lack one.
             times, is_missing = (
-                np.where(is_missing, self._binding.clock.now_ms, times),
+                np.where(is_missing, self._instance.clock.now_ms, times),
                 np.zeros(len(times), bool),
             )
         return times, is_missing | are_out_of_range(times)
@@ -121,7 +121,7 @@ class WindowRun(GroupRun):
         self._fire_all("processing_timers", key_values(keys), self._clock.processing_ms - 1)
 
     def _fire_by_event(self, due: pa.Array) -> None:
-        clock = self._binding.clock
+        clock = self._instance.clock
         assert clock.after_ms is not None
         if clock.after_ms == clock.watermark_ms:
             # Timers for a time that has passed wait until the watermark advances.
@@ -135,7 +135,7 @@ class WindowRun(GroupRun):
 
     def _fire_all(self, kind: TimerKind, keys: Sequence[Any], until_ms: int) -> None:
         """Fire due timers, in the order of time and key. A timer that raises is used up, and leaves a dead letter."""
-        cursor = self._binding.cursor
+        cursor = self._instance.cursor
         found = [(key, self._open.of(key)) for key in sorted(dict.fromkeys(keys))]
         for key, windows in in_time_order(kind, found, until_ms):
             cursor.key = key
@@ -190,7 +190,7 @@ class WindowRun(GroupRun):
         if output not in self._core.timed:
             return None
         if self._core.inputs[-1].time == INGESTION_TIME:
-            times = [self._binding.clock.now_ms if at_ms is None else at_ms for at_ms in times]
+            times = [self._instance.clock.now_ms if at_ms is None else at_ms for at_ms in times]
         return pa.array(times, pa.int64())
 
     def _keep_fitting_panes(self, panes: list[Pane]) -> list[Pane]:
@@ -231,10 +231,10 @@ class WindowRun(GroupRun):
 
     def _versions_of(self, keys: pa.Array) -> pa.Array:
         """Return the control version under which each window fired."""
-        cursor, versions = self._binding.cursor, []
+        cursor, versions = self._instance.cursor, []
         for key in key_values(keys):
             cursor.key = key
-            versions.append(self._binding.version())
+            versions.append(self._instance.version())
         return pa.array(versions, VERSION_FIELD.type)
 
     def _window_letter(self, key: Any, window: Window | None, reason: str) -> None:

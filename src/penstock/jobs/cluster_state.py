@@ -1,4 +1,4 @@
-"""Cluster state: what a job needs whose checkpoint is on an object store and whose tasks share no folder with it."""
+"""Cluster state: the needs of a job whose checkpoint is on an object store and whose tasks share no folder with it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def kept_files(checkpoint: Checkpoint) -> KeptInFolder | KeptInStore:
 
 
 def kept_answers(checkpoint: Checkpoint) -> LibraryPlace:
-    """Return where tasks keep what they took from outside: with the checkpoint, durably."""
+    """Return where tasks keep content from outside: with the checkpoint, durably."""
     if checkpoint.stored is None:
         return FolderPlace(str(checkpoint.folder / MODELS / ANSWERS))
     return StorePlace(checkpoint.stored.place_of(ANSWERS), tuple(carried_endpoint(os.environ).items()))

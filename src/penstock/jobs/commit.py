@@ -130,7 +130,7 @@ class Progress:
     mode: Mode = "micro-batches"
 
     def add(self, batch_id: int, counted: Counted) -> None:
-        """Add what the tasks of a micro-batch reported."""
+        """Add the reports of the tasks of a micro-batch."""
         self.batch_id = batch_id
         self.batches += 1
         self.dead_letters += counted.dead_letters
@@ -223,7 +223,7 @@ class BatchCommitter:
         self._lags: Final = services.lags
         self._topic_lags: dict[str, Lag] = {}
         self.history = ControlHistory(checkpoint, bound.lineage, {})
-        # In real time a task takes what comes, and waits while too much of it is unprocessed.
+        # In real time a task takes records as they arrive, and waits while too many are unprocessed.
         self.bounds: Final = BatchBounds.of(
             checkpoint, () if in_real_time else bound.sources, bound.max_batch_bytes
         )
@@ -252,7 +252,7 @@ class BatchCommitter:
         return next((error for error in found if error is not None), None)
 
     def before_batch(self, batch_id: int) -> None:
-        """Check that a planned micro-batch may start, and start to sync what a replay of it needs.
+        """Check that a planned micro-batch may start, and begin to sync the files that its replay needs.
 
         Raises JobFailedError while the job is stopping, and FencedError when another run owns the checkpoint. A
         micro-batch that is refused here has no effect, so its plan can be taken back. Sinks that commit in tasks may
@@ -341,7 +341,7 @@ class BatchCommitter:
         return BatchReceipts.of(columns, together)
 
     def _decide_on_models(self, scores: Mapping[str, Mapping[str, Mapping[str, VersionTally]]]) -> None:
-        """Let the policies of models see what versions have scored; their commands come after this micro-batch."""
+        """Show the policies of models the scores of versions; their commands come after this micro-batch."""
         counts = self._counts
         reports = ModelReports(
             int(time.time() * 1000),
@@ -357,7 +357,7 @@ class BatchCommitter:
             self.policies.want(commands)
 
     def _count(self, batch_id: int, reports: list[Any]) -> dict[str, dict[str, dict[str, VersionTally]]]:
-        """Add what the tasks report to the counts. A replay adds no records twice.
+        """Add the reports of the tasks to the counts. A replay adds no records twice.
 
         Returns what the versions of models have newly scored, by step and model.
         """
@@ -449,7 +449,7 @@ class BatchCommitter:
         return found
 
     def summary(self, job_id: str, status: str) -> RunSummary:
-        """Return what the run did."""
+        """Return a summary of the run."""
         progress = self.progress
         state = {
             step.step: sum(self._counts.keys.get(step.step, {}).values())
@@ -475,7 +475,7 @@ class BatchCommitter:
 
 
 def _add_scores(totals: dict[str, dict[str, VersionTally]], body: bytes) -> None:
-    """Add what a slot reports of the versions of its models."""
+    """Add the report of a slot on the versions of its models."""
     for model, tallies in scores_of(body).items():
         add_tallies(totals.setdefault(model, {}), tallies)
 

@@ -40,7 +40,7 @@ from penstock.control.control_pb2 import Receipt as ReceiptMessage  # type: igno
 from penstock.errors import BindingError, JobDefinitionError
 from penstock.jobs.cluster_state import check_reach, kept_answers, library_of_tasks, seed_of
 from penstock.jobs.job_code import loaded_modules
-from penstock.jobs.job_lookups import opened_lookups
+from penstock.jobs.job_lookups import open_lookups
 from penstock.jobs.job_sinks import open_sink, open_sinks, refuse_origin, tells_origin
 from penstock.jobs.job_sources import SourcePlace, has_raw, open_sources
 from penstock.jobs.known_topics import known_topics
@@ -216,7 +216,7 @@ def _plan(
         seed=seed_of(checkpoint, settings.master) if seeded else None,
         partitions=partitions,
         in_real_time=bool(settings.checkpoint_interval_ms),
-        lookups=opened_lookups(job, bindings),
+        lookups=open_lookups(job, bindings),
         answers=kept_answers(checkpoint),
         library=library_of_tasks(checkpoint, settings.master),
         watches_models=True,

@@ -1,4 +1,4 @@
-"""Control history: what control streams hold when a query starts, which the job reads before data.
+"""Control history: the records in control streams when a query starts, which the job reads before data.
 
 A control record takes effect before the data of its micro-batch. At a start the control streams may hold more than one
 micro-batch reads; then data waits until all of it is read.

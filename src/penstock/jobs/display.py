@@ -71,7 +71,7 @@ class RunDisplay:
         self._console.print(text, soft_wrap=True, markup=False)
 
     def print_summary(self, summary: RunSummary) -> None:
-        """Print what the run did."""
+        """Print the summary of the run."""
         table = Table(title=f"{summary.job_id}: {summary.status}, {summary.batches} {units_of(summary)}")
         table.add_column("")
         table.add_column("name")
@@ -199,7 +199,7 @@ def _speed(progress: Progress) -> str:
 
 
 def units_of(summary: RunSummary) -> str:
-    """Return what a run counts."""
+    """Return the counts of a run."""
     return "intervals" if summary.mode == "real time" else "micro-batches"
 
 

@@ -54,7 +54,7 @@ EVENTS_FILE: Final = "events.jsonl"
 """The file in a checkpoint that keeps the newest events."""
 
 OLDER_EVENTS_FILE: Final = "events.1.jsonl"
-"""The file that keeps the events before these, once there are enough."""
+"""The file with older events, once the first file is full."""
 
 EventKind: TypeAlias = Literal[
     "started",
@@ -273,7 +273,7 @@ class NewEvents:
         return found
 
     def follow(self, on_event: Callable[[Event], None]) -> None:
-        """Pass on each event as it comes, until the caller interrupts this."""
+        """Pass on each event as it arrives, until the caller interrupts this."""
         while True:
             for event in self.read():
                 on_event(event)
@@ -302,7 +302,9 @@ class NewEvents:
                     lines, self._offset = _whole_lines(file, self._offset)
                     return before + lines
         except OSError as e:
-            raise CheckpointError(f"The events in {self._path} cannot be read: {e.strerror}.") from e
+            raise CheckpointError(
+                f"The events in {self._path} cannot be read: {e.strerror}. Check the disk and the file's permissions."
+            ) from e
 
 
 def _open(path: Path, stack: contextlib.ExitStack) -> IO[bytes] | None:

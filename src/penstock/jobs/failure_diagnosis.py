@@ -82,7 +82,7 @@ def explain_failure(
         # Checked first: files that Spark could not write or copy to a full disk look damaged.
         return describe_system_error(system, spark_folder)
     if store is not None and (_OF_STORE.search(text) or _DAMAGED_STATE.search(text)):
-        # A store that does not answer looks as if it had no state. Each start checks what is there.
+        # A store that does not answer looks as if it had no state. Each start checks the state itself.
         causes = _ROOT_CAUSE.findall(text) or text.splitlines()
         return ExternalSystemError(
             f"The state of the job on {store} could not be read or written: {causes[-1][:300]}. Nothing is lost. See "

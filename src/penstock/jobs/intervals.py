@@ -20,7 +20,7 @@ from penstock.sources.base import ReplayableLog
 from penstock.sources.starts import StartLog
 from penstock.spark.query import Query
 
-__all__ = ["changes_mode", "check_cores", "coordinated"]
+__all__ = ["changes_mode", "check_cores", "open_coordinator"]
 
 
 def check_cores(settings: RunSettings, parallelism: int, cores: int) -> None:
@@ -40,7 +40,7 @@ def changes_mode(checkpoint: Checkpoint, settings: RunSettings) -> bool:
 
 
 @contextlib.contextmanager
-def coordinated(
+def open_coordinator(
     query: Query, settings: RunSettings, committer: BatchCommitter, checkpoint: Checkpoint
 ) -> Iterator[tuple[Query, Coordinator | None]]:
     """Yield the query, with a coordinator of its intervals if the job runs in real time."""

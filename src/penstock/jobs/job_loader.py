@@ -38,7 +38,7 @@ def load_job(target: str) -> LoadedJob:
     name, _, attribute = target.partition(":")
     path = Path(name).expanduser().absolute()
     if not path.is_file():
-        raise JobDefinitionError(f"There is no job file {name}.")
+        raise JobDefinitionError(f"There is no job file {name}. Correct its path.")
     if path.suffix == ".sql":
         if attribute:
             raise JobDefinitionError(f"A SQL file is one job; leave out {':' + attribute!r}.")
@@ -58,7 +58,9 @@ def _describe(path: Path) -> LoadedJob:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as e:
-        raise JobDefinitionError(f"{path.name} is not text in UTF-8: byte {e.start} is wrong.") from None
+        raise JobDefinitionError(
+            f"{path.name} is not text in UTF-8: byte {e.start} is wrong. Save the file as UTF-8."
+        ) from None
     # Connectors may stand beside the file, as beside a job file in Python.
     _import_from(path.parent)
     job = JobDescription(path.stem)
@@ -91,7 +93,7 @@ def _named_function(folder: Path, place: str) -> Any:
         module = _import(file)
     found = getattr(module, attribute, None)
     if found is None:
-        raise JobDefinitionError(f"{file.name} has no {attribute!r}.")
+        raise JobDefinitionError(f"{file.name} has no {attribute!r}. Define it there, or correct the name.")
     return found
 
 

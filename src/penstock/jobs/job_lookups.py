@@ -10,10 +10,10 @@ from penstock.joins.lookup_source import LookupSource
 from penstock.joins.table_lookup import TableLookup
 from penstock.streams.job_description import JobDescription
 
-__all__ = ["looked_up_by", "opened_lookups"]
+__all__ = ["looked_up_by", "open_lookups"]
 
 
-def opened_lookups(job: JobDescription, bindings: Mapping[str, Binding]) -> dict[str, LookupSource]:
+def open_lookups(job: JobDescription, bindings: Mapping[str, Binding]) -> dict[str, LookupSource]:
     """Return the tables in which a job looks records up, each checked. Raises BindingError or ExternalSystemError."""
     found: dict[str, LookupSource] = {}
     for name, kind in job.graph.lookups.items():

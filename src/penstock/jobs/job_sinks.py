@@ -110,7 +110,7 @@ def tells_origin(
     *,
     in_real_time: bool,
 ) -> bool:
-    """Return whether what a sink writes has an origin.
+    """Return whether the output of a sink has an origin.
 
     A sink whose binding leaves that open has one where a record can be known again after a crash.
     """
@@ -126,7 +126,7 @@ def check_origin(
     sink: SinkNode,
     binding: OriginBinding,
 ) -> None:
-    """Raise BindingError when what a step emits cannot be known again after a crash in real time."""
+    """Raise BindingError when the output of a step cannot be recognised after a crash in real time."""
     reason = _why_no_origin(job, sink) if binding.origin else None
     if reason is None:
         return

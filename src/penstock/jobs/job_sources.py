@@ -109,7 +109,7 @@ class SourcePlace:
     apart: bool = False
 
     def keeping(self, stream: str, directory: str) -> Keeping:
-        """Return what a file stream keeps of the files that it has read."""
+        """Return the retention of the files that a file stream has read."""
         lineage = self.checkpoint.stored_lineage()
         streams = () if lineage is None else lineage.streams
         oldest = (
@@ -226,7 +226,7 @@ def _wanted_parts(node: SourceNode, binding: KafkaBinding, plan: JobPlan) -> Wan
 
 
 def _event_headers(binding: KafkaBinding | HttpListenBinding, kind: RecordType) -> EventHeaders | None:
-    """Return what headers say of CloudEvents in the binary mode; None for other formats."""
+    """Return the attributes of CloudEvents in headers (binary mode); None for other formats."""
     if binding.events is None:
         return None
     prefix = "ce_" if isinstance(binding, KafkaBinding) else "ce-"

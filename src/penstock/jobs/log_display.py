@@ -146,7 +146,7 @@ class LogDisplay:
         job_log.error("%s", text)
 
     def print_summary(self, summary: RunSummary) -> None:
-        """Log what the run did."""
+        """Log the summary of the run."""
         details = {
             "records_in": summary.records_in,
             "records_out": summary.records_out,

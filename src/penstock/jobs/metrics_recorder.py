@@ -349,7 +349,7 @@ class MetricsRecorder:
 
 
 def _add_scores(found: Counted, step: str, body: bytes) -> None:
-    """Add what a slot of a step reports of the versions of its models."""
+    """Add the report of a slot of a step on the versions of its models."""
     for model, tallies in scores_of(body).items():
         for version, tally in tallies.items():
             name = f"{step}/{model}/{version}"

@@ -96,7 +96,7 @@ class ModelQueue:
         try:
             self._notes.append(f"{what} {self._answer(reference, declared)}.")
         except (OSError, ExternalSystemError) as e:
-            # The disk of the checkpoint may be full, or its store away; the version still waits.
+            # The disk of the checkpoint may be full, or its store unreachable; the version still waits.
             self._next_at_s = time.monotonic() + _RETRY_S
             why = getattr(e, "strerror", None) or e
             self._notes.append(
@@ -104,7 +104,7 @@ class ModelQueue:
             )
 
     def _answer(self, reference: Reference, declared: Model) -> str:
-        """Examine a version, keep what was found, and return it as words."""
+        """Examine a version, keep the result, and return it as words."""
         try:
             found = self._library.examine(reference, declared.spec)
         except ExternalSystemError:

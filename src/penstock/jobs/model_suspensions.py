@@ -27,7 +27,7 @@ class ModelSuspensions:
         self._seen: Final[set[Suspension]] = set(find_suspensions(library))
 
     def note_new(self) -> bool:
-        """Note what was suspended since the last call; return whether anything was."""
+        """Note the suspensions since the last call; return whether there were any."""
         self._library.take_in()
         new = [found for found in find_suspensions(self._library) if found not in self._seen]
         self._seen.update(new)

@@ -21,7 +21,7 @@ Readers decode records; slots run their steps in rounds and write to sinks; then
 
 
 class IntervalEnd(NamedTuple):
-    """When the records of an interval ended, and when what it did was on disk, in seconds since 1970."""
+    """When the records of an interval ended, and when its results were on disk, in seconds since 1970."""
 
     cut_s: float
     durable_s: float

@@ -40,7 +40,7 @@ class PolicySender:
             self._waiting.put(command)
 
     def step(self) -> None:
-        """Send what waits. A command that cannot be sent is tried again."""
+        """Send the waiting commands. One that cannot be sent is tried again."""
         while self._unsent is not None or not self._waiting.empty():
             if self._unsent is None:
                 self._unsent = self._waiting.get()

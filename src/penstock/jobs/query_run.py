@@ -18,7 +18,7 @@ from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.commit import STOPPING, BatchCommitter, Progress
 from penstock.jobs.control_history import control_history
 from penstock.jobs.failure_diagnosis import SparkLog, explain_failure
-from penstock.jobs.intervals import coordinated
+from penstock.jobs.intervals import open_coordinator
 from penstock.jobs.requests import Request, Requests
 from penstock.jobs.settings import RunSettings
 from penstock.realtime.coordinator import Coordinator
@@ -142,7 +142,7 @@ class QueryRun:
                 # A bounded query processes all available input and ends by itself.
                 query = self._drain(query)
             if self.committer.bound.plan.awaits_end and (drains or status == "finished"):
-                # No input follows. This query fires what waits for the watermark, and windows that wait for the clock.
+                # No input follows. This query fires all that waits for the watermark, and windows that wait for time.
                 last = dataclasses.replace(query, bounded=True, ends=True, holds_data=True)
                 self._run_query(last, heeds_requests=False)
             if status != _RENEWED:
@@ -183,7 +183,7 @@ class QueryRun:
         heeds_requests: bool = True,
     ) -> tuple[str, Request | None]:
         """Start a query, and follow it."""
-        with coordinated(query, self.settings, self.committer, self.checkpoint) as (query, coordinator):
+        with open_coordinator(query, self.settings, self.committer, self.checkpoint) as (query, coordinator):
             running = start_query(self.session, query)
             on_start()
             return self.follow(

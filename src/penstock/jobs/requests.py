@@ -1,4 +1,4 @@
-"""Requests: what other processes ask of a running job, as files in its checkpoint, and the answers."""
+"""Requests: the requests of other processes to a running job, as files in its checkpoint, and the answers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def folder_of_run(uri: str) -> Path | None:
 
 
 def no_run_here(uri: str) -> CheckpointError:
-    """Return the error for what only the run of a checkpoint on an object store can do."""
+    """Return the error for a request that only the run of a checkpoint on an object store can carry out."""
     return CheckpointError(
         f"No run on this machine uses the checkpoint {uri}. Give the command where the job runs, while it runs."
     )

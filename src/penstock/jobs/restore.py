@@ -92,7 +92,7 @@ def begin(job: JobDescription, settings: RunSettings, checkpoint: Checkpoint) ->
     if lineage is not None:
         (checkpoint.folder / _MARK_FILE).unlink(missing_ok=True)
         if (lineage.job, lineage.key_groups) != (job.name, job.key_groups):
-            # Raises. That another job owns the checkpoint says more than what is in it.
+            # Raises. That another job owns the checkpoint matters more than its content.
             checkpoint.lineage(wanted_lineage(job, settings))
         check_stored_states(checkpoint, declared)
         if settings.from_savepoint or settings.from_dump:
@@ -186,7 +186,7 @@ def _check_positions(kind: str, positions: dict[str, Any], uri: str) -> None:
 
 
 def _clear(checkpoint: Checkpoint) -> None:
-    """Remove what an interrupted earlier start has left."""
+    """Remove the remains of an interrupted start."""
     mark = checkpoint.folder / _MARK_FILE
     if not mark.exists():
         return

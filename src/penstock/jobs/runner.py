@@ -417,7 +417,7 @@ class JobRunner:
         return bound, answer
 
     def _save_rewritten(self, checkpoint: Checkpoint) -> StateMount | None:
-        """Save what a rescaling has made, since tasks read it in the store; return where the state is from now on."""
+        """Save the result of a rescaling, since tasks read it in the store; return where the state is from now on."""
         mount = mount_state(checkpoint, self._settings.master)
         if checkpoint.stored is not None:
             checkpoint.stored.save()

@@ -1,4 +1,4 @@
-"""Stream lags: what waits in the source of each stream, and for how long."""
+"""Stream lags: how much waits in the source of each stream, and for how long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Waiting(NamedTuple):
 
 
 def topic_waiting(log: KafkaLog | CustomLog, progress: SourceProgress) -> Waiting | None:
-    """Return what waited in all partitions when the micro-batch was planned; None if Spark does not say."""
+    """Return how much waited in all partitions when the micro-batch was planned; None if Spark does not say."""
     if not progress.end or not progress.latest:
         return None
     ends, latest = log.decode(progress.end), log.decode(progress.latest)
@@ -37,7 +37,7 @@ def topic_waiting(log: KafkaLog | CustomLog, progress: SourceProgress) -> Waitin
 
 
 def log_waiting(log: ReplayableLog[Any], progress: SourceProgress) -> Waiting | None:
-    """Return what waits in a log at this moment; None if the log does not say."""
+    """Return how much waits in a log at this moment; None if the log does not say."""
     if not progress.end:
         return None
     position = log.decode(progress.end)
@@ -83,7 +83,7 @@ class LagClock:
         return max(0.0, at_s - self._looks[0][0]) if self._looks else 0.0
 
     def knows_less(self, position: int) -> bool:
-        """Return whether the oldest data after a position was there at the first look, so it may be older than that."""
+        """Return whether the oldest data after a position was found at the first look, so it may be older than that."""
         return self._first_end is not None and position < self._first_end
 
 

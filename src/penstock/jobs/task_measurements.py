@@ -1,4 +1,4 @@
-"""Task measurements: what the tasks of a micro-batch or an interval told for metrics alone, put together."""
+"""Task measurements: the reports of the tasks of a micro-batch or interval for metrics only, combined."""
 
 from __future__ import annotations
 

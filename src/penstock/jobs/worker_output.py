@@ -1,4 +1,4 @@
-"""Worker output: log what functions print, and bound the size of the file that it goes to."""
+"""Worker output: log what functions print, and limit the size of its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broadcast lookups: add to each record what a dimension says that every task of the step has whole."""
+"""Broadcast lookups: add to each record the fields of a dimension that every task of the step holds whole."""
 
 from __future__ import annotations
 

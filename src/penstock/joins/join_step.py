@@ -1,4 +1,4 @@
-"""Join steps: what all joins have in common: their states, their late records, and how pairs become records."""
+"""Join steps: the base of all joins: their states, their late records, and how pairs become records."""
 
 from __future__ import annotations
 

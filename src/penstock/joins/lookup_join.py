@@ -1,4 +1,4 @@
-"""Lookup joins: add to each record what a dimension says about its key when the record is processed."""
+"""Lookup joins: add to each record the fields that a dimension has for its key when the record is processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookup source: a table outside the job in which rows are found by some of their fields, and the rows kept of it."""
+"""Lookup source: a table outside the job whose rows are found by some of their fields, and a cache of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch metrics: what happened in each micro-batch of a job, kept as JSON lines in its checkpoint, up to a limit.
+"""Batch metrics: the metrics of each micro-batch of a job, kept as JSON lines in its checkpoint, up to a limit.
 
 The folder `metrics` has segments of whole lines, `0000000001.jsonl` and so on, oldest first. The run that holds the
 checkpoint appends to the newest segment. When that is full, it starts another and deletes the oldest ones beyond the

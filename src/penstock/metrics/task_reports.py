@@ -1,4 +1,4 @@
-"""Task reports: what tasks tell the driver for metrics alone, besides counts."""
+"""Task reports: the reports of tasks to the driver that serve metrics only, besides counts."""
 
 from __future__ import annotations
 

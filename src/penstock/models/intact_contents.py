@@ -1,4 +1,4 @@
-"""Intact contents: which files this process has seen to have the content of their hash, so that a cut need not wait."""
+"""Intact contents: the files whose hashes this process has verified, so that a cut need not wait for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept answers: what steps took from outside, beside the checkpoint, so that a replay takes the same.
+"""Kept answers: the answers that steps took from outside, kept beside the checkpoint so that a replay takes the same.
 
 That is which models of a group have answered in time, and the rows that lookups have found. The world outside decides
 in the first attempt only. A slot writes what it took in a micro-batch, or in an interval, before its work counts; when

@@ -1,4 +1,4 @@
-"""Loaded models: what a worker keeps in memory of the models in its job's library."""
+"""Loaded models: the models of its job's library that a worker keeps in memory."""
 
 from __future__ import annotations
 

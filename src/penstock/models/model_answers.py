@@ -1,4 +1,4 @@
-"""Answers: what a model says of some records, version by version."""
+"""Answers: the outputs of a model for some records, version by version."""
 
 from __future__ import annotations
 

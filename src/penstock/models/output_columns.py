@@ -1,4 +1,4 @@
-"""Outputs: what a model returned, as the columns that a step declares, and which records have no usable score."""
+"""Outputs: the results of a model as the columns that a step declares, and the records without a usable score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Score windows: what versions of a model have scored lately in their present status."""
+"""Score windows: the recent scores of the versions of a model, since their status last changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores: what a model says of records, with the version that said it."""
+"""Scores: the outputs of a model for records, each with the version that made it."""
 
 from __future__ import annotations
 

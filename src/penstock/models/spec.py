@@ -1,4 +1,4 @@
-"""Specs: what a step declares about a model, and how columns come to it and back."""
+"""Specs: the declaration of a model in a step, and the conversion of columns to its inputs and from its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tallies: what each version of a model has scored, how alike two versions score, and how scores are distributed.
+"""Tallies: counts and distributions of the scores of each version of a model, and how far two versions agree.
 
 They are for people and for policies: no score depends on them.
 """

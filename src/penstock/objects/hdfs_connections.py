@@ -1,4 +1,4 @@
-"""HDFS connections: one client for each NameNode in a process, and a time limit for what it is asked."""
+"""HDFS connections: one client for each NameNode in a process, and a time limit for its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HDFS errors: what the library for HDFS raises, as the end of a sentence."""
+"""HDFS errors: exceptions of the library for HDFS, as the end of a sentence."""
 
 from __future__ import annotations
 

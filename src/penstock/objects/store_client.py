@@ -1,4 +1,4 @@
-"""Store client: what a kind of store does with objects, by their whole names."""
+"""Store client: the operations of a kind of store on objects, by their whole names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named tables: what a query can name, which of it a query names, and its views over what was read."""
+"""Named tables: the tables that a query can name, those that it names, and its views over the loaded ones."""
 
 from __future__ import annotations
 

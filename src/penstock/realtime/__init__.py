@@ -1,4 +1,4 @@
-"""Real time: tasks that stay for an interval and process records as they come; it ends in a checkpoint. Without Spark.
+"""Real time: tasks that run for an interval and process records as they arrive; it ends in a checkpoint. Without Spark.
 
 In: a plan with its sources and sinks, stored state.
 Out: the reports of the tasks, and the positions and rounds of an interval on disk.

@@ -50,11 +50,11 @@ class _Visitor:
 
 
 class Desk:
-    """Where the task of each interval comes to an engine. It listens at `address`.
+    """The server of an engine to which the task of each interval connects. It listens at `address`.
 
     Args:
         host: the name under which tasks reach this machine.
-        secret: what tasks of this run know.
+        secret: the secret that tasks of this run know.
         fail: called when a task ends before it has received everything.
 
     """
@@ -70,7 +70,7 @@ class Desk:
         threading.Thread(target=self._accept, name="desk", daemon=True).start()
 
     def _accept(self) -> None:
-        """Let the tasks come, one after the other, until the engine ends."""
+        """Accept the tasks, one after the other, until the engine ends."""
         with contextlib.suppress(OSError):
             while True:
                 one, _ = self._server.accept()
@@ -108,7 +108,7 @@ class Desk:
         return answer.content
 
     def deliver(self, interval: int, entries: list[Put], outcome: Outcome) -> None:
-        """Give the task of an interval what it has to store and to report."""
+        """Send the task of an interval the entries to store and the reports."""
         visitor = self._await(interval)
         for entry in entries:
             send(visitor.connection, entry)
@@ -156,7 +156,7 @@ class CarriedStates:
         self._changes: Final[dict[int, dict[tuple[str, str], bytes | None]]] = {}
 
     def begin(self, interval: int) -> None:
-        """Go on with an interval. Its task begins with what all intervals but the last have stored."""
+        """Begin an interval. Its task sees the entries that all intervals but the last have stored."""
         self._interval = interval
         self._changes[interval] = {}
         for key in [key for key, (number, _) in self._pending.items() if number < interval - 1]:

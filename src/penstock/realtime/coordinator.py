@@ -81,7 +81,7 @@ class _Session:
     awaits_history: bool = False
     done: dict[int, Done] = field(default_factory=dict)
     has_begun: bool = False
-    # Nothing must be made durable before the first engine has anything to do; those of the next interval may be ahead.
+    # When each interval had its first work. One without work does not end; engines may be ahead, in the next one.
     busy_s: dict[int, float] = field(default_factory=dict)
     cut: dict[str, Any] | None = None
     cut_s: float = 0.0
@@ -103,14 +103,14 @@ class Coordinator:
         logs: the log of each stream.
         controls: the control streams.
         held: the streams that are not read.
-        first: where each stream begins, as offsets, if the checkpoint has no interval.
+        first: the offsets at which each stream begins, if the checkpoint has no interval.
         files: the files of intervals.
         tasks: the number of tasks of an interval, and of engines.
         drains: whether an interval reads all present records and ends.
         interval_s: the length of an interval, counted from the first work of its engines.
         host: the address at which to listen.
-        check: raises when the run no longer owns the checkpoint, or has read what the checkpoint does not know.
-        confirm: saves what is durable on this machine where the next run finds it; raises as `check` does.
+        check: raises when the run no longer owns the checkpoint, or has read records that the checkpoint does not know.
+        confirm: saves what is durable on this machine to where the next run finds it; raises as `check` does.
         next_version: returns the version of what engines write from now on.
 
     """
@@ -156,7 +156,7 @@ class Coordinator:
         self._after: Mapping[str, dict[str, Any]] = {}
         self._hastens = False
         self._finishes = False
-        # Data waits in the first interval for what control streams hold by then.
+        # In the first interval data waits until the control streams have been read as far as they went at its start.
         self._awaits_history = True
         self._lock: Final = threading.Lock()
         self._selector: Final = selectors.DefaultSelector()
@@ -183,7 +183,7 @@ class Coordinator:
             one.close()
 
     def begin(self, number: int) -> None:
-        """Begin an interval, in Spark's numbering. Its tasks come afterwards."""
+        """Begin an interval, by Spark's number. Its tasks connect afterwards."""
         with self._lock:
             self._number = number
             self._hastens = self._finishes = False
@@ -267,7 +267,7 @@ class Coordinator:
         self._selector.register(one, selectors.EVENT_READ)
 
     def _hear(self, one: socket.socket) -> None:
-        """Carry out what a task or an engine says."""
+        """Handle a message of a task or an engine."""
         session = self._session
         is_known = session is not None and one in session.sockets.values()
         try:
@@ -301,7 +301,7 @@ class Coordinator:
         if message.number == self._number:
             found = self._session
             if found is not None and (message.task in found.tasks or found.interval != message.number):
-                # Spark runs the task again. What the others have done belongs to the first attempt.
+                # Spark runs the task again. The work of the other tasks belongs to the first attempt.
                 self._drop()
             if self._session is None:
                 self._recorded = self._files.read(message.number)
@@ -328,7 +328,7 @@ class Coordinator:
             self._go(session)
 
     def _go(self, session: _Session) -> None:
-        """Let the engines begin."""
+        """Tell each engine its peers and partitions, so that it begins."""
         peers = [session.hellos[task].address for task in range(self._tasks)]
         follows, ends, gone = self._follows(session)
         for stream, found in follows.items():
@@ -367,7 +367,7 @@ class Coordinator:
             new = {one: at for one, at in ahead.items() if one not in before}
             session.positions[name] = {**before, **new}
             found.follows[name] = {**{one: at for one, at in before.items() if one in ahead}, **new}
-            # New partitions have their beginning there, and their end from the next look on.
+            # `ahead` has the beginnings of new partitions; their ends are known from the next look on.
             found.ends[name] = dict(log.latest(found.follows[name], limited=False) if new else ahead)
             found.gone[name] = log.gone(before, ahead)
         return found
@@ -378,18 +378,18 @@ class Coordinator:
                 yield name, log
 
     def _step(self) -> None:
-        """Push what is new, and end the interval when it is time."""
+        """Push new records, and end the interval when it is due."""
         session = self._session
         if session is None or not session.has_begun or _is_over(session):
             return
         if self._recorded is None:
             self._push(session)
-        # The tasks of the interval take what it has done to Spark.
+        # The tasks of the interval carry its state and reports to Spark.
         if session.cut is None and session.interval == self._number and session.has_all_tasks:
             self._end(session)
 
     def _end(self, session: _Session) -> None:
-        """End the interval if it is time."""
+        """End the interval if it is due."""
         # The end would let data be read before the slots have caught up.
         drains = self._drains and not session.awaits_history
         grows = self._growth.has_changed and not session.awaits_history
@@ -404,7 +404,7 @@ class Coordinator:
                 self._tell(one, end)
 
     def _push(self, session: _Session, *, history: bool = False) -> None:
-        """Give the engines what is new in logs that are not topics; with `history`, all of it, and that this is all."""
+        """Push new ranges of logs other than topics to the engines; with `history` all, then its end."""
         for index, (name, log) in enumerate(self._logs.items()):
             waits = name not in self._controls and session.awaits_history and not self._drains
             if isinstance(log, KafkaLog) or name in self._held or waits:
@@ -413,7 +413,7 @@ class Coordinator:
             position = log.latest(before, limited=not history)
             if position != before:
                 session.positions[name] = position
-                # One engine reads all of a log, since engines do not wait for each other and records keep their order.
+                # One engine reads all of a log: records keep their order, and engines do not wait for each other.
                 reader = session.sockets[index % self._tasks]
                 self._tell(reader, Push(name, Reading.of(log.splits(before, position, 1))))
             if history:
@@ -444,11 +444,11 @@ class Coordinator:
         session.busy_s.pop(session.interval, None)
         session.interval += 1
         if session.is_last:
-            # Its engines end once the tasks have got everything.
+            # Its engines end once the tasks have received everything.
             self._drop()
 
     def _tell(self, one: socket.socket, message: msgspec.Struct) -> None:
-        # Who is gone is noticed when the connection is read.
+        # A lost connection is noticed when it is read.
         with contextlib.suppress(OSError):
             send(one, message)
 
@@ -473,7 +473,7 @@ class Coordinator:
 
 
 class _Follows(NamedTuple):
-    """The partitions to follow, by stream, their ends, and those whose topics are gone, with what was not read."""
+    """The partitions to follow, by stream, their ends, and those whose topics are gone, with their unread ranges."""
 
     follows: dict[str, dict[str, int]]
     ends: dict[str, dict[str, int]]
@@ -481,7 +481,7 @@ class _Follows(NamedTuple):
 
 
 def _of_task(session: _Session, found: Mapping[str, Mapping[str, _T]], task: int) -> dict[str, dict[str, _T]]:
-    """Return what is of the partitions that the engine of a task has."""
+    """Return the items whose partitions the engine of a task has."""
     return {
         stream: {name: one for name, one in of_stream.items() if session.owners[stream][name] == task}
         for stream, of_stream in found.items()

@@ -1,4 +1,4 @@
-"""The exchange: rows go from what has read or emitted them to the slots of their key groups, in all engines.
+"""The exchange: takes rows from their readers and steps to the slots of their key groups, in all engines.
 
 Each engine connects to each other engine twice: once for what its readers send, which waits while the other has too
 much to do, and once for what its slot sends, which never waits. (If it did, two slots could wait for each other.)
@@ -46,7 +46,7 @@ class Exchange:
         task: the number of the slot.
         inbox: the inbox of the slot.
         host: the name under which other engines reach this machine.
-        secret: what engines of this run know.
+        secret: the secret that engines of this run know.
 
     """
 
@@ -72,7 +72,7 @@ class Exchange:
         self.address: Final[tuple[str, int]] = (host, self._server.getsockname()[1])
 
     def connect(self, peers: list[tuple[str, int]]) -> None:
-        """Connect to all engines, and let them connect."""
+        """Connect to all engines, and accept their connections."""
         threading.Thread(target=self._accept, daemon=True).start()
         for task, address in enumerate(peers):
             if task == self._task:
@@ -83,18 +83,18 @@ class Exchange:
                 self._sockets.append(one)
 
     def _accept(self) -> None:
-        """Let engines connect, until this one ends."""
+        """Accept connections of engines, until this one ends."""
         with contextlib.suppress(OSError):
             while True:
                 one, _ = self._server.accept()
                 self._sockets.append(one)
                 if self._is_closed:
-                    # It came while the others were closed.
+                    # It connected while the others were closed.
                     hang_up(one)
                 threading.Thread(target=self._receive, args=(one,), daemon=True).start()
 
     def _receive(self, one: socket.socket) -> None:
-        """Put what an engine sends into the inbox."""
+        """Receive the rows of an engine into the inbox."""
         joined: Joined | None = receive_greeting(one, _joined, self._secret)
         if joined is None:
             one.close()
@@ -130,7 +130,7 @@ class Exchange:
     def send_read(
         self, sender: str, interval: int, rows: Iterable[PackedRow], times: SourceTimes | None
     ) -> None:
-        """Send what a reader has read, with the times of the records."""
+        """Send the rows of a reader, with the times of the records."""
         mine, direct = self._send(Delivery(sender, interval, 1, None, times=times), rows, is_reader=True)
         if direct:
             mine.append(Delivery(sender, interval, 0, direct, times=times))
@@ -139,7 +139,7 @@ class Exchange:
             self._inbox.put(*mine, waits=True)
 
     def end_read(self, sender: str, interval: int, through: int = 0) -> None:
-        """Tell all slots that a reader has ended an interval, or with HISTORY, that it has read what there was."""
+        """Tell all slots that a reader has ended an interval, or with HISTORY, that it has read the history."""
         self._end(Delivery(sender, interval, 0, None, through), self._reading, self._reading_lock)
 
     def send_emitted(
@@ -152,7 +152,7 @@ class Exchange:
         *,
         at_end: bool,
     ) -> list[PackedRow]:
-        """Send what the slot has emitted, with the times of its causes, perhaps for the end of the interval.
+        """Send the rows that the slot has emitted, with the times of their causes, perhaps for the end of the interval.
 
         Return the rows for sinks and the driver.
         """
@@ -169,7 +169,7 @@ class Exchange:
     def _send(
         self, like: Delivery, rows: Iterable[PackedRow], *, is_reader: bool
     ) -> tuple[list[Delivery], list[PackedRow]]:
-        """Send rows to other slots; `like` has what else is said of them, and the level for rows to all.
+        """Send rows to other slots; `like` has the other fields of their bundle, and the level for rows to all.
 
         Return the deliveries for this slot, and the rows for sinks and the driver.
         """
@@ -216,7 +216,7 @@ class Exchange:
                 self._tell(one, delivery)
 
     def finish(self) -> None:
-        """Note that everything has come, so that other engines may go."""
+        """Note that everything has arrived, so that other engines may end."""
         self._is_over = True
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Inboxes: where a slot finds the bundles of rows that readers and other slots send it."""
+"""Inboxes: queues of the bundles of rows that readers and other slots send to a slot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PeerLostError(Exception):
 
 
 class Delivery(NamedTuple):
-    """Rows of a sender for a level, perhaps for the end of the interval. Without rows, what ends: see `Bundle`.
+    """Rows of a sender for a level, perhaps for the end of the interval. Without rows, an end: see `Bundle`.
 
     `times` are for metrics only.
     """
@@ -81,7 +81,7 @@ class Inbox:
             self._changed.notify_all()
 
     def take(self, timeout_s: float | None) -> list[Delivery]:
-        """Take what is there for the interval; wait for some time if nothing is. Raises the error of `fail`."""
+        """Take the deliveries for the interval; wait for a while if there are none. Raises the error of `fail`."""
         with self._changed:
             if not self._deliveries[self._interval] and self._error is None:
                 self._changed.wait_for(
@@ -102,7 +102,7 @@ class Inbox:
             )
 
     def advance(self) -> None:
-        """Go on with the next interval, after all deliveries of the present one were taken."""
+        """Begin the next interval, after all deliveries of the present one were taken."""
         with self._changed:
             assert not self._deliveries.pop(self._interval), "an interval ends with all its deliveries"
             self._interval += 1

@@ -1,4 +1,4 @@
-"""Intake: how much may wait for a slot, from how fast the slot works."""
+"""Intake: how many bytes may wait for a slot, by the speed of the slot."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 __all__ = ["Intake"]
 
-# About what a slot does in this time may wait for it. An interval can only end once all of it is done.
+# About as much may wait for a slot as it processes in this time. An interval can only end once all of it is done.
 _WAITING_S: Final = 1.0
 _LEAST_BYTES: Final = 256 << 10
-# Before anything is known of a slot.
+# The limit before the speed of a slot is known.
 _FIRST_BYTES: Final = 1 << 20
-# A round that is shorter says nothing about the speed with large ones.
+# A shorter round says nothing about the speed of large ones.
 _LEAST_ROUND_S: Final = 0.002
 _NEWEST_SHARE: Final = 0.5
 

@@ -1,4 +1,4 @@
-"""Interval meter: measures the latency of what a slot writes in an interval, and where its time goes."""
+"""Interval meter: measures the latency of the output of a slot in an interval, and how it spends its time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class IntervalMeter:
         self.sinks_s = 0.0
 
     def add_output(self, sink: str, records: int, seconds: float) -> None:
-        """Add records of the present round that a sink was given, which took it some seconds."""
+        """Add records of the present round that a sink has taken, and how many seconds it took."""
         self.sinks_s += seconds
         # Timers that fell due before the slot ran for the first time have no time.
         if self.causes is None or sink == DEAD_LETTERS or not records:

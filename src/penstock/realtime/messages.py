@@ -57,9 +57,9 @@ __all__ = [
 ]
 
 MAX_GREETING_BYTES: Final = 4096
-"""The size limit of the first message of a connection, from somebody who is not known yet."""
+"""The size limit of the first message of a connection, from a peer that is not known yet."""
 GREETING_TIMEOUT_S: Final = 2.0
-"""How long that message may take."""
+"""How long that message may take, in seconds."""
 
 HISTORY: Final = -1
 """Instead of a level: the history of a control stream has ended."""
@@ -80,25 +80,25 @@ class Range(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Reading(msgspec.Struct, array_like=True, frozen=True):
-    """What a task has read of a stream in one go, and when, in milliseconds since 1970."""
+    """The chunks that a task has read of a stream in one go, and when, in milliseconds since 1970."""
 
     now_ms: int
     ranges: list[Range]
 
     @classmethod
     def of(cls, splits: Iterable[Split]) -> Self:
-        """Return what is read now."""
+        """Return a reading of splits that are read now."""
         ranges = [Range(one.partition, one.path, one.start, one.end, one.content) for one in splits]
         return cls(now_ms(), ranges)
 
     @property
     def splits(self) -> list[Split]:
-        """What was read."""
+        """The splits that were read."""
         return [Split(one.partition, one.path, one.start, one.end, one.content) for one in self.ranges]
 
 
 class Round(msgspec.Struct, array_like=True, frozen=True):
-    """What a slot has processed in one go: how many bundles of each sender, at which level and time.
+    """One round of a slot: how many bundles of each sender it has processed, at which level and time.
 
     With `at_end`, these are the bundles for the end of the interval.
     """
@@ -125,7 +125,7 @@ class Attend(msgspec.Struct, tag=True, frozen=True):
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):
-    """The task is to launch the engine of its slot, for a session. `version` is that of what it writes."""
+    """The task is to launch the engine of its slot, for a session. `version` is that of its writes."""
 
     session: int
     version: int
@@ -138,7 +138,7 @@ class Attached(msgspec.Struct, tag=True, frozen=True):
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    """An engine is there. Other engines find it at `address`, tasks at `desk`."""
+    """An engine has connected. Other engines find it at `address`, tasks at `desk`."""
 
     token: str
     session: int
@@ -158,7 +158,7 @@ class Done(msgspec.Struct, tag=True, frozen=True):
 
 
 class Go(msgspec.Struct, tag=True, frozen=True):
-    """All engines are there. `log` says what the engine does if the interval is repeated.
+    """All engines have connected. `log` says what the engine does if the interval is repeated.
 
     `follows` has the partitions that the engine follows, by stream, and where they begin; `gone` those whose topics are
     gone, with the offsets that were not read as far as they are known. With `history`, which has the
@@ -196,7 +196,7 @@ class StartData(msgspec.Struct, tag=True, frozen=True):
 
 
 class End(msgspec.Struct, tag=True, frozen=True):
-    """The interval ends: what is read from now on belongs to the next one. If it is the last, nothing more is read.
+    """The interval ends: later reads belong to the next one. After the last one nothing more is read.
 
     `version` is that of what the next one writes.
     """
@@ -210,7 +210,7 @@ class Commit(msgspec.Struct, tag=True, frozen=True):
 
 
 class Carry(msgspec.Struct, tag=True, frozen=True):
-    """The task of an interval is there, to read stored state for the engine and to carry its outcome to Spark."""
+    """The task of an interval has connected, to read stored state for the engine and to carry its outcome to Spark."""
 
     token: str
     number: int
@@ -224,7 +224,7 @@ class Read(msgspec.Struct, tag=True, frozen=True):
 
 
 class Content(msgspec.Struct, tag=True, frozen=True):
-    """A stored entry; None if there is none of that name."""
+    """A stored entry; None if it does not exist."""
 
     content: bytes | None
 
@@ -238,7 +238,7 @@ class Put(msgspec.Struct, tag=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, tag=True, frozen=True):
-    """The end of what there is to store, with the reports for the driver, as an Arrow stream."""
+    """The end of the entries to store, with the reports for the driver, as an Arrow stream."""
 
     reports: bytes
 

@@ -26,7 +26,7 @@ class PartitionOwners:
         self._owners: Final[dict[str, dict[str, int]]] = {}
 
     def assign(self, stream: str, names: Iterable[str]) -> dict[str, int]:
-        """Return the task of each partition of a stream that is there now."""
+        """Return the task of each present partition of a stream."""
         there = sorted(names)
         before = self._owners.get(stream, {})
         owners = {name: before[name] for name in there if name in before}

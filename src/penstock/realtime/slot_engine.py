@@ -102,16 +102,16 @@ class _Finished:
 
 
 class SlotEngine:
-    """The engine of one slot in one session of the coordinator. `address` is where tasks come.
+    """The engine of one slot in one session of the coordinator. Tasks connect to `address`.
 
     Args:
         job: the job.
         task: the number of the slot.
         slot: its key groups.
-        launch: what the coordinator says about its session.
+        launch: the message with which the coordinator describes the session.
         first: the first interval, in Spark's numbering.
-        attempt: what makes the files of this engine differ from those of others.
-        cache: what the worker keeps of slots between sessions.
+        attempt: a number that keeps the files of this engine apart from those of others.
+        cache: the tables that the worker keeps of slots between sessions.
 
     """
 
@@ -148,7 +148,7 @@ class SlotEngine:
         self._reading_s = 0.0
         self._starting: Final = threading.Lock()
         self._is_last = False
-        # Stores what the last interval has changed, whose output is not finished before.
+        # Stores the changes of the last interval, whose output is finished only after that.
         self._storing: Iterator[None] = iter(())
         self._written: WriterTask | None = None
         self._finished: Final[queue.SimpleQueue[_Finished]] = queue.SimpleQueue()
@@ -156,7 +156,7 @@ class SlotEngine:
         send(self._link, Hello(place.secret, launch.session, task, self._exchange.address, self.address))
 
     def start(self) -> None:
-        """Start to work. The engine ends when the coordinator says so or is gone, or when anything fails."""
+        """Start to work. The engine ends when the coordinator ends it or is lost, or when anything fails."""
         threading.Thread(target=self._run, name=f"slot {self._task}", daemon=True).start()
 
     def _run(self) -> None:
@@ -277,7 +277,7 @@ class SlotEngine:
     def _store(
         self, number: int, stored: Iterator[PackedRow | None], done: Done, *, is_last: bool
     ) -> Iterator[None]:
-        """Store what an interval has changed, in pieces, and tell the coordinator."""
+        """Store the changes of an interval, in pieces, and report that to the coordinator."""
         written = self._written
         assert written is not None
         for row in stored:
@@ -288,11 +288,11 @@ class SlotEngine:
                 written.write([row])
         written.finish_arrived(waits=True)
         if is_last:
-            # Other engines may go as soon as the coordinator knows that all are done.
+            # Other engines may end as soon as the coordinator knows that all are done.
             self._exchange.finish()
         self._finished.put(_Finished(number, is_last, self._states.take_changes(number), written))
         self._written = None
-        # What the coordinator says from now on is about the next interval.
+        # Later messages of the coordinator are about the next interval.
         send(self._link, done)
 
     def _measure(self, meter: IntervalMeter) -> None:
@@ -316,7 +316,7 @@ class SlotEngine:
                 return
 
     def _start(self, stream: str) -> None:
-        """Start a feed, unless it has started. The engine and what it hears from the coordinator are two threads."""
+        """Start a feed, unless it has started. The engine and its listener to the coordinator are two threads."""
         with self._starting:
             if stream not in self._started:
                 self._started.add(stream)
@@ -335,7 +335,7 @@ class SlotEngine:
             self._commits.put(False)
 
     def _listen(self) -> None:
-        """Carry out what the coordinator says."""
+        """Handle a message of the coordinator."""
         try:
             while True:
                 message = self._receive()

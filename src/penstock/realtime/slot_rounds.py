@@ -1,4 +1,4 @@
-"""Slot rounds: run all levels of one slot on what comes, in rounds, interval after interval."""
+"""Slot rounds: run all levels of one slot on the rows that arrive, in rounds, interval after interval."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ FOR_EACH_LEVEL: Final = frozenset({SLOT_COMMANDS, CHECKPOINT_COMMANDS, WATERMARK
 
 _Bundles: TypeAlias = dict[str, deque[Delivery]]
 
-# For how long nothing may come for an interval that is repeated: far longer than any round takes.
+# A repeated interval may wait this long for a delivery: far longer than any round takes.
 _STALLED_AFTER_S: Final = 120.0
 
-# For about how long a slot does other work between two rounds.
+# A slot does other work between two rounds for about this long.
 _BESIDE_S: Final = 0.001
 
 # Counts of which the newest is the value; others add up.
@@ -101,7 +101,7 @@ class SlotRounds:
         plan: the plan of the job.
         task: the number of the slot.
         readers: the senders that read streams, in all engines.
-        inbox: where deliveries come.
+        inbox: the queue of deliveries.
         intake: learns how fast rounds are.
         send: sends what a level emits.
         announce: tells all slots, this one too, that the output of a level has ended in an interval.
@@ -171,7 +171,7 @@ class SlotRounds:
         is_over = False
         for number, level in enumerate(self._levels, 1):
             if level.wants_clock and not self._knows_timers:
-                # The slot tells when it must run next only once it has run.
+                # The slot knows when it must run next only once it has run.
                 yield from self._round(Round(number, now_ms(), {}))
         self._knows_timers = True
         while True:
@@ -193,7 +193,7 @@ class SlotRounds:
                 self._add(delivery)
 
     def replay(self, rounds: Iterable[Round]) -> Iterator[PackedRow]:
-        """Run these rounds, each when its deliveries are there. Yield rows for sinks and the driver.
+        """Run these rounds, each once its deliveries have arrived. Yield rows for sinks and the driver.
 
         Raises JobFailedError when a delivery does not come.
         """
@@ -212,7 +212,7 @@ class SlotRounds:
         return self._steps[level - 1] if level else []
 
     def _work_beside(self, beside: Iterator[None]) -> bool:
-        """Do some of other work, and return whether it is done."""
+        """Do a part of the other work, and return whether all of it is done."""
         begun_s = time.perf_counter()
         is_over = True
         for _ in beside:
@@ -223,14 +223,14 @@ class SlotRounds:
         return is_over
 
     def finish(self, work: Iterator[None]) -> None:
-        """Do all of other work."""
+        """Do all of the other work."""
         begun_s = time.perf_counter()
         for _ in work:
             pass
         self._meter.storing_s += time.perf_counter() - begun_s
 
     def cut(self, *, goes_on: bool) -> Iterator[PackedRow | None]:
-        """End the interval. What the iterator does stores the state in pieces, and yields None after each.
+        """End the interval. The iterator stores the state in pieces, and yields None after each.
 
         At last it yields the totals of all rounds of the interval. With `goes_on`, the next one may run meanwhile.
         """
@@ -263,7 +263,7 @@ class SlotRounds:
         ]
         if commands:
             rows = [row for row in rows if row.destination != CHECKPOINT_COMMANDS]
-            # They wait for the end of the interval, which must come.
+            # They wait for the end of the interval, which always comes.
             self._note_work()
         for bundles, some in ((self._for_end, commands), (self._waiting, rows)):
             if some:
@@ -316,7 +316,7 @@ class SlotRounds:
                 yield row
 
     def _end_levels(self) -> Iterator[PackedRow]:
-        """End the levels that have all their input, each with a round for what has waited for the end."""
+        """End the levels that have all their input, each with a round for the rows that waited for the end."""
         while self._ended <= len(self._levels):
             level = self._ended
             behind = any(through < level - 1 for through in self._through.values())
@@ -340,7 +340,7 @@ class SlotRounds:
 
 
 def _due(level: Level, now_ms: int) -> SourceTimes | None:
-    """Return the time of the earliest timer of a level that is due, which causes what a round without records emits."""
+    """Return the time of the earliest due timer of a level, which causes the output of a round without records."""
     due_ms = level.next_timer_ms
     return None if due_ms is None or due_ms > now_ms else SourceTimes.at(due_ms, 1)
 
@@ -365,5 +365,5 @@ def _stored(cuts: Iterable[Iterator[PackedRow | None]], totals: Totals) -> Itera
 
 
 def _all_of(bundles: _Bundles) -> dict[str, int]:
-    """Return how many bundles there are of each sender."""
+    """Return the number of bundles of each sender."""
     return {sender: len(found) for sender, found in sorted(bundles.items()) if found}

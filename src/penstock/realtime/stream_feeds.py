@@ -1,4 +1,4 @@
-"""Feeds: threads of an engine that read streams as records come, decode them, and send them to the slots."""
+"""Feeds: threads of an engine that read records as they arrive, decode them, and send them to the slots."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "RowReader",
 ]
 
-# How long a feed waits for records before it looks whether it is to end.
+# How long a feed waits for records before it checks whether to end.
 _POLL_S: Final = 0.25
 _ASSUMED_RECORD_BYTES: Final = 1000.0
 _LEAST_AT_ONCE: Final = 100
@@ -46,7 +46,7 @@ class RowReader(Protocol):
 
 
 class Arrival(NamedTuple):
-    """What has come of a stream; without chunks nothing has. With `ends`, an interval ends here."""
+    """The chunks of a stream that have arrived, perhaps none. With `ends`, an interval ends here."""
 
     reading: Reading
     chunks: list[SourceChunk]
@@ -54,7 +54,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals(Protocol):
-    """What comes of a stream while a job runs."""
+    """The records of a stream that arrive while a job runs."""
 
     @property
     def has_history(self) -> bool:
@@ -62,10 +62,10 @@ class Arrivals(Protocol):
 
     @property
     def positions(self) -> Offsets | None:
-        """Where it stands after what `next` has returned, if the coordinator does not know it."""
+        """The position after the chunks that `next` has returned, if the coordinator does not know it."""
 
     def next(self) -> Arrival | None:
-        """Wait for some time, and return what has come. None is the end of the last interval."""
+        """Wait for a while, and return what has arrived. None is the end of the last interval."""
 
     def end(self) -> None:
         """Return None from `next` as soon as everything that belongs to the interval was returned."""
@@ -142,7 +142,7 @@ class FollowedTopics:
         )
 
     def _see(self, chunks: Iterable[SourceChunk]) -> None:
-        """Learn the size of records. A few that have come say little, and nothing waits."""
+        """Learn the size of records. A few records say little, and then nothing waits."""
         sizes = [
             (chunk.raw.nbytes, len(chunk.raw))
             for chunk in chunks
@@ -153,11 +153,11 @@ class FollowedTopics:
             self._record_bytes = max(1.0, sum(size for size, _ in sizes) / count)
 
     def lag(self) -> TopicLag | None:
-        """Return what waits in the partitions, for metrics; None before the first look."""
+        """Return how many records wait in the partitions, for metrics; None before the first look."""
         return None if self._reader is None else self._reader.lag()
 
     def end(self) -> None:
-        """Read nothing more, except up to where to stop."""
+        """Stop reading; an interval that drains stops at its ends instead."""
         if self._until is None:
             self._ends.set()
 
@@ -206,8 +206,8 @@ class _Mark(enum.Enum):
 class EndOfInterval:
     """The end of an interval in all feeds of an engine.
 
-    None sends anything of the next interval before all have ended this one: two feeds share the connections to other
-    engines, and what one has of the next interval may have to wait there for the end of the other.
+    No feed sends rows of the next interval before all have ended this one: the feeds share the connections to other
+    engines, where rows of the next interval may have to wait for the end of the other feeds.
     """
 
     def __init__(self, feeds: int, interval: int) -> None:
@@ -231,7 +231,7 @@ class EndOfInterval:
             self._changed.wait_for(lambda: self._interval >= interval or self._is_closed)
 
     def close(self) -> None:
-        """Let nobody wait any longer."""
+        """Release all threads that wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -279,12 +279,12 @@ class Feed:
         self.taken: tuple[list[Reading], Offsets | None] = ([], None)
         self.lag: TopicLag | None = None
         self.work_s = 0.0
-        # What a topic has is cut by another thread, since this one may be waiting for records.
+        # Another thread cuts a topic, since this one may be waiting for records.
         self._lock: Final = threading.Lock()
         self._thread: Final = threading.Thread(target=self._run, name=f"feed {sender}", daemon=True)
 
     def start(self) -> None:
-        """Start to read."""
+        """Start the thread."""
         self._thread.start()
 
     def join(self) -> None:
@@ -292,7 +292,7 @@ class Feed:
         self._thread.join()
 
     def cut(self) -> None:
-        """End the interval: what is read from now on belongs to the next one."""
+        """End the interval: later reads belong to the next one."""
         if isinstance(self.arrivals, PushedRanges):
             self.arrivals.cut()
         else:
@@ -349,7 +349,7 @@ class RepeatedReadings:
         self._readings: Final = iter(readings)
 
     def next(self) -> Arrival | None:
-        """Read what was read."""
+        """Read the same records again."""
         reading = next(self._readings, None)
         if reading is None:
             return None

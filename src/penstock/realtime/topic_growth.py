@@ -16,13 +16,13 @@ _LOOK_S: Final = 1.0
 
 
 class TopicGrowth:
-    """A thread that looks for the partitions of topics; `has_changed` says whether others are there than are followed.
+    """A thread that looks for the partitions of topics; `has_changed` says whether they differ from those followed.
 
     It has a thread of its own, since an unreachable broker delays the answer. Readers report that, not this thread.
 
     Args:
         topics: the topics by stream.
-        notify: is called when one has changed.
+        notify: called when one has changed.
 
     """
 
@@ -48,7 +48,7 @@ class TopicGrowth:
             self.has_changed = False
 
     def close(self) -> None:
-        """Look no more. An answer that is under way is not waited for."""
+        """Stop looking, without waiting for an answer under way."""
         self._closing.set()
 
     def _run(self) -> None:
@@ -62,10 +62,10 @@ class TopicGrowth:
         try:
             changed = [name for name, log in self._topics.items() if log.has_changed(followed[name])]
         except PenstockError:
-            # Those who read the topic tell what is wrong with it.
+            # The readers of the topic report what is wrong with it.
             return
         with self._lock:
-            # A new session may have begun meanwhile, with what has changed.
+            # A new session may have begun meanwhile, with the changed partitions.
             self.has_changed = bool(changed) and self._followed is followed
         if self.has_changed:
             self._notify()

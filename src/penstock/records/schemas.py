@@ -78,7 +78,7 @@ def _of_class(schema: type, inside: tuple[type, ...] = ()) -> RecordType:
     else:
         names = schema.__struct_fields__  # type: ignore[attr-defined]  # a msgspec Struct
     if not names:
-        raise SchemaError(f"{schema.__name__} has no fields.")
+        raise SchemaError(f"{schema.__name__} has no fields. Declare at least one.")
     fields = []
     for name in names:
         python_type, nullable = without_none(hints[name])
@@ -142,7 +142,7 @@ VERSION_FIELD: Final = pa.field("control_version", pa.int64())
 def versioned(kind: RecordType) -> RecordType:
     """Return the record type with one more field: the control version under which a record was made."""
     if VERSION_FIELD.name in kind.field_names:
-        raise SchemaError(f"{kind!r} already has a field {VERSION_FIELD.name!r}.")
+        raise SchemaError(f"{kind!r} already has a field {VERSION_FIELD.name!r}. Rename it.")
     fields = [*kind.fields, Field(VERSION_FIELD.name, int, VERSION_FIELD.type, nullable=False)]
     return RecordType(kind.name, fields, struct_class(kind.name, fields), (versioned, kind))
 

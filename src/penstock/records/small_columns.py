@@ -1,4 +1,4 @@
-"""Small columns: make and convert columns of a few values at a fraction of what Arrow takes for it.
+"""Small columns: make and convert columns of a few values in a fraction of the time that Arrow takes.
 
 Arrow takes some 5 us to make a column of Python's values and 10 to 20 us to call a kernel, however few values there
 are. Where records come one by one that is most of what a record costs.

@@ -1,4 +1,4 @@
-"""Initial state: what a job that starts with state has in its slots, wherever it is kept."""
+"""Initial state: the stored entries with which the slots of a job start, wherever they are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoredEntries(Protocol):
 
 
 class Seed(Protocol):
-    """The initial state of a job, as its tasks reach it."""
+    """The initial state of a job, as its tasks read it."""
 
     def entries(self, node: str, first_key_group: int) -> StoredEntries:
         """Return the stored entries of a slot of a step."""

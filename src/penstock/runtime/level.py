@@ -61,7 +61,7 @@ _HELD_BYTES: Final = 64 << 20
 _SMALL_BYTES: Final = 4 << 10
 # A micro-batch of up to this many records for a step in a slot is processed like a round of real time.
 MAX_MERGED_RECORDS: Final = 1000
-# What a lookup asks for at once is one query.
+# The most keys that one query of a lookup asks for.
 _MAX_RECORDS_OF_LOOKUPS: Final = 100_000
 
 
@@ -73,7 +73,7 @@ class StoredStates(Protocol):
 
 
 class Level:
-    """The steps of one depth, as one task runs them. `cache` holds what its worker keeps of slots between calls."""
+    """The steps of one depth, as one task runs them. `cache` holds the tables that its worker keeps between calls."""
 
     def __init__(self, plan: JobPlan, step_ids: Sequence[str], cache: SlotCache = kept_slots) -> None:
         levels = [[node.id for node in level] for level in plan.levels()]
@@ -100,13 +100,13 @@ class Level:
             runner.open(states, slot)
 
     def run_round(self, rows: Iterable[PackedRow], now: dt.datetime) -> Iterator[PackedRow]:
-        """Run the slot on packed rows, in any order. Yield what steps emit, and rows for others, in a fixed order.
+        """Run the slot on packed rows, in any order. Yield the output of steps, and rows for others, in a fixed order.
 
         The bodies must be bytes, which can be compared. `now` is the time of the round. Afterwards `next_timer_ms` is
         the time at which the slot must run again even without input, in milliseconds since 1970, or None if it need
         not.
         """
-        # The shuffle delivers rows in any order, and rows that pass must leave in the same order in a replay.
+        # The shuffle delivers rows in any order, and a replay must pass them on in the same order.
         with GatheredRows(rows) as gathered:
             yield from self._run(gathered.lists, now)
 
@@ -115,7 +115,7 @@ class Level:
         return (row for row in self.cut(goes_on=False) if row is not None)
 
     def cut(self, *, goes_on: bool) -> Iterator[PackedRow | None]:
-        """End an interval. What the iterator does stores the state in pieces, and yields None after each.
+        """End an interval. The iterator stores the state in pieces, and yields None after each.
 
         It also yields rows that count the state. With `goes_on`, the next interval may be opened and run meanwhile.
         """
@@ -165,10 +165,10 @@ class _StepRunner:
         self.has_time: Final = self._core.timers is not None or bool(self._watermark_rules)
         self.next_timer_ms: int | None = None
         self._opened: OpenSlot | None = None
-        # What the last interval had open, if its tables continue.
+        # The states that the last interval has left open, if its tables are still used.
         self._going_on: OpenSlot | None = None
         self._can_merge: Final = self._core.has_key and self._core.windows is None
-        # Values that expire by event time depend on the records before, which may be of other key groups.
+        # Whether a value has expired by event time depends on earlier records, perhaps of other key groups.
         self._orders_rounds: Final = self._core.takes_single_records and not self._core.expires_by_event
         self._carries_keys = {output: plan.wants_keys(Port(node.id, output)) for output in node.outputs}
         self._split = frozenset(name for name in node.outputs if plan.wants_key_groups(Port(node.id, name)))
@@ -191,7 +191,7 @@ class _StepRunner:
         return target == step if target else step in self._plan.accepting.takers(admitted.command)
 
     def open(self, states: StoredStates, slot: Slot) -> None:
-        """Let the next rounds run in a slot. Its state is read when the first of them needs it."""
+        """Open the step in a slot for the next rounds. The first of them that needs its state reads it."""
         self._states, self._slot, self._opened = states, slot, None
 
     def _open(self) -> OpenSlot:
@@ -253,7 +253,7 @@ class _StepRunner:
         traces = run.traces(self._level)
         if traces:
             yield reports_row(self.node.step, first, work.at, traces)
-        # Once for each `open`, since many rounds would look through many rows.
+        # Once for each `open`, since a search in every round would take long.
         run.close(sweeps=not self._opened.has_swept)
         self._opened.has_swept = True
         if run.header.held_bytes != held_before:
@@ -269,7 +269,7 @@ class _StepRunner:
         self.next_timer_ms = run.next_timer_ms
 
     def cut(self, *, goes_on: bool) -> Iterator[PackedRow | None]:
-        """Freeze what the rounds have changed; the iterator stores it, and yields rows that count keys and bytes."""
+        """Freeze the changes of the rounds; the iterator stores them, and yields rows that count keys and bytes."""
         opened, self._opened = self._opened, None
         last = opened or self._going_on
         self._going_on = last if goes_on else None
@@ -279,13 +279,13 @@ class _StepRunner:
             return iter(())
         has_changed = opened.tables.changed
         if has_changed:
-            # First, since the changes of most rounds are in no table yet, and their keys would not be counted.
+            # First, since most changes are not in a table yet, and their keys would not be counted.
             opened.tables.freeze()
         return self._store(opened, has_changed=has_changed, goes_on=goes_on)
 
     def _store(self, opened: OpenSlot, *, has_changed: bool, goes_on: bool) -> Iterator[PackedRow | None]:
         tables, first = opened.tables, opened.slot.key_groups[0]
-        # Before the work counts, so that its repetition takes the same.
+        # Before the work counts, so that a repetition takes the same rows.
         opened.answers.write()
         if opened.tallies:
             yield counts_row("scores", self.node.step, 0, first, msgspec.json.encode(opened.tallies))
@@ -333,7 +333,7 @@ class _StepRunner:
         """Return whether to process all key groups as one. Small rounds touch few keys of many of them."""
         if self._plan.in_real_time or not self._can_merge:
             return self._can_merge
-        # What has expired depends on the records before, which may be of other key groups. A repeated micro-batch has
+        # Expiry depends on earlier records, perhaps of other key groups. A repeated micro-batch has
         # the same number of records, though perhaps in other rows.
         limit = MAX_MERGED_RECORDS if self._core.lookup is None else _MAX_RECORDS_OF_LOOKUPS
         if self._core.expires_by_event or not 0 < len(rows) <= limit:
@@ -342,7 +342,7 @@ class _StepRunner:
         return all(size <= limit for size in sizes)
 
     def _of_round(self, rows: Iterable[PackedRow]) -> list[Block]:
-        """Return the blocks of a round in real time; many of records that code takes one by one are ordered."""
+        """Return the blocks of a round in real time. Many records for code that takes them one by one are ordered."""
         blocks = list(map(self._block, rows))
         return by_key_group(blocks, self._groups_in) if self._orders_rounds else blocks
 
@@ -454,7 +454,9 @@ def _take_held(entries: Entries, part: int) -> list[PackedRow]:
     """Return one part of the held rows, and remove it from the store."""
     held = entries.get(held_name(part))
     if held is None:
-        raise StateError("The data held for a paused step is not in the checkpoint.")
+        raise StateError(
+            f"Part {part} of the data held for a paused step is not in the checkpoint. Restore a copy of it."
+        )
     entries.remove(held_name(part))
     return msgspec.msgpack.decode(held, type=list[PackedRow])
 
@@ -471,5 +473,5 @@ class _Emitted:
         """Add a batch."""
         self.batches.append(batch)
         size = batch.get_total_buffer_size()
-        # The exact size takes long, and matters only where there is much.
+        # Computing the exact size takes long, and matters only for large output.
         self.size += size if size <= _SMALL_BYTES else batch.nbytes

@@ -43,7 +43,7 @@ class MessageFields:
         return self._checked(found) if hasattr(self.record_type.python_class, "__post_init__") else found
 
     def _checked(self, found: Decoded) -> Decoded:
-        """Return the records as their class leaves them, which checks or changes values when it is made."""
+        """Return the records after their class has checked or changed their values."""
         kind = self.record_type
 
         def made(part: Any) -> pa.RecordBatch:
@@ -71,7 +71,7 @@ def _part_of(chunk: SourceChunk, part: MessagePart, names: PartitionNames) -> pa
 
 
 def _without(found: Decoded, reasons: dict[int, str]) -> Decoded:
-    """Return what is decoded without the rows for which there is a reason."""
+    """Return the decoded records without the rows that have a reason."""
     if not reasons:
         return found
     keep = np.ones(len(found.batch), bool)

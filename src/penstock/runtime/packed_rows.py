@@ -147,7 +147,7 @@ def counts_row(kind: str, name: str, count: int, key_group: int = 0, body: bytes
 
 
 def times_row(stream: str, read: TimesRead | None) -> Iterator[PackedRow]:
-    """Yield a row with the times of the records that a task has read of a stream, if it knows any."""
+    """Yield a row with the times of the records that a task has read from a stream, if it knows any."""
     if read is not None:
         yield counts_row(TIMES_READ, stream, sum(read.times.counts), body=encode_report(read))
 

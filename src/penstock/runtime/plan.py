@@ -57,7 +57,7 @@ __all__ = ["JobPlan", "emission_destination", "expires_by_event", "has_timers", 
 
 
 def emission_destination(step: str, output: str) -> str:
-    """Return the destination of what a step emitted, until it is forwarded."""
+    """Return the destination of the output of a step until it is forwarded."""
     return f"out/{step}/{output}"
 
 
@@ -91,7 +91,7 @@ def wants_starts(graph: Graph) -> bool:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job's graph with everything that the workers need to run it. It is pickled to the workers.
+    """A job's graph with everything that workers need to run it. It is pickled for the workers.
 
     `raw_streams` are the streams whose source has bytes for each record; these stay with the record for dead letters.
     `keyed_sinks` are the sinks that take the key and the offset of each record. `parallelism` is the number of
@@ -196,7 +196,7 @@ class JobPlan:
         if isinstance(origin, ProcessNode):
             before = known[origin.id]
             if before and all(rule.by_arrival for rule in before):
-                # Its slots without input do not run, and would hold back event time.
+                # Slots without input do not run, and would hold back event time.
                 return [InputWatermarkRule(origin.id, (), by_arrival=True)]
             slots = tuple(f"{group:05d}" for group in self.first_key_groups)
             return [InputWatermarkRule(origin.id, slots)] if before else []
@@ -282,7 +282,7 @@ class JobPlan:
         return self._reaches(port, self.keyed_sinks)
 
     def wants_origins(self, port: Port) -> bool:
-        """Return whether a sink after the port takes the names by which its records are known again."""
+        """Return whether a sink after the port takes the origins of its records."""
         return self._reaches(port, self.origin_sinks)
 
     def _reaches(self, port: Port, sinks: frozenset[str]) -> bool:
@@ -295,7 +295,7 @@ class JobPlan:
         return False
 
     def _only_upserts(self, port: Port) -> bool:
-        """Return whether all that reads a port are sinks that take upserts, which do not need rows before updates."""
+        """Return whether only sinks that take upserts read a port; they do not need the rows before updates."""
         nodes = [node for node, _ in self.graph.consumers(port)]
         return all(isinstance(node, SinkNode) and node.upsert_key is not None for node in nodes)
 

@@ -46,7 +46,7 @@ from penstock.windows.window_state import WINDOWS
 
 __all__ = ["Router", "dead_letter_rows"]
 
-# Work that no record brings, by the stream that its dead letters name.
+# Work that no record causes; its dead letters name this stream.
 _DUE: Final = {TIMERS: "timer", WINDOWS: "window", JOINS: "pair of records", TABLE_WORK: "group"}
 
 

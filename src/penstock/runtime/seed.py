@@ -29,7 +29,7 @@ __all__ = [
 
 
 SlotReader: TypeAlias = Callable[[int, Mapping[str, Content]], Iterable[bytes]]
-"""A function of the partition number of a slot and its stored entries. Its results go to the caller."""
+"""A function of the partition number of a slot and its stored entries, whose results go to the caller."""
 
 
 def seed_folder(seed: Path, node: str, first_key_group: int) -> Path:

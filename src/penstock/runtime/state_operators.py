@@ -23,7 +23,9 @@ def operator_of(folder: Path, node: str) -> int:
             try:
                 properties = json.loads(lines[-1]).get("operatorPropertiesJson") if len(lines) > 1 else None
             except json.JSONDecodeError as e:
-                raise CheckpointError(f"The checkpoint is damaged: {path} cannot be read ({e}).") from e
+                raise CheckpointError(
+                    f"The checkpoint is damaged: {path} cannot be read ({e}). Restore it from a copy of the checkpoint."
+                ) from e
             if properties and any(
                 found.get("stateName") == node for found in json.loads(properties).get("stateVariables", [])
             ):

@@ -1,4 +1,4 @@
-"""Step work: what a step gets in one round of a slot, and what it has open from the first round to the last."""
+"""Step work: the input of a step in one round of a slot, and its state from the first round to the last."""
 
 from __future__ import annotations
 

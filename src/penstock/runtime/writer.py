@@ -159,7 +159,7 @@ def _encode_reports(row: PackedRow, batch_id: int) -> Iterator[Report]:
 
 @dataclass(frozen=True)
 class Writer:
-    """A writer of the rows for sinks, which reports what was written and counted.
+    """A writer of the rows for sinks, which reports the numbers of records written and counted.
 
     A failed task fails the micro-batch, and Spark runs it again. So a sink's task either finishes all of its records or
     is aborted.
@@ -212,10 +212,10 @@ class Writer:
 
 
 class OutputMeter(Protocol):
-    """What measures the output of a task, and has reports of its own."""
+    """A meter of the output of a task, with reports of its own."""
 
     def add_output(self, sink: str, records: int, seconds: float) -> None:
-        """Add records that a sink was given, which took it some seconds."""
+        """Add records that a sink has taken, and how many seconds it took."""
 
     def reports(self) -> Iterable[Report]:
         """Return the reports for the driver."""
@@ -252,7 +252,7 @@ class WriterTask:
                 self._write(row)
 
     def finish_visible(self) -> None:
-        """Finish the sinks whose records are visible at once, which does not make them any more visible.
+        """Finish the sinks whose records are visible as soon as they are written.
 
         Those that see their records arrive are left to `finish_arrived`.
         """
@@ -261,7 +261,7 @@ class WriterTask:
                 self._finished[name] = task.finish()
 
     def finish_arrived(self, *, waits: bool) -> None:
-        """Finish the sinks that have seen all records arrive; with `waits`, also those that have not."""
+        """Finish the sinks to which all records have arrived; with `waits`, also the others."""
         for name, task in self._tasks.items():
             if name not in self._finished and isinstance(task, SendingTask) and (waits or task.has_arrived()):
                 self._finished[name] = task.finish()
@@ -304,7 +304,7 @@ class WriterTask:
             self._meter.add_output(name, self._counts[name] - before, seconds)
 
     def _reject(self, name: str, row: PackedRow, batch: pa.RecordBatch) -> None:
-        """Write what the sink could not write as dead letters."""
+        """Write the records that the sink rejected as dead letters."""
         task = self._tasks[name]
         if isinstance(task, RejectingTask) and (rejections := task.rejections()):
             if name == DEAD_LETTERS:

@@ -1,4 +1,4 @@
-"""Captured tables: convert what the slots of a job store to the tables of a snapshot. Needs no Spark."""
+"""Captured tables: convert the stored entries of a job's slots to the tables of a snapshot. Needs no Spark."""
 
 from __future__ import annotations
 

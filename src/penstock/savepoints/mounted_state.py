@@ -1,4 +1,4 @@
-"""Mounted state: what Spark needs to know to reach the state of a checkpoint that is on an object store."""
+"""Mounted state: the settings with which Spark reaches the state of a checkpoint on an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source files: copy what a checkpoint keeps of its sources into a savepoint, while the job runs."""
+"""Source files: copy the files that a checkpoint keeps for its sources into a savepoint, while the job runs."""
 
 from __future__ import annotations
 

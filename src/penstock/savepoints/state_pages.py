@@ -100,7 +100,7 @@ def parse_place(after: str) -> Place:
     """Parse a place from `KeyPage.next`. Raises CheckpointError for any other text."""
     group, _, digest = after.partition(".")
     if not (group.isascii() and group.isdecimal() and len(group) < 9 and len(digest) == _DIGEST):
-        raise CheckpointError(f"after={after} is not the `next` of a page of keys.")
+        raise CheckpointError(f"after={after} is not the `next` of a page of keys. Leave it out to begin.")
     return int(group), digest
 
 

@@ -292,7 +292,7 @@ def _check_tls(settings: ServeSettings) -> bool:
         raise AccessError("TLS needs a certificate and its key. Pass both --tls-cert and --tls-key.")
     for file in files:
         if file is not None and not file.is_file():
-            raise AccessError(f"The TLS file {file} does not exist.")
+            raise AccessError(f"The TLS file {file} does not exist. Correct its path.")
     return files[0] is not None
 
 
@@ -302,7 +302,9 @@ def _read_grants(settings: ServeSettings, environment: Mapping[str, str]) -> lis
         try:
             lines = settings.tokens.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as e:
-            raise AccessError(f"The token file {settings.tokens} cannot be read: {e}.") from None
+            raise AccessError(
+                f"The token file {settings.tokens} cannot be read: {e}. Correct its path or its permissions."
+            ) from None
         grants += grants_of(lines, str(settings.tokens))
     grants += grants_of(environment.get(TOKENS_VARIABLE, "").splitlines(), TOKENS_VARIABLE)
     return grants

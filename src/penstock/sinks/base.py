@@ -43,7 +43,7 @@ class TaskContext:
 
 
 class Encoder(Protocol):
-    """What makes the body of each record, such as its JSON."""
+    """The encoder of the body of each record, such as its JSON."""
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """Return the bodies of records, as bytes."""
@@ -78,7 +78,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class RecordOrigin:
-    """Where records come from: a stream or the output of a step, its partition, and the offset of each record there.
+    """The origin of records: a stream or the output of a step, its partition, and the offset of each record in it.
 
     `branch` tells apart the ways to a union. The offsets of a source are the same in each replay of its records; those
     of a step in each replay of a micro-batch. In real time what a step emits has names of its own, if a sink wants
@@ -101,7 +101,7 @@ class RejectingTask(SinkTask):
         self._origin: RecordOrigin | None = None
 
     def come_from(self, origin: RecordOrigin) -> None:
-        """Note where the records of the next write come from."""
+        """Note the origin of the records of the next write."""
         self._origin = origin
 
     def _reject(self, reasons: Mapping[int, str], body: Callable[[int], bytes], max_bytes: int) -> None:
@@ -117,7 +117,7 @@ class RejectingTask(SinkTask):
 
 
 class SendingTask(RejectingTask):
-    """The base class of sink tasks that send records as they come, and see them arrive without waiting."""
+    """The base class of sink tasks that send records at once, and see them arrive without waiting."""
 
     def has_arrived(self) -> bool:
         """Return whether all records are safe, so that `finish` need not wait. Raises what `finish` raises."""

@@ -51,7 +51,7 @@ _COORDINATOR_MOVES: Final = (
 _MOVING_POLL_S: Final = 0.1
 _SLICE_RECORDS: Final = 20_000
 _FULL_QUEUE_POLL_S: Final = 0.05
-# What is delivered is not reported, and so does not end the wait.
+# Delivered messages are not reported, and so do not end the wait.
 _FULL_BULK_POLL_S: Final = 0.002
 _MAX_PRODUCERS: Final = 64
 
@@ -123,7 +123,7 @@ class PlainProducer:
         self._binding = binding
         self._errors = LastError()
         self._failures: list[KafkaError] = []
-        # How often messages were sent, and how often when all of them had arrived last.
+        # How many times messages were sent, and how many of those had arrived at the last check.
         self._sent = self._arrived = 0
         # Without a reference to this producer, so that its client ends with it.
         on_delivery = functools.partial(_record_failure, self._failures)
@@ -291,7 +291,7 @@ def _build_sender(
     settings: Mapping[str, Any],
     errors: LastError,
 ) -> tuple[Producer | _Bulk, Callable[[Messages, Callable[[], None]], None]]:
-    """Return a producer, of the kind that sends in bulk if it may, and the function that queues messages with it."""
+    """Return a producer, one that sends in bulk if possible, and the function that queues messages with it."""
     if _sends_in_bulk(binding):
         bulk = build_client(lambda found: kind(found, binding.topic), binding, settings, errors)
         return bulk, functools.partial(_send_in_bulk, bulk)
@@ -300,7 +300,7 @@ def _build_sender(
 
 
 def _sends_in_bulk(binding: KafkaBinding) -> bool:
-    """Return whether messages go to the broker with what librdkafka's call for many takes, a value and a key."""
+    """Return whether messages have only a key and a value, as librdkafka's call for many messages needs."""
     has_headers = bool(binding.header_fields) or binding.origin or binding.events is not None
     return not has_headers and binding.partition_by is None and has_bulk_calls()
 

@@ -1,4 +1,4 @@
-"""Column statistics: what the numbers of a table are like in two snapshots, to judge one by the other."""
+"""Column statistics: the distributions of the numbers of a table in two snapshots, to judge one by the other."""
 
 from __future__ import annotations
 

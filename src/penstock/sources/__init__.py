@@ -1,4 +1,4 @@
-"""Sources: where records enter; logs that can be replayed, and receivers that make one.
+"""Sources: where records enter; logs that can be replayed, and receivers that journal what cannot.
 
 In: files, topics, queues, sockets.
 Out: chunks of undecoded records with their positions.

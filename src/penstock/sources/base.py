@@ -37,7 +37,7 @@ MISSING: Final = "@missing"
 """The path of a split whose records were deleted before they were read."""
 
 GONE: Final = "@gone"
-"""The path of a split with which a partition ends, since its topic was deleted; what it has was not read."""
+"""The path of the split with which a partition ends because its topic was deleted; its range was not read."""
 
 PARTITIONS: Final = "@partitions"
 """The field of the offset of a log of the user's own that has the positions, by partition. No topic has that name."""
@@ -123,7 +123,7 @@ class ReplayableLog(Protocol[PositionT]):
         """Return the end of the log as the last call of `latest` has found it, if `lag` cannot ask for it."""
 
     def lag(self, position: PositionT) -> dict[str, Any]:
-        """Return what waits after `position`, for people: for example {"files": 3}."""
+        """Return how much waits after `position`, for display: for example {"files": 3}."""
 
 
 class CountedLog:
@@ -155,7 +155,7 @@ class CountedLog:
 
 @dataclass(frozen=True)
 class HeldLog(Generic[PositionT]):
-    """A paused log: it ends where the reader is, though what was planned can be read again."""
+    """A paused log: it ends at the position of the reader, but planned records can be read again."""
 
     log: ReplayableLog[PositionT]
 
@@ -172,7 +172,7 @@ class HeldLog(Generic[PositionT]):
         return self.log.decode(offset)
 
     def latest(self, start: PositionT, *, limited: bool) -> PositionT:  # noqa: ARG002  # as ReplayableLog
-        """Return where the reader is."""
+        """Return the position of the reader."""
         return start
 
     def freeze(self) -> None:
@@ -195,5 +195,5 @@ class HeldLog(Generic[PositionT]):
         return self.log.newest()
 
     def lag(self, position: PositionT) -> dict[str, Any]:
-        """Return what waits in the log after `position`."""
+        """Return how much waits in the log after `position`."""
         return self.log.lag(position)

@@ -1,4 +1,4 @@
-"""Carried files: small files in a folder of the driver's machine, whose contents tasks on other machines get."""
+"""Carried files: small files in a folder of the driver's machine, whose contents are sent to tasks elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CarriedFiles(FileLog):
 
     def _carried(self, file: LoggedFile) -> Split:
         with self._as_external(file.path), Path(file.path).open("rb") as opened:
-            # As far as it was there when the file was found.
+            # Only the bytes that the file had when it was found.
             return Split(file.partition, file.path, 0, file.size, opened.read(file.size))
 
     def _read_split(self, split: Split, record_type: RecordType) -> Iterator[SourceChunk]:

@@ -108,7 +108,7 @@ def _parse_all(cells: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _as_it_is(text: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """Return cells in a type, or None if Arrow does not read all of them as they are."""
+    """Return cells in a type, or None if Arrow cannot read all of them unchanged."""
     try:
         return text.cast(target)
     except _CAST_ERRORS:
@@ -180,7 +180,7 @@ _LOOKS_LIKE: Final = (
 
 
 def _without_hopeless(source: pa.Array, target: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Set the cells that clearly do not fit to null, in bulk, so that few are left to try one by one."""
+    """Set cells that clearly do not fit to null, in bulk, so that only few are tried one by one."""
     hopeful: pa.Array | None = None
     if pa.types.is_binary(source.type) or pa.types.is_string(source.type):
         pattern = next((pattern for is_kind, pattern in _LOOKS_LIKE if is_kind(target)), None)

@@ -39,5 +39,5 @@ class TimesOfChunks:
 
     @property
     def read(self) -> TimesRead | None:
-        """What was added; None if it has no times."""
+        """The times of the added chunks; None if they have none."""
         return None if self._times is None else TimesRead(self._times, self._newest_ms)

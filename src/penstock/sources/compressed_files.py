@@ -1,4 +1,4 @@
-"""Compressed files: what a compressed file expands to, read forwards and in blocks."""
+"""Compressed files: the expanded content of a file, read forwards and in blocks."""
 
 from __future__ import annotations
 

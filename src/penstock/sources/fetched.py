@@ -30,7 +30,7 @@ _CLOCKS_DIFFER_S: Final = 3600
 
 @dataclass(frozen=True)
 class KeptInFolder:
-    """What was found, in a folder that all tasks reach."""
+    """The fetched contents, in a folder that all tasks reach."""
 
     folder: str
 
@@ -50,7 +50,7 @@ class KeptInFolder:
 
 @dataclass(frozen=True)
 class KeptInStore:
-    """What was found, as objects that are created once below a place. `settings` are as in ObjectFolder."""
+    """The fetched contents, as objects that are created once below a place. `settings` are as in ObjectFolder."""
 
     place: Place
     settings: Mapping[str, str]
@@ -93,7 +93,7 @@ class FetchedFiles:
         )
 
     def check_write(self, uri: str, place: str, command_id: str) -> None:
-        """Raise CommandError when the job may not write there. A replay gets the same answer."""
+        """Raise CommandError when the job may not write to a place. A replay gets the same answer."""
 
         def check() -> bytes:
             self.allowed.check_write(uri)
@@ -128,7 +128,7 @@ class FetchedFiles:
 
 
 def _forget(folder: Path) -> None:
-    """Delete what was read before the oldest micro-batch that the checkpoint keeps, once there are many."""
+    """Delete contents from before the oldest micro-batch that the checkpoint keeps, once they are many."""
     names = os.listdir(folder)  # noqa: PTH208  # only names are needed
     if len(names) <= _MAX_KEPT:
         return

@@ -33,7 +33,7 @@ _SHOWN_BYTES: Final = 4096
 _SMALL_BYTES: Final = 1 << 20
 _SMALL_ROWS: Final = 65_536
 UNKNOWN_ROWS: Final = 1 << 40
-# What a nearly empty file counts as, so that a limit of bytes also limits the number of files.
+# The least size that a file counts as, so that a limit of bytes also limits the number of files.
 _MIN_BYTES: Final = 4096
 IGNORED_ENDINGS: Final = (".tmp", ".crc")
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -133,7 +133,7 @@ class FileLog(CountedLog):
 
     @property
     def is_paced(self) -> bool:
-        """Whether the binding says how many files go into a micro-batch."""
+        """Whether the binding limits the files of a micro-batch."""
         return self._binding.max_files_per_batch is not None
 
     def _limit(self, found: FoundFiles, start: int, end: int) -> int:

@@ -30,7 +30,7 @@ __all__ = ["CsvFile", "parquet_rows", "read_csv", "read_parquet", "table_chunk"]
 
 _CSV_BLOCK_BYTES: Final = 8 << 20
 _CHUNK_ROWS: Final = 512 * 1024
-# Whether cells are read as values of their types: first they are, and behind the first that does not fit not.
+# Whether cells are read as values of their types: only until the first one that does not fit.
 _WAYS: Final = (True, False)
 
 
@@ -207,7 +207,7 @@ def _csv_header(file: CsvFile, record_type: RecordType) -> list[str] | None:
 
 @dataclass(frozen=True)
 class _CsvLayout:
-    """The columns of a CSV file, the place of each name, how it is written, and what its rows become."""
+    """The columns of a CSV file, the index of each name, the dialect, and the record type of its rows."""
 
     header: Sequence[str]
     places: Mapping[str, int]

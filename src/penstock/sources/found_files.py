@@ -139,7 +139,7 @@ class FoundFiles:
         lines = b"".join(_log_line(file) for file in files)
         log = self.take_over()
         try:
-            # What follows the whole lines is from a crash, and no position covers it.
+            # A crash has left what follows the last whole line, and no position covers it.
             log.truncate(self._read_bytes)
             log.seek(self._read_bytes)
             log.write(lines)
@@ -212,7 +212,7 @@ class FoundFiles:
         return upto - self.first >= max(_WORTHWHILE, self.end - upto, known // 4)
 
     def refresh(self) -> None:
-        """Read what was added since; all of the list when it was rewritten."""
+        """Read the lines added since; all of the list if it was rewritten."""
         try:
             with self._path.open("rb") as log:
                 # Of two compacted lists the second begins after more files; a list that was taken over is another file.

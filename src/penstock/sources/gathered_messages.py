@@ -24,7 +24,7 @@ __all__ = ["OFFSET", "GatheredMessages", "WantedParts", "gone_chunk", "missing_c
 # what each key group pays for.
 _CHUNK_RECORDS: Final = 500_000
 _CHUNK_BYTES: Final = 64 << 20
-# A timestamp takes a call for each record, and metrics need only about what they are.
+# A timestamp takes a call for each record, and metrics need only approximate times.
 _TIMES_SAMPLED: Final = 8
 
 # `map` calls a function of C five times as fast as a `methodcaller`.
@@ -64,7 +64,7 @@ class WantedParts:
 
 
 class GatheredMessages:
-    """What a chunk is made of, until it is large enough."""
+    """The messages of a chunk, until it is large enough."""
 
     def __init__(self, partition: str, wanted: WantedParts) -> None:
         self._partition: Final = partition
@@ -119,7 +119,7 @@ class GatheredMessages:
                     append(found.get(name))
 
     def rest(self) -> Iterator[SourceChunk]:
-        """Yield what is left as a chunk, if anything is."""
+        """Yield the remaining messages as a chunk, if there are any."""
         if self._values:
             wanted = self._wanted
             values = self._values[0] if len(self._values) == 1 else pa.concat_arrays(self._values)

@@ -1,4 +1,4 @@
-"""Journal: records kept durably before the job relies on them, which makes a source replayable that is not.
+"""Journal: records kept durably before the job relies on them, which makes any source replayable.
 
 A journal is a folder of segments and a mark. Segments are files of blocks (see `journal_blocks.py`), named by the
 position of their first byte. The mark is the position up to which everything is on disk. A position is a count of bytes
@@ -51,7 +51,7 @@ class JournalWriter:
     Args:
         folder: the journal's folder, created when it does not exist.
         segment_bytes: a new segment begins when one has grown to this size.
-        keep: brings what is on disk where it must be besides, before it counts.
+        keep: called to copy the synced bytes to the store as well, before they count.
 
     """
 
@@ -110,7 +110,7 @@ class JournalWriter:
         return self.position
 
     def notes(self) -> Iterator[bytes]:
-        """Yield the notes of the blocks at the journal's end, newest first, as far back as it still has them.
+        """Yield the notes of the newest blocks, newest first, as far back as the journal still has them.
 
         The notes of at least one segment's worth of the newest records are there, even when all was read and forgotten.
         """
@@ -146,7 +146,7 @@ class JournalWriter:
             start, path = segments[-1]
             assert end is not None
             with path.open("rb+") as segment:
-                # Everything before the mark was on disk once; only what follows it may be torn.
+                # Everything before the mark is on disk; only the bytes after it may be torn.
                 whole = whole_end(segment.fileno(), max(0, mark - start), end - start)
                 if mark <= end:
                     segment.truncate(whole)
@@ -197,7 +197,7 @@ class JournalLog(CountedLog):
         return max(start, end)
 
     def freeze(self) -> None:
-        """Fix the end of the journal at what is durable now."""
+        """Fix the end of the journal at its present durable end."""
         self._end = self._durable()
 
     def splits(self, start: int, end: int, parallelism: int) -> list[Split]:

@@ -105,7 +105,7 @@ def block_places(descriptor: int, start: int, end: int) -> Iterator[BlockPlace]:
 
 
 def whole_end(descriptor: int, start: int, end: int) -> int:
-    """Return the end of the last whole block from `start` on; a whole block is complete and as it was written."""
+    """Return the end of the last whole block from `start` on; a whole block is complete and unchanged."""
     for place in block_places(descriptor, start, end):
         if not _is_intact(memoryview(os.pread(descriptor, place.end - place.start, place.start))):
             break

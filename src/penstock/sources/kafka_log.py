@@ -33,7 +33,7 @@ __all__ = ["KafkaLog", "Offsets"]
 Offsets: TypeAlias = Mapping[str, int]
 """The next offset of each partition that a stream reads, by its name."""
 
-# Planning asks the brokers at most this often, and for new partitions more rarely.
+# The pauses, in seconds, between two questions of the planner to the brokers: for ends, and for new partitions.
 _LOOK_S: Final = 0.02
 _PARTITIONS_LOOK_S: Final = 1.0
 _ANSWER_TIMEOUT_S: Final = 5.0
@@ -100,7 +100,7 @@ class KafkaLog:
 
     @property
     def is_paced(self) -> bool:
-        """Whether the binding says how much of the topic goes into a micro-batch, where it is a control stream."""
+        """Whether the binding limits the records of a micro-batch, for a control stream."""
         return self.binding.is_paced
 
     def beginning(self) -> Offsets:
@@ -148,7 +148,7 @@ class KafkaLog:
             try:
                 first_there = self._passed_over(kept, ends)
             except ExternalSystemError:
-                # What was frozen is read to its end. Otherwise the next look at the ends tells whether this lasts.
+                # A frozen log is read to its end. Otherwise the next look at the ends tells whether the error lasts.
                 if self._frozen is not None:
                     raise
                 return start
@@ -170,7 +170,7 @@ class KafkaLog:
         return [name for name in away if self.known.names.topic(name) in gone]
 
     def _is_gone(self, topic: str) -> bool:
-        """Return whether brokers say that a topic does not exist. One that is moving may be missing from a list."""
+        """Return whether brokers say that a topic does not exist. A topic that is moving may be missing from a list."""
         look = self._looked()
         try:
             return count_partitions(look.admin, self.binding, look.errors, _ANSWER_TIMEOUT_S, topic) is None
@@ -194,7 +194,7 @@ class KafkaLog:
         return {names.of(*place): at for place, at in begins.items()}
 
     def _passed_over(self, start: Offsets, ends: Offsets) -> Offsets:
-        """Return the first offsets of partitions that have deleted what comes after `start`."""
+        """Return the first offsets of partitions whose next records after `start` were deleted."""
         names = self.known.names
         read = [name for name, at in start.items() if ends.get(name, at) > at]
         begins = find_begins(self._looked().admin, self.binding, names.places(read), _ANSWER_TIMEOUT_S)
@@ -212,22 +212,22 @@ class KafkaLog:
         return {name: at + -(-waits[name] * limit // total) for name, at in start.items()}
 
     def freeze(self) -> None:
-        """Fix the ends at what they are now."""
+        """Fix the ends at the present ones."""
         self._frozen = self._find_ends(self._looked())
 
     def newest(self) -> Offsets | None:
-        """Return the ends that were known last."""
+        """Return the latest known ends."""
         return self._frozen if self._look is None else self._look.ends
 
     def gone(self, start: Offsets, end: Offsets) -> dict[str, tuple[int, int]]:
-        """Return the partitions whose topics are gone at `end`, each with what was not read as far as it is known."""
+        """Return the partitions whose topics are gone at `end`, each with its unread range as far as it is known."""
         if not self._has_pattern:
             return {}
         first_there = _first_there(end)
         return {name: (at, first_there.get(name, at)) for name, at in start.items() if name not in end}
 
     def splits(self, start: Offsets, end: Offsets, parallelism: int) -> list[Split]:
-        """Cut what lies between two positions into splits.
+        """Cut the records between two positions into splits.
 
         Each is a range of one partition, or what it has lost, or its end if its topic is gone.
         """
@@ -277,14 +277,14 @@ class KafkaLog:
         return topic_reader(self.binding, self.settings, self.wanted, self.known.names)
 
     def follower(self) -> TopicReader:
-        """Return the reader in this worker that takes records as they come."""
+        """Return the reader in this worker that follows the topics."""
         return topic_reader(self.binding, {**FOLLOWING, **self.settings}, self.wanted, self.known.names)
 
     def forget(self, end: Offsets) -> None:
         """The brokers keep records as long as the topic says."""
 
     def lag(self, position: Offsets) -> dict[str, Any]:  # noqa: ARG002  # as ReplayableLog
-        """Return nothing: Spark reports what waits, as of the plan of a micro-batch."""
+        """Return nothing: Spark reports the lag, as of the plan of a micro-batch."""
         return {}
 
     def has_changed(self, followed: AbstractSet[str]) -> bool:

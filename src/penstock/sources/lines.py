@@ -22,7 +22,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SHOWN_BYTES: Final = 4096
 _NO_END: Final = 1 << 62
 _ReadAt: TypeAlias = Callable[[int, int], bytes]
-"""What returns a number of bytes at a position, or fewer at the end."""
+"""A function that returns some bytes at a position, or fewer at the end."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def int64_array(values: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def bad_chunk(partition: str, reason: str, offset: int, raw: bytes) -> SourceChunk:
-    """Return a chunk without records that says what could not be read."""
+    """Return a chunk without records that reports the unreadable bytes."""
     bad = BadRecord(reason, partition, offset, raw[:_SHOWN_BYTES])
     return SourceChunk(partition, pa.array([], pa.int64()), raw=pa.array([], pa.binary()), bad=(bad,))
 

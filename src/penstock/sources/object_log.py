@@ -21,7 +21,7 @@ from penstock.sources.found_files import FoundFiles, Listing, no_fence
 __all__ = ["ObjectLog"]
 
 _LOOK_S: Final = 1.0
-# A list of everything may take this share of the time, and by names that grow is made this often.
+# The share of the time that full listings may take, and how often growing names are listed.
 _LISTING_SHARE: Final = 0.05
 _FULL_S: Final = 300.0
 _FORGOTTEN_AFTER_S: Final = 24 * 3600
@@ -64,7 +64,7 @@ class ObjectLog(FileLog):
         super().__setstate__(tuple(files))
 
     def check(self) -> None:
-        """Raise BindingError when the bucket cannot be listed, or the objects are not read as they are meant."""
+        """Raise BindingError when the bucket cannot be listed, or the binding would misread its objects."""
         found = manifest_lines(self._open_folder(self._objects, IN_HASTE))
         if found and self._objects.names != "manifests":
             raise BindingError(
@@ -104,7 +104,7 @@ class ObjectLog(FileLog):
         ]
 
     def _new_manifests(self, folder: ObjectFolder, found: FoundFiles) -> list[LoggedFile]:
-        """Return the manifests of each line behind the newest that is known, with the size of what they name."""
+        """Return the manifests of each line after the newest known one, with the total size of their objects."""
         new: list[LoggedFile] = []
         for line in manifest_lines(folder):
             names = manifest_names(folder, line, self._newest.get(line, ""))
@@ -120,7 +120,7 @@ class ObjectLog(FileLog):
         return new
 
     def _compact(self, found: FoundFiles, upto: int) -> None:
-        # A later start asks for what is behind the newest manifest of each line; the others can be forgotten.
+        # A later start asks for manifests after the newest of each line; the others can be forgotten.
         by_manifests = self._objects.names == "manifests"
         names = list(self._newest.values()) if by_manifests else self._names
         after_s = 0 if by_manifests else _FORGOTTEN_AFTER_S

@@ -1,4 +1,4 @@
-"""Receivers: journal what a source that cannot be read again sends, before the job sees it."""
+"""Receivers: journal the records of sources that cannot be read again, before the job sees them."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Group:
 
     @property
     def wait_s(self) -> float:
-        """How long to wait for more before the group is committed, in seconds; 0 when it is due."""
+        """How many seconds to wait for more before the group is committed; 0 when it is due."""
         if not self._records:
             return IDLE_S
         if len(self._records) >= self._max_records or self._bytes >= MAX_BYTES:

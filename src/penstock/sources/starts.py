@@ -32,7 +32,7 @@ class StartLog(CountedLog):
     _is_frozen: bool = field(default=False, init=False)
 
     def latest(self, start: int, *, limited: bool) -> int:  # noqa: ARG002  # as ReplayableLog
-        """Return the next start or end beyond where the query began."""
+        """Return the next start or end after the position at which the query began."""
         if self._end is None:
             self._end = start
             if self.ends:

@@ -58,7 +58,7 @@ class StoredTopics:
         return self.names.by_name({name: topic.begins for name, topic in self.topics.items()})
 
     def having(self, topics: dict[str, StoredTopic]) -> StoredTopics:
-        """Return these topics with others in addition, or with more that is known of them."""
+        """Return these topics and others, or with more details of the same ones."""
         return StoredTopics(self.alone, {**self.topics, **topics})
 
     @classmethod

@@ -63,7 +63,7 @@ class TopicIdentity:
         self._admins: dict[tuple[str, tuple[tuple[str, str], ...]], AdminClient] = {}
         self._watched: list[_Watched] = []
         self.known: dict[str, KnownTopics] = {}
-        """What is known of the topics of each stream."""
+        """The known topics of each stream."""
 
     def begin(
         self,
@@ -169,7 +169,7 @@ def _matching(admin: AdminClient, binding: KafkaBinding) -> Iterable[str]:
 def _describe_all(
     admin: AdminClient, binding: KafkaBinding, topics: Iterable[str]
 ) -> dict[str, TopicDescription]:
-    """Return what brokers tell of topics, without those that are gone. The topic of a binding must be there."""
+    """Return the brokers' descriptions of topics, without those that are gone. The topic of a binding must exist."""
     names = sorted(topics)
     found: dict[str, TopicDescription] = {}
     if not names:
@@ -263,7 +263,7 @@ def _check_ends(
 
 
 def _check_now(binding: KafkaBinding, topic: str, before: str, answer: Any) -> None:
-    """Check what brokers answer about a topic while the job runs."""
+    """Check the answer of brokers about a topic while the job runs."""
     try:
         now = _id_of(answer.result(_LOOK_S + 1))
     except KafkaException as e:
@@ -284,7 +284,7 @@ def _check_now(binding: KafkaBinding, topic: str, before: str, answer: Any) -> N
 
 
 def _notes(binding: KafkaBinding, ids: Mapping[str, str], gone: Iterable[str]) -> list[str]:
-    """Return what the user should know about the topics of a stream."""
+    """Return sentences for the user about the topics of a stream."""
     notes = [
         f"Stream {binding.stream!r}: the topic {topic!r} on {binding.servers} was deleted, and the stream continues "
         "without it."

@@ -1,4 +1,4 @@
-"""Topic lag: what a reader that follows a topic has not read yet, and how old the oldest of it may be."""
+"""Topic lag: how many records a reader that follows a topic has not read yet, and the age of the oldest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["PartitionLook", "TopicLag", "lag_of"]
 
 
 class TopicLag(NamedTuple):
-    """What waits in the partitions that a reader follows.
+    """The records that wait in the partitions that a reader follows.
 
     `records` counts it, including the marks of transactions. `waited_ms` is how long the oldest has
     been waiting, at most; None if nothing of its partition was read so far.
@@ -22,7 +22,7 @@ class TopicLag(NamedTuple):
 
 @dataclass
 class PartitionLook:
-    """What a reader knows of a partition, in offsets and milliseconds since 1970.
+    """The state of a partition for its reader, in offsets and milliseconds since 1970.
 
     `at` is the next offset to read, and `end` where the broker had nothing more when it last said so; `broker_end` is
     the end that it told with the last records. `caught_up_ms` is when everything was read, for the last time, and
@@ -37,18 +37,18 @@ class PartitionLook:
 
     @property
     def behind(self) -> int:
-        """What is not read."""
+        """The number of offsets that are not read yet."""
         return 0 if self.end >= self.at else max(0, self.broker_end - self.at)
 
     @property
     def since_ms(self) -> int | None:
-        """The time after which what is not read came; None if nothing tells."""
+        """The time after which the unread records arrived; None if it is not known."""
         known = [at_ms for at_ms in (self.caught_up_ms, self.newest_ms) if at_ms is not None]
         return max(known, default=None)
 
 
 def lag_of(partitions: Iterable[PartitionLook], now_ms: int) -> TopicLag:
-    """Return what waits in partitions.
+    """Return the lag of some partitions.
 
     A record that waits is younger than the newest that was read, if the times in a partition ascend, and it came after
     everything had been read.

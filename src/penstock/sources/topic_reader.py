@@ -39,7 +39,7 @@ _LOOK_EVERY_MS: Final = 250
 _NO_END: Final = 1 << 63
 
 STALLED_AFTER_S: Final = 120.0
-"""How long a range may yield nothing before the micro-batch fails, for example while brokers are away."""
+"""How many seconds a range may yield nothing before the micro-batch fails, for example while brokers do not answer."""
 
 _SETTINGS: Final[dict[str, Any]] = {
     # The client refuses to be without a group. It joins none, since partitions are assigned to it.
@@ -105,12 +105,12 @@ class _Partition:
         """Add messages that follow the others."""
         self.received = max(self.received, messages[-1].offset() + 1)
         if messages[0].offset() < self.at:
-            # Some were to be skipped before they came.
+            # Some of them were to be skipped before they arrived.
             messages = messages[bisect.bisect_left(messages, self.at, key=OFFSET) :]
         self.messages += messages
 
     def skip(self, start: int) -> bool:
-        """Begin at an offset, by leaving out a few messages; False when that is too far from where this one is."""
+        """Begin at an offset, by skipping a few messages; return False when the offset is too far away."""
         if not self.at <= start <= self.at + _MAX_SKIPPED:
             return False
         self.take(start)
@@ -119,12 +119,12 @@ class _Partition:
         return True
 
     def lose(self, first: int) -> None:
-        """Note that what is not received before an offset was deleted."""
+        """Note that the records before an offset that were not received were deleted."""
         self.lost.append((self.received, first))
         self.received = first
 
     def lose_to(self, end: int) -> None:
-        """Note that what is not received before an offset will never come."""
+        """Note that no more records before an offset will arrive."""
         if self.received < end:
             self.lose(end)
 
@@ -174,16 +174,16 @@ class TopicReader:
                 yield from self._chunks(name, open_ranges)
                 self._partitions[name].at = open_ranges.pop(name)
         finally:
-            # What is read in part, because the task fails or is killed, is read again from its start.
+            # A range that is read in part, because the task fails or is killed, is read again from its start.
             self._unassign([name for name in open_ranges if name in self._partitions])
 
     def follow(self, starts: Mapping[str, int]) -> None:
-        """Begin to take records of partitions as they come, each from an offset."""
+        """Begin to follow partitions, each from an offset."""
         self._unassign([name for name in self._partitions if name not in starts])
         self._seek(starts)
 
     def take(self, timeout_s: float, most: int = _TAKEN_AT_ONCE) -> list[tuple[Split, SourceChunk]]:
-        """Return the records that have come of the partitions that are followed, with the range that they are of.
+        """Return the records that have arrived from the followed partitions, with their range.
 
         Waits for the first one for some time, and returns about `most` of them. Raises what `read` raises.
         """
@@ -216,7 +216,7 @@ class TopicReader:
         return found
 
     def _look(self, now_ms: int) -> None:
-        """Note where the partitions end, for metrics."""
+        """Look up where the partitions end, for metrics."""
         is_due = now_ms >= self._looked_ms + _LOOK_EVERY_MS
         if is_due:
             self._looked_ms = now_ms
@@ -225,7 +225,7 @@ class TopicReader:
                 _, one.broker_end = self._consumer.get_watermark_offsets(self._place(name), cached=True)
 
     def lag(self) -> TopicLag:
-        """Return what waits in the partitions that are followed, as of the last look. Any thread may ask.
+        """Return the lag of the followed partitions, as of the last look. Any thread may ask.
 
         It does not ask the client, which would let it wait until a `take` in another thread has its records.
         """
@@ -323,7 +323,7 @@ class TopicReader:
         return [(topic, list(run)) for topic, run in itertools.groupby(messages, _TOPIC)]
 
     def _is_error(self, message: Any) -> bool:
-        """Whether a message is an event, not a record. Raises what the event says."""
+        """Return whether a message is an event, not a record. Raises the error of the event."""
         error = message.error()
         if error is None:
             return False
@@ -378,7 +378,7 @@ class TopicReader:
         )
 
     def _drop_surplus(self, open_ranges: Mapping[str, int]) -> None:
-        """Leave partitions that are far ahead of what is wanted of them, which would only fill the memory."""
+        """Leave partitions that were read far beyond their ranges, since they would only fill the memory."""
         ahead = [
             name
             for name, one in self._partitions.items()

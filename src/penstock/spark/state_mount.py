@@ -1,4 +1,4 @@
-"""State mount: Spark's part of a checkpoint, of which tasks on other machines write the state to a store.
+"""State mount: the state in Spark's part of a checkpoint, which tasks on other machines write to a store.
 
 Spark knows one place for a query. This one is a table of mounts: `state` is a prefix of S3 or a folder of HDFS, which
 tasks read and write themselves, and the rest is the folder in which the driver works.

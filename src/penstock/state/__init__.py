@@ -1,4 +1,4 @@
-"""State: what a step remembers, by key group.
+"""State: the memory of a step, by key group.
 
 In: declared states; stored rows.
 Out: values by key or as columns; changed rows.

@@ -1,4 +1,4 @@
-"""Frozen values: what open values have changed by the end of an interval, to be made rows of in pieces.
+"""Frozen values: the values that an interval has changed, which become rows in pieces.
 
 The next interval may change the same keys meanwhile. Values are replaced, never changed in place, so the old ones of
 these keys are kept.
@@ -149,7 +149,7 @@ class FrozenValues:
 
 
 def _after(columns: pa.RecordBatch, before: pa.RecordBatch, name: str) -> pa.Array:
-    """Return the values that keys have of a state, of which they had others before."""
+    """Return the values of a state by key, for keys that had other values before."""
     is_changed, values, old = columns.column(_IS_CHANGED + name), columns.column(name), before.column(name)
     changed = pc.sum(is_changed).as_py() or 0
     if changed == len(values):

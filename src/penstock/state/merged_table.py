@@ -68,7 +68,7 @@ class MergedTable:
         self.frozen: FrozenValues | None = None
 
     def open(self, specs: Sequence[StateSpec]) -> OpenValues:
-        """Return values that stay open until anybody else uses the table."""
+        """Return values that stay open until something else uses the table."""
         if self._open is not None and not self._goes_on:
             self._goes_on = True
             if not self._open.go_on(specs, self):
@@ -90,7 +90,7 @@ class MergedTable:
         return self.frozen
 
     def end_frozen(self) -> None:
-        """Note that the tables have what was frozen."""
+        """Note that the tables have the frozen values."""
         self.frozen = None
         if self._open is not None:
             self._open.end_frozen()

@@ -89,7 +89,7 @@ class OpenValues:
         return self._keys[key]
 
     def objects_of(self, keys: pa.Array) -> list[Any]:
-        """Return the keys of records, of which a round has few."""
+        """Return the keys of the records of a round, which are few."""
         return key_values(keys)
 
     def load_keys(self, keys: pa.Array) -> None:
@@ -168,7 +168,7 @@ class OpenValues:
         return frozen
 
     def end_frozen(self) -> None:
-        """Note that rows were made of what was frozen."""
+        """Note that the frozen values have become rows."""
         self._frozen = None
 
     def _forget(self, keys: Iterable[Any]) -> None:

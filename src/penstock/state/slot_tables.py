@@ -284,13 +284,13 @@ class SlotTables:
         self._storing = self._store_version(version, frozen)
 
     def pieces(self) -> Iterator[None]:
-        """Store what is frozen, in pieces that take a few milliseconds each at most."""
+        """Store the frozen values, in pieces that take a few milliseconds each at most."""
         # Not `yield from`, with which whoever stops asking would end it.
         for _ in self._storing or ():
             yield
 
     def finish(self) -> None:
-        """Store the rest of what is frozen."""
+        """Store the rest of the frozen values."""
         for _ in self.pieces():
             pass
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from penstock.records.types import RecordType, python_values
 __all__ = ["Column", "TableShape", "fit_table", "values_of"]
 
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint", "varint")
-_COLLECTION: Final = re.compile(r"(frozen<)?(list|set|map)<(.*?)>+")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import dataclasses
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.streams.changelogs import Changes
 from penstock.streams.described_stream import DescribedStream
-from penstock.streams.expression_nodes import add_expression, compiled
+from penstock.streams.expression_nodes import add_expression, compile_expression
 from penstock.streams.graph import ChangelogNode, Port
 from penstock.tables.changes import CHANGE, row_type
 from penstock.tables.decoded_changes import KindField
@@ -51,6 +51,6 @@ def add_records(stream: DescribedStream, field: str) -> DescribedStream:
     appending = DescribedStream(
         stream.graph, stream.port, stream.record_type, dataclasses.replace(stream.origin, changes=None)
     )
-    selection = compiled("select", [*names, f"{CHANGE} AS {field}"], appending, {}, who)
+    selection = compile_expression("select", [*names, f"{CHANGE} AS {field}"], appending, {}, who)
     number = sum(node.id.startswith("transform/records-") for node in stream.graph.nodes.values()) + 1
     return add_expression(appending, selection, f"records-{number}")

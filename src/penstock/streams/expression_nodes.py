@@ -16,7 +16,7 @@ from penstock.streams.graph import ExpressionNode, Port, ProcessNode
 from penstock.streams.step_nodes import add_process
 from penstock.tables.changes import CHANGE
 
-__all__ = ["add_expression", "add_select", "add_where", "compiled", "selected_key"]
+__all__ = ["add_expression", "add_select", "add_where", "compile_expression", "selected_key"]
 
 
 def add_where(
@@ -67,7 +67,7 @@ def _add(
     shown = name or f"{kind}-{number}"
     who = f"The {kind} {shown!r}"
     types = parameter_types(settings or {}, who)
-    expression = compiled(kind, given, stream, types, who)
+    expression = compile_expression(kind, given, stream, types, who)
     if settings:
         if not name:
             raise JobDefinitionError(
@@ -96,7 +96,7 @@ def add_expression(stream: DescribedStream, expression: Condition | Selection, s
     return DescribedStream(stream.graph, Port(node.id), result, origin)
 
 
-def compiled(
+def compile_expression(
     kind: str, given: Sequence[Any], stream: DescribedStream, types: Mapping[str, Any], who: str
 ) -> Condition | Selection:
     """Return a checked condition or selection; a selection of a changelog keeps the kind of each change.

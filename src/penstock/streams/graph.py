@@ -128,7 +128,7 @@ class SourceNode:
 
     @property
     def body_type(self) -> RecordType:
-        """The type of what the bodies of Kafka messages hold."""
+        """The record type of the bodies of Kafka messages."""
         return body_type(self.record_type, self.metadata)
 
 

@@ -49,7 +49,7 @@ class Timing:
     is_control: bool = False
 
     def check(self, stream: str, kind: RecordType) -> None:
-        """Raise SchemaError when a field does not exist, or its type does not fit what it is declared to be."""
+        """Raise SchemaError when a field does not exist, or its type does not fit its declared use."""
         for what, name, fits in (
             ("effective_at" if self.is_control else "event_time", self.time, is_time),
             ("version", self.version, pa.types.is_integer),
@@ -288,7 +288,7 @@ class JobDescription:
         return {name: uri for name, uri in self.bindings.items() if name in names}
 
     def declared_stream(self, name: str) -> DataStream[Any]:
-        """Return a stream that was declared before. Raises JobDefinitionError if there is none of that name."""
+        """Return a stream that was declared before. Raises JobDefinitionError if no stream has that name."""
         node = self.graph.nodes.get(f"source/{name}")
         if not isinstance(node, SourceNode):
             known = ", ".join(source.name for source in self.graph.sources()) or "none"

@@ -181,5 +181,5 @@ class JoinMethods(Generic[JoinedT]):
         raise NotImplementedError
 
     def _joined(self, described: DescribedStep) -> JoinedT:
-        """Return the stream of what a join emits."""
+        """Return the output stream of a join."""
         raise NotImplementedError

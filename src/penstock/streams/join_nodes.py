@@ -38,9 +38,9 @@ __all__ = [
     "add_window_join",
     "check_how",
     "check_key_types",
-    "compiled_deletion",
-    "compiled_expressions",
-    "compiled_pairs",
+    "compile_deletion",
+    "compile_expressions",
+    "compile_pairs",
 ]
 
 HOWS = ("inner", "left", "right", "full")
@@ -70,7 +70,7 @@ def add_interval_join(
             f"Step {step!r}: lower={bounds[0]!r} is after upper={bounds[1]!r}, so no records would match. Swap them."
         )
     _check_sides(step, left, right, options.how, HOWS)
-    expressions, types = compiled_expressions(step, left, right, options)
+    expressions, types = compile_expressions(step, left, right, options)
     kinds = (left.stream.record_type, right.stream.record_type)
     function = join_step(
         IntervalJoin, options.settings, lower_ms, upper_ms, kinds, options.how, expressions, types
@@ -83,9 +83,9 @@ def add_as_of_join(
 ) -> DescribedStep:
     """Add a step that joins records with the versions in force at their times. Raises JobDefinitionError."""
     _check_sides(step, left, versions, options.how, ("inner", "left"))
-    expressions, types = compiled_expressions(step, left, versions, options)
+    expressions, types = compile_expressions(step, left, versions, options)
     kinds = (left.stream.record_type, versions.stream.record_type)
-    condition = compiled_deletion(step, deleted, versions)
+    condition = compile_deletion(step, deleted, versions)
     function = join_step(AsOfJoin, options.settings, condition, kinds, options.how, expressions, types)
     return _add_join(step, function, left, versions)
 
@@ -96,7 +96,7 @@ def add_window_join(
     """Add a step that joins the records of both sides in each window. Raises JobDefinitionError."""
     _check_sides(step, left, right, options.how, HOWS)
     assigner = _checked_windows(step, windows)
-    expressions, types = compiled_expressions(step, left, right, options, BOUNDS)
+    expressions, types = compile_expressions(step, left, right, options, BOUNDS)
     kinds = (left.stream.record_type, right.stream.record_type)
     function = join_step(WindowJoin, options.settings, assigner, kinds, options.how, expressions, types)
     return _add_join(step, function, left, right)
@@ -138,7 +138,7 @@ def _checked_windows(step: str, windows: Any) -> JoinWindows:
     return found
 
 
-def compiled_deletion(step: str, deleted: str | Column | None, versions: StepInput) -> Condition | None:
+def compile_deletion(step: str, deleted: str | Column | None, versions: StepInput) -> Condition | None:
     """Return the condition that says which records delete the version before."""
     if deleted is None:
         return None
@@ -192,15 +192,15 @@ def check_key_types(step: str, left: KeyedInput, right: KeyedInput) -> None:
         )
 
 
-def compiled_expressions(
+def compile_expressions(
     step: str, left: StepInput, right: StepInput, options: JoinOptions, more: tuple[Field, ...] = ()
 ) -> tuple[PairExpressions, dict[str, Any]]:
     """Check the condition and the fields of a join. Returns them with the types of their parameters."""
     kinds = (left.stream.record_type, right.stream.record_type)
-    return compiled_pairs(step, kinds, options, JoinStep, more)
+    return compile_pairs(step, kinds, options, JoinStep, more)
 
 
-def compiled_pairs(
+def compile_pairs(
     step: str,
     kinds: tuple[RecordType, RecordType],
     options: JoinOptions,

@@ -18,8 +18,8 @@ from penstock.streams.join_nodes import (
     add_join,
     check_how,
     check_key_types,
-    compiled_deletion,
-    compiled_expressions,
+    compile_deletion,
+    compile_expressions,
 )
 from penstock.streams.lookup_table import LookupTable
 from penstock.streams.step_nodes import add_process
@@ -95,8 +95,8 @@ def _add_keyed(
             f"Step {step!r}: records that wait need their event time in a field. Name it before: "
             "stream.with_event_time(FIELD)."
         )
-    expressions, types = compiled_expressions(step, left, dimension, options)
-    deleted = compiled_deletion(step, lookup.deleted, dimension)
+    expressions, types = compile_expressions(step, left, dimension, options)
+    deleted = compile_deletion(step, lookup.deleted, dimension)
     is_control = dimension.stream.is_control
     field = time if time in left.stream.record_type.field_names else None
     function = join_step(
@@ -136,9 +136,9 @@ def _add_broadcast(
             f"Step {step!r}: the fields {mine.name!r} ({mine.arrow_type}) and {its.name!r} ({its.arrow_type}) differ "
             "in type. Convert one first, with select."
         )
-    expressions, types = compiled_expressions(step, left, dimension, options)
+    expressions, types = compile_expressions(step, left, dimension, options)
     missing = lookup.missing or ("null" if options.how == "left" else "drop")
-    deleted = compiled_deletion(step, lookup.deleted, dimension)
+    deleted = compile_deletion(step, lookup.deleted, dimension)
     function = broadcast_lookup(
         options.settings, its.python_type, kinds, (on[0], on[1]), deleted, expressions, types, missing
     )

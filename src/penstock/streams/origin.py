@@ -1,4 +1,4 @@
-"""Origins: where the records of a stream come from, and which of its time and version fields a function keeps."""
+"""Origins: the port from which a stream takes records, and which of its time and version fields a function keeps."""
 
 from __future__ import annotations
 

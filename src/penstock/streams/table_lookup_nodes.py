@@ -9,7 +9,7 @@ from penstock.errors import JobDefinitionError
 from penstock.joins.table_lookup import TableLookup, table_lookup
 from penstock.records.types import RecordType
 from penstock.streams.described_stream import DescribedStream, StepInput
-from penstock.streams.join_nodes import JoinOptions, check_how, compiled_pairs
+from penstock.streams.join_nodes import JoinOptions, check_how, compile_pairs
 from penstock.streams.lookup_table import LookupTable
 from penstock.streams.step_nodes import add_process
 from penstock.streams.step_validation import check_step
@@ -40,7 +40,7 @@ def add_table_lookup(
         )
     kinds = (left.stream.record_type, table.record_type)
     pairs = _checked_pairs(step, table.name, on, kinds)
-    expressions, types = compiled_pairs(step, kinds, options, TableLookup)
+    expressions, types = compile_pairs(step, kinds, options, TableLookup)
     drops = missing or ("null" if options.how == "left" else "drop")
     function = table_lookup(options.settings, table.name, kinds, pairs, expressions, types, drops)
     return add_process(step, function, [left], expressions.record_type)

@@ -17,7 +17,7 @@ from penstock.records.types import Field, RecordType
 from penstock.state.ttl import Ttl
 from penstock.streams.changelogs import Changes
 from penstock.streams.described_stream import DescribedStream, KeyedInput
-from penstock.streams.expression_nodes import add_expression, compiled
+from penstock.streams.expression_nodes import add_expression, compile_expression
 from penstock.streams.step_nodes import DescribedStep, add_table_step
 from penstock.streams.step_validation import check_step
 from penstock.tables.aggregate import Aggregate, sql_of
@@ -62,7 +62,7 @@ def group_of(stream: DescribedStream, keys: Sequence[str | Column]) -> Group:
         raise JobDefinitionError(f"The stream {stream.name!r} is a control stream, which has no groups.")
     texts = tuple(sql_of(key) for key in keys)
     if texts:
-        selection = compiled("select", texts, stream, {}, "The group_by")
+        selection = compile_expression("select", texts, stream, {}, "The group_by")
         assert isinstance(selection, Selection)
         row = row_type(selection.record_type)
         _grouped_by(row.field_names, selection, f"The stream {stream.name!r}")
@@ -92,7 +92,7 @@ class _Projection:
             self._given, self._taken = ["*"], set(names)
             self._texts = {name: name for name in names}
         elif group.keys:
-            selection = compiled("select", group.keys, self._stream, {}, self._who)
+            selection = compile_expression("select", group.keys, self._stream, {}, self._who)
             assert isinstance(selection, Selection)
             self.key_names = tuple(row_type(selection.record_type).field_names)
             self._taken = set(selection.record_type.field_names)
@@ -101,10 +101,10 @@ class _Projection:
         """Return the name of an expression, which is null where a condition is not true."""
         text = sql_of(argument)
         # Alone first, so that the position in an error is one in what the user has written.
-        compiled("select", [f"{text} AS argument"], self._stream, {}, self._who)
+        compile_expression("select", [f"{text} AS argument"], self._stream, {}, self._who)
         if where is not None:
             condition = sql_of(where)
-            compiled("where", [condition], self._stream, {}, self._who)
+            compile_expression("where", [condition], self._stream, {}, self._who)
             text = f"CASE WHEN ({condition}) THEN ({text}) END"
         if text not in self._texts:
             is_free = text in self._stream.record_type.field_names and text not in self._taken
@@ -123,7 +123,7 @@ class _Projection:
     def selection(self) -> Selection:
         """Return the selection of all expressions."""
         given = self._given or ["true AS present"]
-        selection = compiled("select", given, self._stream, {}, self._who)
+        selection = compile_expression("select", given, self._stream, {}, self._who)
         assert isinstance(selection, Selection)
         return selection
 

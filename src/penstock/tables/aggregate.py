@@ -1,4 +1,4 @@
-"""Aggregates: what users and planners say of the aggregate of a group."""
+"""Aggregates: the descriptions of the aggregates of a group by users and planners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bound aggregates: aggregates of the fields of records, with what accumulates them."""
+"""Bound aggregates: aggregates of the fields of records, with their accumulators."""
 
 from __future__ import annotations
 

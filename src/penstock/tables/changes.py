@@ -31,7 +31,7 @@ CHANGE: Final = "_change"
 
 
 class Change(enum.Enum):
-    """The kind of a change: a row comes, is what it was before an update, is what it is after one, or goes."""
+    """The kind of a change: a new row, a row before its update, a row after its update, or a removed row."""
 
     INSERT = "+I"
     UPDATE_BEFORE = "-U"

@@ -114,7 +114,7 @@ def _json_key(columns: Sequence[pa.Array], rows: int) -> pa.Array:
 
 
 def _as_json(column: pa.Array) -> pa.Array:
-    """Return values as JSON. Times are integers; text and what has a form as text is in quotes."""
+    """Return values as JSON. Times are integers; text and values with a form as text are in quotes."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return column.cast(pa.string())

@@ -51,7 +51,7 @@ class FirstRows(TableStep):
 
 
 class LatestRows(TableStep):
-    """The last record of each group to arrive, as a changelog. Records may be upserts, of which some delete."""
+    """The last record of each group to arrive, as a changelog. Records may be upserts, some of which delete."""
 
     def __init__(self, rows: RecordType) -> None:
         self._rows: Final = rows

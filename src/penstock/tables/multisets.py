@@ -1,4 +1,4 @@
-"""Multisets: the values of a group with their counts, for aggregates that must know what remains when one goes."""
+"""Multisets: the values of a group with their counts, for aggregates that take values back."""
 
 from __future__ import annotations
 

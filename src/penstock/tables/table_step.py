@@ -77,7 +77,7 @@ class TableStep(ProcessFunction):
         raise NotImplementedError
 
     def advance(self, given: TableInput, watermark_ms: int) -> TableResult:
-        """Emit what a watermark lets out. `given` has no records."""
+        """Emit the rows that a watermark releases. `given` has no records."""
         raise NotImplementedError
 
 

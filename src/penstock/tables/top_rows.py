@@ -64,7 +64,7 @@ class TopRows(TableStep):
         self.output = changelog_type(type_of_fields([*rows.fields, *ranks]))
 
     def update(self, given: TableInput) -> TableResult:
-        """Put records into the order of their groups, and return what has changed among the first ones."""
+        """Put records into the order of their groups, and return the changes among the first rows."""
         stored = given.stored[_ROWS]
         groups = len(stored)
         kind = stored.type.value_type

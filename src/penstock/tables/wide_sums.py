@@ -24,7 +24,7 @@ _LIMIT: Final = 10**38
 
 @dataclass
 class WideSums:
-    """Sums as four numbers of 32 bits, lowest first, of which the highest one has the sign."""
+    """Sums as four numbers of 32 bits, lowest first; the highest one has the sign."""
 
     limbs: Ints
 

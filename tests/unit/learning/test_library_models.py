@@ -216,7 +216,10 @@ def test_shared_objects_and_odd_numbers_come_back() -> None:
         (lambda: ps.River(linear_model.LinearRegression(), "a"), "needs a target"),
         (lambda: ps.River(stats.Mean(), "a", target="y"), "learns without a target"),
         (lambda: ps.River(linear_model.LinearRegression(), "a", target="a"), "different fields"),
-        (lambda: ps.River(linear_model.LinearRegression(), "a", target="y", classes=(0, 1)), "no classifier"),
+        (
+            lambda: ps.River(linear_model.LinearRegression(), "a", target="y", classes=(0, 1)),
+            "not a classifier",
+        ),
         (
             lambda: ps.River(linear_model.LogisticRegression(), "a", target="y", classes=(1, 1)),
             "different values",

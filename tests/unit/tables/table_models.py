@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from hypothesis import strategies as st
+
 import penstock as ps
 from penstock.testing import JobHarness
 
@@ -74,3 +76,22 @@ def disturb(run: JobHarness, kind: str) -> None:
 
 
 DISTURBANCES = ("none", "crash", "restart", "rescale")
+
+
+@st.composite
+def changed_tables(draw: st.DrawFn, rows_of: st.SearchStrategy[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Draw batches of changes, each of which removes or updates only rows of the table."""
+    rows: list[dict[str, Any]] = []
+    batches = []
+    for _ in range(draw(st.integers(1, 4))):
+        batch = []
+        for _ in range(draw(st.integers(0, 8))):
+            kind = draw(st.sampled_from(["insert", "update", "delete"])) if rows else "insert"
+            if kind != "insert":
+                gone = rows.pop(draw(st.integers(0, len(rows) - 1)))
+                batch.append(gone | {"op": "-U" if kind == "update" else "-D"})
+            if kind != "delete":
+                rows.append(draw(rows_of))
+                batch.append(rows[-1] | {"op": "+U" if kind == "update" else "+I"})
+        batches.append(batch)
+    return batches

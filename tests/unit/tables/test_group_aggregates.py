@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from table_models import DISTURBANCES, by_key, folded, run_through
+from table_models import DISTURBANCES, by_key, changed_tables, folded, run_through
 
 import penstock as ps
 from penstock.errors import ExpressionError, JobDefinitionError
@@ -154,28 +154,9 @@ def typed(value: Any) -> Any:
     )
 
 
-@st.composite
-def changed_tables(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
-    """Draw batches of changes, each of which takes away or updates only rows that are there."""
-    rows: list[dict[str, Any]] = []
-    batches = []
-    for _ in range(draw(st.integers(1, 4))):
-        batch = []
-        for _ in range(draw(st.integers(0, 8))):
-            kind = draw(st.sampled_from(["insert", "update", "delete"])) if rows else "insert"
-            if kind != "insert":
-                gone = rows.pop(draw(st.integers(0, len(rows) - 1)))
-                batch.append(gone | {"op": "-U" if kind == "update" else "-D"})
-            if kind != "delete":
-                rows.append(draw(records()))
-                batch.append(rows[-1] | {"op": "+U" if kind == "update" else "+I"})
-        batches.append(batch)
-    return batches
-
-
 @examples(25)
 @given(
-    changed_tables(),
+    changed_tables(records()),
     st.lists(st.sampled_from(DISTURBANCES), min_size=1, max_size=4),
     st.sampled_from([(), ("room",), ("room", "floor")]),
 )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
-from table_models import DISTURBANCES, by_key, folded, run_through
+from table_models import DISTURBANCES, by_key, changed_tables, folded, run_through
 
 import penstock as ps
 from penstock.errors import JobDefinitionError, SchemaError
@@ -30,25 +30,6 @@ def cars() -> st.SearchStrategy[dict[str, Any]]:
             "at": st.integers(0, 4),
         }
     )
-
-
-@st.composite
-def changed_tables(draw: st.DrawFn) -> list[list[dict[str, Any]]]:
-    """Draw batches of changes, each of which takes away or updates only rows that are there."""
-    rows: list[dict[str, Any]] = []
-    batches = []
-    for _ in range(draw(st.integers(1, 4))):
-        batch = []
-        for _ in range(draw(st.integers(0, 8))):
-            kind = draw(st.sampled_from(["insert", "update", "delete"])) if rows else "insert"
-            if kind != "insert":
-                gone = rows.pop(draw(st.integers(0, len(rows) - 1)))
-                batch.append(gone | {"op": "-U" if kind == "update" else "-D"})
-            if kind != "delete":
-                rows.append(draw(cars()))
-                batch.append(rows[-1] | {"op": "+U" if kind == "update" else "+I"})
-        batches.append(batch)
-    return batches
 
 
 def appended() -> st.SearchStrategy[list[list[dict[str, Any]]]]:
@@ -90,7 +71,7 @@ def by_town(rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
 
 @examples(25)
 @given(
-    appended() | changed_tables(),
+    appended() | changed_tables(cars()),
     st.lists(st.sampled_from(DISTURBANCES), min_size=1, max_size=4),
     st.integers(1, 3),
     st.booleans(),
@@ -153,7 +134,7 @@ def test_most_rows_of_a_large_batch_are_ruled_out_early(monkeypatch: pytest.Monk
 
 @examples(25)
 @given(
-    appended() | changed_tables(),
+    appended() | changed_tables(cars()),
     st.lists(st.sampled_from(DISTURBANCES), min_size=1, max_size=4),
     st.sampled_from(["first", "last"]),
 )

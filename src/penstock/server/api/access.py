@@ -117,7 +117,7 @@ def grants_of(lines: Iterable[str], place: str) -> list[Grant]:
         name, role, token = words
         found = token if token.startswith(_HASHED) else hash_of(token)
         if any(hmac.compare_digest(grant.hash, found) for grant in grants):
-            raise AccessError(f"Line {number} of {place} has the same token as another line.")
+            raise AccessError(f"Line {number} of {place} has the same token as another line. Remove one.")
         grants.append(Grant(Principal(name, Role(role)), found))
     return grants
 

@@ -198,7 +198,7 @@ def _request_change(
 def _parse_number(text: str, after: str, of: str) -> int:
     """Return the number in the place of a page, `after`, of a list of jobs or runs."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise JobDefinitionError(f"after={after} is not the `next` of a page of {of}.")
+        raise JobDefinitionError(f"after={after} is not the `next` of a page of {of}. Leave it out to begin.")
     return int(text)
 
 

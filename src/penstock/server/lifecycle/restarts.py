@@ -291,7 +291,7 @@ def _from_text(text: str) -> tuple[str, dict[str, str]]:
                 "fixed-delay:attempts=3,delay=10s."
             )
         if parameter in values:
-            raise JobDefinitionError(f"The restart strategy {text!r} has {parameter} twice.")
+            raise JobDefinitionError(f"The restart strategy {text!r} has {parameter} twice. Leave one out.")
         values[parameter] = value
     return name.strip(), values
 

@@ -206,7 +206,9 @@ class Catalog:
         self._folders: Final = tuple(folder.expanduser().resolve() for folder in folders)
         for folder in self._folders:
             if not folder.is_dir():
-                raise JobDefinitionError(f"The folder {folder} with definitions of jobs does not exist.")
+                raise JobDefinitionError(
+                    f"The folder {folder} with definitions of jobs does not exist. Create it, or correct --jobs."
+                )
 
     def definitions(self) -> tuple[dict[str, JobDefinition], list[DefinitionProblem]]:
         """Return the definitions by id, and the problems of files that fail to define a job."""
@@ -287,7 +289,7 @@ def _read_definition(root: Path, path: Path) -> JobDefinition | None:
         )
     found = _validate(_File, content, path.name)
     if (found.job is None) == (found.entry_point is None):
-        raise JobDefinitionError(f"{path.name} must have either job or entry_point.")
+        raise JobDefinitionError(f"{path.name} must have either job or entry_point, not both or neither.")
     settings = found.model_dump(exclude={"job", "entry_point", "name"})
     return JobDefinition(
         id=definition_id,
@@ -305,13 +307,19 @@ def _job_file(root: Path, path: Path, named: str) -> str:
     file = path.parent / name
     _check_inside(root, file)
     if not file.is_file():
-        raise JobDefinitionError(f"{path.name} names the job file {name}, which does not exist.")
+        raise JobDefinitionError(
+            f"{path.name} names the job file {name}, which does not exist. Correct its path, which is relative to the "
+            "definition's folder."
+        )
     return f"{file.resolve()}{f':{attribute}' if attribute else ''}"
 
 
 def _check_inside(root: Path, path: Path) -> None:
     if not path.resolve().is_relative_to(root):
-        raise JobDefinitionError(f"{path.name} is outside the folder {root}, which is not allowed.")
+        raise JobDefinitionError(
+            f"{path.name} is outside the folder {root}, which is not allowed. Move it there, or start the server with "
+            "its folder as another --jobs."
+        )
 
 
 def _validate(model: type[_Model], content: Mapping[str, Any], what: str) -> _Model:

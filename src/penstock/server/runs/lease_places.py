@@ -46,16 +46,16 @@ class LeasePlace(Protocol):
         """Replace a lease."""
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """Remove leases, and what was asked of their runs."""
+        """Remove leases, and the requests to their runs."""
 
     def ask(self, number: int, what: str, content: bytes = b"") -> None:
-        """Ask something of the run of a lease: to end, with TERMINATE or KILL, or what the content says."""
+        """Write a request to the run of a lease: to end, with TERMINATE or KILL, or with the content."""
 
     def asked(self, number: int, what: str) -> bytes | None:
-        """Return the content of what was asked, None if it was not."""
+        """Return the content of a request, None without one."""
 
     def look(self, number: int) -> tuple[int, Collection[str]]:
-        """Return the newest number, -1 without any, and what is asked of the run of a lease."""
+        """Return the newest number, -1 without any, and the requests to the run of a lease."""
 
 
 def leases_of(checkpoint: str) -> LeasePlace:
@@ -81,7 +81,7 @@ def _numbers(names: Iterable[str]) -> list[int]:
 
 
 def _of(numbers: Sequence[int], names: Iterable[str]) -> list[str]:
-    """Return the names of leases, and of what was asked of their runs."""
+    """Return the names of leases, and of the requests to their runs."""
     wanted = {str(number) for number in numbers}
     return [name for name in names if name.partition(".")[0] in wanted]
 

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 LAUNCH_FILE: Final = "launch.json"
-"""The launch of the process: what it should do."""
+"""The launch of the process: the work that it should do."""
 BEGUN_FILE: Final = "driver.json"
 """The identity of the process, which it writes first."""
 PROGRESS_FILE: Final = "progress.json"

@@ -26,7 +26,7 @@ _PUNCH_HOLE: Final = 0x01 | 0x02
 
 @dataclass(frozen=True)
 class Kept:
-    """The limits of what is kept.
+    """The limits of retention.
 
     Args:
         runs: the number of newest runs of each job.

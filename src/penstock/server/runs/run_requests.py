@@ -1,4 +1,4 @@
-"""Run requests: what a manager asks of a run, and the answers, also where they share only an object store.
+"""Run requests: the requests of a manager to a run, and the answers, even if they share only an object store.
 
 A request is a file in the folder of the checkpoint. If that is the working folder of another machine, the request is
 an object beside the lease of the run. The run's lease keeper brings it to its folder, and the answer back.

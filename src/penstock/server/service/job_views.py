@@ -60,7 +60,7 @@ _AT_WORK: Final = frozenset({JobStatus.RUNNING, JobStatus.STOPPING})
 
 
 class JobViews:
-    """A reader of the internals of jobs. Changes nothing, needs no Spark, and opens only what a job is known to have.
+    """A reader of the internals of jobs. Changes nothing, needs no Spark, and opens only known files of a job.
 
     Raises UnknownIdError for an unknown job, and CheckpointError if something does not exist yet or cannot be read.
     """

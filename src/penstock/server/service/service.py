@@ -288,7 +288,9 @@ class JobService:
 
     def _request_of_state(self, job_id: str, asked: Asked) -> Operation:
         if self._store.job(job_id).epoch == 0:
-            raise JobStateError(f"The job {job_id} was never started, so it has no state.")
+            raise JobStateError(
+                f"The job {job_id} was never started, so it has no state. Ask again after its first micro-batch."
+            )
         return operation_of(self._store.begin_operation(job_id, asked))
 
     def delete_dump(self, dump_id: str, who: str) -> None:

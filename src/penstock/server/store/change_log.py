@@ -1,4 +1,4 @@
-"""Change log: the transactions of a store as numbered objects, each created once, so that there is one order of them.
+"""Change log: the transactions of a store as numbered objects, each created once, so that they have one order.
 
 ```
 PREFIX/about.json                says that the prefix has the store of a server
@@ -126,7 +126,7 @@ class ChangeLog:
                     return loaded
 
     def _load_from(self, base: int, revision: str) -> tuple[Snapshot, list[Change]] | None:
-        """Return a snapshot and what comes after it, None if some of it is not there."""
+        """Return a snapshot and the changes after it; None if any of them is missing."""
         snapshot = Snapshot(0, revision, {})
         if base:
             content = self._objects.find(_name(_SNAPSHOTS, base))

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MANAGER: Final = "manager"
-"""The name in events for what the manager did without a request by a user."""
+"""The name in events for actions of the manager that no user has requested."""
 
 UNFINISHED: Final = ("PENDING", "RUNNING")
 
