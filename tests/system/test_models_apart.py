@@ -29,7 +29,7 @@ from sink_kills import kill_process
 
 import penstock as ps
 from penstock.commands.job_receipts import read_receipts
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, ExternalSystemError
 from penstock.jobs.settings import RunSettings
 from penstock.models.library import MODELS, is_examined_content
 
@@ -170,7 +170,14 @@ class Scored:
         return sorted((row for rows in self._read.values() for row in rows), key=lambda one: one["number"])
 
     def await_scores(self) -> None:
-        self.await_true(lambda: len(self.scores()) >= len(self.paid), "scores")
+        def are_there() -> bool:
+            try:
+                return len(self.scores()) >= len(self.paid)
+            except ExternalSystemError:
+                # A server that was killed may be slow to answer where the machine is busy.
+                return False
+
+        self.await_true(are_there, "scores")
 
     def kill(self, victim: str, chance: random.Random, injected: Injected) -> None:
         time.sleep(chance.uniform(0, 3))
