@@ -91,6 +91,15 @@ def test_each_record_counts_once_in_all_runs(run_job: Any, shelf: str, tmp_path:
     assert kept(shelf) == [(1, "a"), (2, "bb"), (3, "ccc")]
 
 
+def test_the_connectors_of_the_page_work_in_real_time(run_job: Any, shelf: str, tmp_path: Path) -> None:
+    """Where the thread that finishes an interval is another than the one that writes it, which SQLite refuses."""
+    bindings = {"notes": f"python:shelf:Notes?path={shelf}", "kept": f"python:shelf:Kept?path={shelf}"}
+    for value in ("a", "bb"):
+        add(shelf, value)
+        run_job(keep_job(), bindings, checkpoint=str(tmp_path / "checkpoint"), checkpoint_interval_ms=1000)
+    assert kept(shelf) == [(1, "a"), (2, "bb")]
+
+
 def test_a_task_that_fails_names_the_class_and_its_replay_adds_nothing(
     run_job: Any, shelf: str, tmp_path: Path
 ) -> None:

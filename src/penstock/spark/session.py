@@ -376,7 +376,8 @@ def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Pat
 def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock: bool) -> Path:
     """Write a zip of the job's modules, and return its path. The workers have the zip on the import path.
 
-    The name of the zip is a hash of its sources, since Spark refuses a second file of the same name.
+    The name of the zip is a hash of its content, since Spark refuses another content of the same name, and a zip has
+    the times of its files.
 
     Args:
         folder: where to write the zip.
@@ -390,13 +391,13 @@ def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock:
     files = {f"penstock/{path.relative_to(package).as_posix()}": path for path in sorted(own)} | dict(
         job_modules
     )
-    digest = hashlib.sha256(b"".join(name.encode() + path.read_bytes() for name, path in files.items()))
     folder.mkdir(parents=True, exist_ok=True)
-    archive = folder / f"penstock-code-{digest.hexdigest()[:16]}.zip"
-    with zipfile.ZipFile(archive, "w") as target:
+    new = folder / "penstock-code.new"
+    with zipfile.ZipFile(new, "w") as target:
         for name, path in files.items():
             target.write(path, name)
             compiled = Path(importlib.util.cache_from_source(path))
             if has_penstock and path.suffix == ".py" and compiled.is_file():
                 target.write(compiled, f"{name}c")
-    return archive
+    digest = hashlib.sha256(new.read_bytes()).hexdigest()
+    return new.rename(folder / f"penstock-code-{digest[:16]}.zip")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import py_compile
 import runpy
 import sys
@@ -128,6 +129,20 @@ def test_the_archive_has_the_bytecode_that_python_keeps(tmp_path: Path) -> None:
         found.append(runpy.run_module("kept"))
     assert [Path(each["__file__"]).name for each in found] == ["kept.pyc", "kept.py"]
     assert found[1]["number"] == 3
+
+
+def test_archives_of_one_name_are_equal(tmp_path: Path) -> None:
+    """Spark refuses another content of a name, and a zip has the times of its files: a module may have been touched."""
+    module = tmp_path / "kept.py"
+    module.write_text("number = 1\n")
+    archives = []
+    for folder, time_s in (("first", 1_000_000_000), ("touched", 1_000_000_100), ("again", 1_000_000_000)):
+        os.utime(module, (time_s, time_s))
+        archives.append(code_archive(tmp_path / folder, {"kept.py": module}, has_penstock=False))
+    first, touched, again = archives
+    assert touched.name != first.name == again.name
+    assert first.read_bytes() == again.read_bytes()
+    assert [path.name for path in (tmp_path / "first").iterdir()] == [first.name]
 
 
 def test_a_job_may_come_from_a_neighbour(write: Write) -> None:
