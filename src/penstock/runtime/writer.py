@@ -197,7 +197,7 @@ class Writer:
     @property
     def holds_locks(self) -> bool:
         """Whether what a task has written may let another one wait until it is committed."""
-        return any(isinstance(sink, LockingSink) for sink, _, _ in self.sinks.values())
+        return any(isinstance(sink, LockingSink) and sink.holds_locks for sink, _, _ in self.sinks.values())
 
     @property
     def needs_versions(self) -> bool:
