@@ -24,16 +24,8 @@ class Message:
 
 def producer(bootstrap: str) -> Producer:
     """A producer that keeps the order of what it sends, also when the broker is away meanwhile."""
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "enable.idempotence": True,
-        "linger.ms": 5,
-        "message.timeout.ms": 900_000,
-        # As the sinks have it (kafka_producers.py).
-        "metadata.recovery.strategy": "none",
-        "enable.sparse.connections": False,
-    }
-    return Producer(settings)
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+    return Producer({**settings, "message.timeout.ms": 900_000})
 
 
 def produce(

@@ -45,6 +45,7 @@ class PostgresSink:
 
     exactly_once = True
     commits_in_tasks = True
+    holds_locks = True
 
     def __init__(
         self, binding: PostgresBinding, record_type: RecordType, upsert_key: Sequence[str] | None = None

@@ -255,6 +255,9 @@ class SlotEngine:
         written = WriterTask(
             job.writer, job.first_batch + number, self._task, self._attempt, meter, self._version
         )
+        if job.writer.holds_locks:
+            # A record may wait for the commit of the interval before, and that for what this thread stores.
+            rounds.finish(self._storing)
         try:
             written.write(rounds.live(self._storing) if log is None else rounds.replay(log.rounds))
             # The next interval may write to them at once, and they must not wait for its records.

@@ -37,6 +37,7 @@ from penstock.runtime.rejected_records import rejected_letters, write_cut
 from penstock.runtime.router import Router, dead_letter_rows
 from penstock.sinks.base import (
     ConnectingSink,
+    LockingSink,
     RecordOrigin,
     RejectingTask,
     SendingTask,
@@ -192,6 +193,11 @@ class Writer:
     def commits_in_tasks(self) -> bool:
         """Whether tasks make records visible permanently, so that a replay must give each task the same ones."""
         return any(sink.commits_in_tasks for sink, _, _ in self.sinks.values())
+
+    @property
+    def holds_locks(self) -> bool:
+        """Whether what a task has written may let another one wait until it is committed."""
+        return any(isinstance(sink, LockingSink) and sink.holds_locks for sink, _, _ in self.sinks.values())
 
     @property
     def needs_versions(self) -> bool:

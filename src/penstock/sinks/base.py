@@ -13,6 +13,7 @@ from penstock.records.types import RecordType
 __all__ = [
     "ConnectingSink",
     "Encoder",
+    "LockingSink",
     "RecordOrigin",
     "RejectingTask",
     "Rejection",
@@ -163,6 +164,13 @@ class ConnectingSink(Protocol):
 
     def connect(self) -> None:
         """Begin to connect, in a worker that will write, and do not wait for it."""
+
+
+@runtime_checkable
+class LockingSink(Protocol):
+    """A sink whose tasks lock what they write until they finish: the task of the next micro-batch may wait for that."""
+
+    holds_locks: bool
 
 
 class VersionedSink(Sink):

@@ -63,17 +63,19 @@ _SETTINGS: Final[dict[str, Any]] = {
     # A message that waits takes some 200 bytes besides its own. A longer queue sends no faster.
     "queue.buffering.max.messages": 100_000,
     "queue.buffering.max.kbytes": 64 << 10,
-    # With the default (rebootstrap) a transactional producer of librdkafka 2.16 never recovers once all brokers were
-    # away. With "none" it may forget a broker that has just started, and must then connect without being asked to: one
-    # that only connects when a partition needs it would wait for ever. It is also ready after 5 ms, not after 55 ms.
-    "metadata.recovery.strategy": "none",
-    "enable.sparse.connections": False,
     "delivery.report.only.error": True,
 }
 _PLAIN_SETTINGS: Final = {"message.timeout.ms": int(FLUSH_TIMEOUT_S * 1000)}
 # A transaction of a dead worker blocks read_committed consumers until the next worker aborts it, or this long.
 _TRANSACTION_SETTINGS: Final = {
     "transaction.timeout.ms": 120_000,
+    # With the default (rebootstrap) a transactional producer of librdkafka 2.16 never recovers once all brokers were
+    # away. With this one a producer that hears of no brokers, as from one that has just started, knows none for good:
+    # its transaction is lost, and another producer does the work.
+    "metadata.recovery.strategy": "none",
+    # Partitions move between workers, and each move makes a producer. One that connects to all brokers at once is
+    # ready after 5 ms; by default it waits for timers, for 55 ms or 510 ms.
+    "enable.sparse.connections": False,
     # A transaction right after another is refused until the broker has finished with that one.
     "retry.backoff.ms": 20,
 }
