@@ -127,7 +127,7 @@ def test_a_stream_goes_on_without_a_deleted_topic_if_told_to(
     write(kafka, f"{prefix}-b", 0, [1])
     run_job(placed_job(), bindings, **mode)
     delete(kafka, f"{prefix}-b")
-    with pytest.raises(PlaceMissingError, match=rf"'{prefix}-b', which does not exist .* missing=skip"):
+    with pytest.raises(PlaceMissingError, match=rf"'{prefix}-b', which no longer exists .* missing=skip"):
         run_job(placed_job(), bindings, **mode)
     bindings["numbers"] = f"{uri}&missing=skip"
     for number in (2, 3):
