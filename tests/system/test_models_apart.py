@@ -57,6 +57,7 @@ class Scored:
         self.server.put("models", "there", b"")
         self.paid: list[float] = []
         self.runs = 0
+        self.in_real_time = bool(more)
         self._settings = RunSettings(
             bindings={
                 "payments": f"s3://outputs/in/{self.prefix}?format=jsonl",
@@ -181,7 +182,8 @@ class Scored:
 
     def kill(self, victim: str, chance: random.Random, injected: Injected) -> None:
         time.sleep(chance.uniform(0, 3))
-        injected.add(victim if victim in WORKING else f"{victim}, with its machine's disk")
+        lost = victim if victim in WORKING else f"{victim}, with its machine's disk"
+        injected.add(f"{lost} (in real time)" if self.in_real_time else lost)
         if victim == "S3 server":
             self.server.kill()
             time.sleep(chance.uniform(0, 3))
@@ -211,11 +213,8 @@ def test_kills_while_versions_come_in_on_machines_that_share_only_a_store(
     chance = random.Random(seed)
     factors = {"good": 2.0}
     scored = Scored(Apart(tmp_path, site), *more)
-    how = " (in real time)" if more else ""
     try:
-        with noting(
-            f"models on machines apart{how}", "-k kills_while_versions_come_in", str(seed)
-        ) as injected:
+        with noting("models on machines apart", "-k kills_while_versions_come_in", str(seed)) as injected:
             scored.bring_in("good", 2.0, {})
             scored.pay(1.0)
             scored.await_scores()
