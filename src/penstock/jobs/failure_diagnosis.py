@@ -97,8 +97,7 @@ def explain_failure(
         return JobFailedError(
             "A worker of the job has ended unexpectedly; it may have been killed because the machine ran out of "
             "memory, or a library has crashed in it. Start the job again with its checkpoint; it continues where it "
-            "was. "
-            f"(Spark's log: {log.path})"
+            f"was. (Spark's log: {log.path})"
         )
     causes = [line.strip() for line in text.splitlines() if "Error" in line or "Exception" in line]
     cause = causes[-1] if causes else text.strip().splitlines()[0]

@@ -30,11 +30,11 @@ def handle_signals(stop: threading.Event) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:  # noqa: ARG001  # the signature is Python's
         nonlocal until_s
         now_s = time.monotonic()
-        if stop.is_set() and now_s > until_s:
-            os._exit(128 + number)
         if not stop.is_set():
             until_s = now_s + _SAME_S
             stop.set()
+        elif now_s > until_s:
+            os._exit(128 + number)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
