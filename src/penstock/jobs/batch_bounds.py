@@ -1,32 +1,35 @@
 """Bounds of micro-batches: limit the records of a topic in a micro-batch so that their bytes stay within a bound.
 
-Spark limits what it reads of a topic by records only, and fixes the limit when a query starts. The micro-batches show
-how large records are. When the limit no longer fits, another query replaces the running one. A new limit changes no
-replay, since Spark logs each plan.
+The micro-batches show how large records are. A limit that no longer fits is replaced in the file where Spark's planner
+looks (`sources.batch_limits`), before the micro-batch that showed it is committed, so the next plan follows it.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.base.sizes import bytes_text, counted
 from penstock.bindings.types import RECORDS_PER_BATCH
-from penstock.checkpoints.checkpoint import Checkpoint
-from penstock.errors import CheckpointError
 from penstock.runtime.bound_source import BoundSource
+from penstock.sources.batch_limits import (
+    BATCH_LIMITS,
+    LARGEST_RECORD_BYTES,
+    BatchLimit,
+    StoredLimit,
+    read_limits,
+    write_limits,
+)
 from penstock.sources.kafka_log import KafkaLog
 
 __all__ = ["BatchBounds", "RecordSize", "TopicBounds", "next_limit"]
 
-_FILE: Final = "record-bytes.json"
-# Kafka's default limit for one record: the assumed size until the first records arrive.
-_LARGEST_RECORD_BYTES: Final = 1 << 20
 # The number of earlier records that count for the mean size, in addition to the newest.
 _REMEMBERED_RECORDS: Final = 10_000
-# A limit must be wrong by this factor before the query restarts for it.
+# A limit must be wrong by this factor before another one replaces it.
 _TOLERANCE: Final = 2
 
 
@@ -63,7 +66,7 @@ def next_limit(bounds: TopicBounds, mean_bytes: float | None, limit: int = 0, re
     >>> next_limit(TopicBounds(2_000_000, 256 << 20), 1024, limit=256, records=256)
     262144
     """
-    largest = _LARGEST_RECORD_BYTES if mean_bytes is None else mean_bytes
+    largest = LARGEST_RECORD_BYTES if mean_bytes is None else mean_bytes
     wanted = max(1, min(bounds.max_records, int(bounds.max_bytes / max(largest, 1.0))))
     if not limit or wanted * _TOLERANCE < limit:
         return wanted
@@ -73,23 +76,35 @@ def next_limit(bounds: TopicBounds, mean_bytes: float | None, limit: int = 0, re
 
 
 class BatchBounds:
-    """The bounds of a job's topics. `limits` has the limits in records of the running query, by stream."""
+    """The bounds of a job's topics. `limits` has a limit for each bounded stream, for Spark's planner to read.
 
-    def __init__(self, checkpoint: Checkpoint, topics: Mapping[str, TopicBounds]) -> None:
-        self._checkpoint: Final = checkpoint
+    `see` is called in Spark's thread, `notes` in the one that runs the job.
+    """
+
+    def __init__(self, folder: Path, topics: Mapping[str, TopicBounds]) -> None:
+        self._path: Final = folder / BATCH_LIMITS
         self._topics: Final = topics
-        self._stored: dict[str, float] = _stored_sizes(checkpoint) if topics else {}
-        self._sizes: Final = {stream: RecordSize(self._stored.get(stream)) for stream in topics}
-        self.limits: dict[str, int] = {
+        self._notes: Final = deque[str]()
+        stored = read_limits(self._path) if topics else {}
+        self._sizes: Final = {
+            stream: RecordSize(stored[stream].mean_bytes if stream in stored else None) for stream in topics
+        }
+        self._records: Final = {
             stream: next_limit(bounds, self._sizes[stream].mean_bytes) for stream, bounds in topics.items()
         }
-        self._wanted = dict(self.limits)
+        self._stored: dict[str, StoredLimit] = {}
+        self._store()
+        self.limits: Final = {
+            stream: BatchLimit(self._path, stream, next_limit(bounds, None))
+            for stream, bounds in topics.items()
+        }
 
     @classmethod
-    def of(
-        cls, checkpoint: Checkpoint, sources: Iterable[BoundSource], max_bytes: int | None = None
-    ) -> BatchBounds:
-        """Return the bounds of the topics with a limit in bytes in their bindings. `max_bytes` is for the others."""
+    def of(cls, folder: Path, sources: Iterable[BoundSource], max_bytes: int | None = None) -> BatchBounds:
+        """Return the bounds of the topics with a limit in bytes in their bindings. `max_bytes` is for the others.
+
+        `folder` is that of the checkpoint.
+        """
         topics = {}
         for source in sources:
             if not isinstance(source.log, KafkaLog):
@@ -99,52 +114,44 @@ class BatchBounds:
             if limit is not None:
                 most = binding.max_records_per_batch or RECORDS_PER_BATCH
                 topics[source.node.name] = TopicBounds(most, limit)
-        return cls(checkpoint, topics)
+        return cls(folder, topics)
 
-    @property
-    def are_outdated(self) -> bool:
-        """Whether the query should continue with other limits."""
-        return self._wanted != self.limits
-
-    def changes(self) -> list[str]:
-        """Return a sentence for each limit that will change."""
-        return [
-            f"A micro-batch of {stream!r} reads at most {counted(limit, 'records')} from now on, since a record has "
-            f"about {bytes_text(self._sizes[stream].mean_bytes or 0)}."
-            for stream, limit in sorted(self._wanted.items())
-            if limit != self.limits[stream]
-        ]
-
-    def renew(self) -> Mapping[str, int]:
-        """Replace the limits of the query with the wanted ones, and return them."""
-        self.limits = dict(self._wanted)
-        return self.limits
+    def notes(self) -> Iterator[str]:
+        """Yield a sentence for each limit that has changed since the last call."""
+        while self._notes:
+            yield self._notes.popleft()
 
     def see(self, records: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-        """Add the records of a micro-batch and their bytes, by stream, and adapt the wanted limits."""
+        """Add the records of a micro-batch and their bytes, by stream, and adapt the limits.
+
+        Raises OSError when the disk fails.
+        """
         for stream, bounds in self._topics.items():
             count, size = records.get(stream, 0), self._sizes[stream]
-            if count:
-                size.see(count, sizes.get(stream, 0))
-                self._wanted[stream] = next_limit(bounds, size.mean_bytes, self.limits[stream], count)
+            if not count:
+                continue
+            size.see(count, sizes.get(stream, 0))
+            before = self._records[stream]
+            limit = self._records[stream] = next_limit(bounds, size.mean_bytes, before, count)
+            if limit != before:
+                self._notes.append(
+                    f"A micro-batch of {stream!r} reads at most {counted(limit, 'records')} from now on, since a "
+                    f"record has about {bytes_text(size.mean_bytes or 0)}."
+                )
         self._store()
 
     def _store(self) -> None:
-        """Save the sizes for the start of the next run, if they have changed."""
-        found = {name: size.mean_bytes for name, size in self._sizes.items() if size.mean_bytes is not None}
-        if all(_alike(mean, self._stored.get(name, 0.0)) for name, mean in found.items()):
-            return
-        # Without the file the next run starts with a small micro-batch.
-        with contextlib.suppress(OSError):
-            self._checkpoint.save(_FILE, found)
+        """Write the limits and sizes, unless they are much as they were."""
+        found = {
+            name: StoredLimit(limit, self._sizes[name].mean_bytes) for name, limit in self._records.items()
+        }
+        if not all(_are_alike(limit, self._stored.get(name)) for name, limit in found.items()):
+            write_limits(self._path, found)
             self._stored = found
 
 
-def _alike(one: float, other: float) -> bool:
-    return one <= other * _TOLERANCE and other <= one * _TOLERANCE
-
-
-def _stored_sizes(checkpoint: Checkpoint) -> dict[str, float]:
-    with contextlib.suppress(CheckpointError):
-        return dict(checkpoint.load(_FILE, dict[str, float]))
-    return {}
+def _are_alike(one: StoredLimit, other: StoredLimit | None) -> bool:
+    if other is None or one.records != other.records:
+        return False
+    mean, before = one.mean_bytes or 0.0, other.mean_bytes or 0.0
+    return mean <= before * _TOLERANCE and before <= mean * _TOLERANCE

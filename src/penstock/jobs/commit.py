@@ -225,7 +225,7 @@ class BatchCommitter:
         self.history = ControlHistory(checkpoint, bound.lineage, {})
         # In real time a task takes records as they arrive, and waits while too many are unprocessed.
         self.bounds: Final = BatchBounds.of(
-            checkpoint, () if in_real_time else bound.sources, bound.max_batch_bytes
+            checkpoint.folder, () if in_real_time else bound.sources, bound.max_batch_bytes
         )
         self._rates: list[tuple[float, int]] = []
         # By step and slot. A new run gets all of them in its first micro-batch with data.

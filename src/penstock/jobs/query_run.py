@@ -1,8 +1,8 @@
 """Query run: run a compiled job as a series of Spark queries until it ends or is stopped.
 
-The settings of Spark's sources are fixed while a query runs. To change what it reads (hold data back, read it again, or
-bound micro-batches differently), the run stops the query between two micro-batches and starts the next one on the same
-checkpoint. A drain and the last firing of windows are queries of their own, too.
+The settings of Spark's sources are fixed while a query runs. To hold data back, or to read it again, the run stops the
+query between two micro-batches and starts the next one on the same checkpoint. A drain and the last firing of windows
+are queries of their own, too.
 """
 
 from __future__ import annotations
@@ -192,16 +192,9 @@ class QueryRun:
 
     def renew(self, query: Query) -> Query:
         """Return the query to continue with, after the last one has ended between two micro-batches."""
-        # The refused micro-batch was planned with the old bounds, and none of it was processed.
+        # The refused micro-batch may have data that is held back now, and none of it was processed.
         self.committer.plans.forget_refused()
-        for note in self.committer.bounds.changes():
-            self.hooks.on_note(note)
-        limits = self.committer.bounds.renew()
-        return dataclasses.replace(query, holds_data=self.should_hold(), limits=limits)
-
-    def _is_outdated(self, *, holds_data: bool) -> bool:
-        """Return whether another query should replace this one."""
-        return self.should_hold() != holds_data or self.committer.bounds.are_outdated
+        return dataclasses.replace(query, holds_data=self.should_hold())
 
     def should_hold(self) -> bool:
         """Return whether to hold data streams back.
@@ -236,10 +229,9 @@ class QueryRun:
             if stops or request is not None:
                 committer.closing = True
                 _stop_between_batches(query, coordinator)
-                committer.refresh()
-                self.hooks.on_progress(committer.progress)
+                self._report()
                 return "stopped", request
-            if holds_data is not None and self._is_outdated(holds_data=holds_data):
+            if holds_data is not None and self.should_hold() != holds_data:
                 # The settings of Spark's sources are fixed while the query runs, so another query replaces it.
                 committer.closing = True
                 _stop_between_batches(query, coordinator)
@@ -254,15 +246,20 @@ class QueryRun:
                 committer.models.step()
             if committer.policies is not None:
                 committer.policies.step()
-            committer.refresh()
-            self.hooks.on_progress(committer.progress)
+            self._report()
         query.awaitTermination()
-        committer.refresh()
-        self.hooks.on_progress(committer.progress)
+        self._report()
         committer.history.finish()
         if holds_data and not self.should_hold():
             return _RENEWED, None
         return "finished", None
+
+    def _report(self) -> None:
+        """Pass the newest progress to the hooks, and a sentence for each limit of micro-batches that has changed."""
+        self.committer.refresh()
+        for note in self.committer.bounds.notes():
+            self.hooks.on_note(note)
+        self.hooks.on_progress(self.committer.progress)
 
 
 def _stop_between_batches(query: StreamingQuery, coordinator: Coordinator | None) -> None:

@@ -24,6 +24,7 @@ from penstock.brokers.topic_offsets import find_begins, find_ends
 from penstock.errors import BindingError, ExternalSystemError
 from penstock.records.types import RecordType
 from penstock.sources.base import FIRST_THERE, GONE, MISSING, SourceChunk, Split, offsets_by_topic
+from penstock.sources.batch_limits import BatchLimit
 from penstock.sources.gathered_messages import WantedParts, gone_chunk, missing_chunk
 from penstock.sources.topic_identity import KnownTopics, keep_found, keep_gone, topic_deleted
 from penstock.sources.topic_reader import FOLLOWING, STALLED_AFTER_S, TopicReader, topic_reader
@@ -80,8 +81,8 @@ class KafkaLog:
 
     `known` is what the checkpoint knows of the topics at the start, and where it begins to read. Partitions and topics
     that are found while the job runs are read from their beginning. `limit` is the number of records that a micro-batch
-    reads at most; `settings` are librdkafka's. With `starts_small` the first micro-batches of a process that plans read
-    less.
+    reads at most, and `learned_limit` one that follows the size of the records; `settings` are librdkafka's. With
+    `starts_small` the first micro-batches of a process that plans read less.
     """
 
     binding: KafkaBinding
@@ -90,6 +91,7 @@ class KafkaLog:
     limit: int = RECORDS_PER_BATCH
     wanted: WantedParts = field(default_factory=WantedParts)
     starts_small: bool = False
+    learned_limit: BatchLimit | None = None
     _grown: int = field(default=_FIRST_RECORDS, init=False)
     _frozen: dict[str, int] | None = field(default=None, init=False)
     _look: _Look | None = field(default=None, init=False, repr=False)
@@ -205,7 +207,9 @@ class KafkaLog:
         """The ends of the partitions of a position, or part of the way there, in proportion to what waits in each."""
         waits = {name: max(0, ends.get(name, at) - at) for name, at in start.items()}
         total = sum(waits.values())
-        limit = min(self.limit, self._grown) if self.starts_small else self.limit
+        limit = self.limit if self.learned_limit is None else min(self.limit, self.learned_limit.read())
+        if self.starts_small:
+            limit = min(limit, self._grown)
         if not limited or total <= limit:
             return {name: at + waits[name] for name, at in start.items()}
         self._grown = min(self._grown * _GROWTH, RECORDS_PER_BATCH)

@@ -19,6 +19,7 @@ from penstock.runtime.plan import JobPlan
 from penstock.runtime.start_signal import START_NODE
 from penstock.runtime.writer import REPORT_DDL, Writer, unpacked_rows
 from penstock.sources.base import HeldLog
+from penstock.sources.batch_limits import BatchLimit
 from penstock.sources.kafka_log import KafkaLog
 from penstock.sources.starts import StartLog
 from penstock.spark.carried_bodies import folder_for_bodies, remove_bodies
@@ -45,7 +46,7 @@ class Query:
 
     With `ends`, time ends for the steps in its first micro-batch. The micro-batch that Spark calls 0 has the number
     `first_batch`, and `positions` has the streams' start positions in it, if not those of their bindings. `limits` has
-    the number of records of a topic in a micro-batch, if not that of its binding. With `coordinator` the query runs in
+    the limits of topics that follow the size of their records. With `coordinator` the query runs in
     real time: its tasks stay for an interval, and do what the coordinator says. `next_version` gives the version of
     what a micro-batch writes. `bodies` is the folder for what goes from task to task in files, if anything does; it is
     made when the query starts.
@@ -65,7 +66,7 @@ class Query:
     ends: bool = False
     first_batch: int = 0
     positions: Mapping[str, Any] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, BatchLimit] = field(default_factory=dict)
     coordinator: CoordinatorAddress | None = None
     next_version: Callable[[], int] = lambda: 0
     bodies: str = ""
@@ -135,7 +136,7 @@ def _compile_interval(spark: SparkSession, query: Query) -> DataFrame:
 def _packed_rows(spark: SparkSession, source: BoundSource, query: Query) -> DataFrame:
     name, log = source.node.name, source.log
     if isinstance(log, KafkaLog) and name in query.limits:
-        log = dataclasses.replace(log, limit=query.limits[name])
+        log = dataclasses.replace(log, learned_limit=query.limits[name])
     if query.ends and source.node is START_NODE:
         log = StartLog(ends=True)
     elif query.holds_data and not source.node.is_control:

@@ -188,7 +188,7 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
         policies=None,
         suspensions=None,
         dumps=SimpleNamespace(step=lambda: None),
-        bounds=SimpleNamespace(are_outdated=False),
+        bounds=SimpleNamespace(notes=list),
     )
     requests: Any = SimpleNamespace(next=next_request)
     no: Any = None
@@ -210,20 +210,19 @@ def test_requests_wait_for_the_micro_batch_of_a_run_before(tmp_path: Path, stops
 
 
 def test_a_query_that_goes_on_otherwise_plans_anew(tmp_path: Path) -> None:
-    """What was refused since the query was to end had the bounds of before; what was begun stays."""
+    """A plan that was refused because the query was to end may have data that is held now; one that began stays."""
     checkpoint = checkpoint_with(tmp_path, planned=3, committed=3)
     plans = Plans(checkpoint, LINEAGE)
     plans.begin(LINEAGE.first_batch + 2)
     log(checkpoint, "offsets", 3)
-    bounds = SimpleNamespace(changes=list, renew=lambda: {"hits": 7})
     history = SimpleNamespace(is_behind=lambda: False)
-    committer: Any = SimpleNamespace(plans=plans, bounds=bounds, history=history, held_bytes=0)
+    committer: Any = SimpleNamespace(plans=plans, history=history, held_bytes=0)
     no: Any = None
     run = QueryRun(RunSettings(), no, committer, checkpoint, no, threading.Event(), RunHooks(), print)
     query = Query(
         no, [], no, "", 2, bounded=False, batch_interval_ms=0, before_batch=no, on_batch=no, on_rest=no
     )
-    assert run.renew(query).limits == {"hits": 7}
+    assert not run.renew(query).holds_data
     assert batch_numbers(tmp_path / "offsets") == [0, 1, 2]
     log(checkpoint, "offsets", 3)
     plans.begin(LINEAGE.first_batch + 3)

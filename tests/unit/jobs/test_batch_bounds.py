@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.bindings.parse import parse_binding
-from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.jobs.batch_bounds import BatchBounds, RecordSize, TopicBounds, next_limit
+from penstock.sources.batch_limits import BatchLimit, StoredLimit, read_limits
 
 MIB = 1 << 20
 BOUNDS = TopicBounds(2_000_000, 256 * MIB)
@@ -37,7 +38,7 @@ def test_the_first_micro_batch_is_safe_for_the_largest_records() -> None:
     ],
 )
 def test_a_limit_follows_the_size_of_records(mean: float, limit: int, records: int, wanted: int) -> None:
-    """It falls as soon as it is twice too high, and rises where micro-batches are full, so that queries go on."""
+    """It falls as soon as it is twice too high, and rises where micro-batches are full, so that limits are steady."""
     assert next_limit(BOUNDS, mean, limit, records) == wanted
 
 
@@ -63,23 +64,44 @@ def test_a_few_large_records_among_many_change_little() -> None:
     assert mean.mean_bytes == pytest.approx(414, abs=1)
 
 
-def test_a_job_begins_small_and_goes_on_with_what_it_knows(tmp_path: Path) -> None:
-    """The next run begins with the size that this one has seen; a file that cannot be read is as none."""
-    checkpoint = Checkpoint.open(str(tmp_path))
-    bounds = BatchBounds(checkpoint, {"hits": BOUNDS})
-    assert (bounds.limits, bounds.are_outdated) == ({"hits": 256}, False)
+def test_a_job_begins_small_and_continues_with_what_it_has_learned(tmp_path: Path) -> None:
+    """The planner follows the limits while the query runs; a file that cannot be read is as good as none."""
+    bounds = BatchBounds(tmp_path, {"hits": BOUNDS})
+    planned: BatchLimit = pickle.loads(pickle.dumps(bounds.limits["hits"]))
+    assert planned.read() == 256
     bounds.see({"hits": 256, "other": 7}, {"hits": 256 * 1024, "other": 7})
-    assert bounds.are_outdated
-    assert bounds.changes() == [
+    assert planned.read() == 262_144
+    assert list(bounds.notes()) == [
         "A micro-batch of 'hits' reads at most 262,144 records from now on, since a record has about 1.0 KiB."
     ]
-    assert bounds.renew() == {"hits": 262_144}
-    assert not bounds.are_outdated
-    assert bounds.changes() == []
-    again = BatchBounds(checkpoint, {"hits": BOUNDS, "new": BOUNDS})
-    assert again.limits == {"hits": 262_144, "new": 256}
-    (tmp_path / "record-bytes.json").write_text("{")
-    assert BatchBounds(checkpoint, {"hits": BOUNDS}).limits == {"hits": 256}
+    assert list(bounds.notes()) == []
+    again = BatchBounds(tmp_path, {"hits": BOUNDS, "new": BOUNDS})
+    assert {name: limit.read() for name, limit in again.limits.items()} == {"hits": 262_144, "new": 256}
+    (tmp_path / "batch-limits.json").write_text("{")
+    assert BatchBounds(tmp_path, {"hits": BOUNDS}).limits["hits"].read() == 256
+    (tmp_path / "batch-limits.json").unlink()
+    assert (planned.read(), bounds.limits["hits"].read()) == (262_144, 256)
+
+
+def test_a_limit_is_read_again_only_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner asks before each micro-batch."""
+    bounds = BatchBounds(tmp_path, {"hits": BOUNDS})
+    looks = []
+
+    def read(path: Path) -> dict[str, StoredLimit]:
+        looks.append(path)
+        return read_limits(path)
+
+    monkeypatch.setattr("penstock.sources.batch_limits.read_limits", read)
+    limit = bounds.limits["hits"]
+    assert [limit.read() for _ in range(3)] == [256] * 3
+    assert len(looks) == 1
+    bounds.see({"hits": 200}, {"hits": 200 * 1024})
+    bounds.see({"hits": 200}, {"hits": 200 * 1100})
+    assert [limit.read() for _ in range(3)] == [262_144] * 3
+    assert len(looks) == 2
 
 
 @pytest.mark.parametrize(

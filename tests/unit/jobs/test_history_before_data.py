@@ -146,7 +146,7 @@ def followed(job: Standing, query: FakeQuery, *, bounded: bool) -> str:
         policies=None,
         suspensions=None,
         dumps=SimpleNamespace(step=lambda: None),
-        bounds=SimpleNamespace(are_outdated=False),
+        bounds=SimpleNamespace(notes=list),
     )
     requests: Any = SimpleNamespace(next=lambda: None)
     no: Any = None
