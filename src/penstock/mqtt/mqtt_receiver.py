@@ -7,9 +7,10 @@ import time
 from typing import Final
 
 from penstock.bindings.types import MqttBinding
-from penstock.mqtt.mqtt_connection import Arrived, MqttConnection
+from penstock.mqtt.mqtt_connection import MqttConnection
+from penstock.sources.group_commits import GroupCommits
 from penstock.sources.journal import JournalWriter
-from penstock.sources.receiver import IDLE_S, Group, Receiver
+from penstock.sources.receiver import Receiver
 
 __all__ = ["MqttReceiver", "session_of"]
 
@@ -47,21 +48,16 @@ class MqttReceiver(Receiver[MqttConnection]):
 
     def _receive(self, connection: MqttConnection) -> None:
         connection.subscribe()
-        group = Group(self._journal, max(1, self._binding.prefetch // 2))
-        waiting: list[Arrived] = []
+        most = max(1, self._binding.prefetch // 2)
         came_s = time.monotonic()
-        while not self._stopping.is_set():
-            arrived = connection.wait(group.wait_s if waiting else IDLE_S)
-            for one in arrived:
-                group.add(one.body)
-            waiting += arrived
-            if arrived:
-                came_s = time.monotonic()
-            elif self._bounded and time.monotonic() > came_s + _SILENCE_S:
-                break
-            if waiting and group.wait_s == 0:
-                group.commit()
-                connection.acknowledge(waiting)
-                waiting = []
-        group.commit()
-        connection.acknowledge(waiting)
+        with GroupCommits(self._journal, most, connection.acknowledge) as commits:
+            while not self._stopping.is_set():
+                arrived = connection.wait(commits.wait_s)
+                for one in arrived:
+                    commits.add(one.body, one)
+                if arrived:
+                    came_s = time.monotonic()
+                elif self._bounded and time.monotonic() > came_s + _SILENCE_S:
+                    break
+                commits.step()
+            commits.finish()

@@ -203,12 +203,18 @@ class Group:
             return 0.0
         return max(0.0, group_end_s(self._committed_s) - time.monotonic())
 
+    def take(self) -> tuple[list[bytes], bytes]:
+        """Empty the group, and return its records and the journal's note, to be committed now."""
+        taken = self._records, b"".join(self._notes)
+        self._records, self._notes, self._bytes = [], [], 0
+        self._committed_s = time.monotonic()
+        return taken
+
     def commit(self) -> None:
         """Make the group durable, and empty it."""
         if self._records:
-            self._journal.append(self._records, b"".join(self._notes))
+            self._journal.append(*self.take())
             self._committed_s = time.monotonic()
-        self._records, self._notes, self._bytes = [], [], 0
 
 
 def group_end_s(committed_s: float) -> float:
