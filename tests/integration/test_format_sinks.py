@@ -55,9 +55,14 @@ def test_a_job_appends_its_micro_batches(run_job: Any, spark: SparkSession, tmp_
     assert [(row.id, row.value) for row in found] == [(0, "é"), (1, "é")]
     assert found[0].batch < found[1].batch
     assert not list((tmp_path / "checkpoint" / "format-sinks" / "kept").glob("*.parquet"))
-    bindings["kept"] = "spark:stone_tablets"
+    planned = {path.name for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")}
     (rows / "2.jsonl").write_text(json.dumps({"id": 2, "value": "c"}) + "\n")
-    with pytest.raises(ExternalSystemError, match=r"micro-batch \d+ in the format 'stone_tablets'"):
+    bindings["kept"] = "spark:stone_tablets"
+    with pytest.raises(BindingError, match="'kept': Spark has no format 'stone_tablets'"):
+        run_job(keep_job(), bindings, checkpoint=str(tmp_path / "checkpoint"))
+    assert {path.name for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")} == planned
+    bindings["kept"] = "spark:jdbc?dbtable=kept"
+    with pytest.raises(ExternalSystemError, match=r"micro-batch \d+ in the format 'jdbc'"):
         run_job(keep_job(), bindings, checkpoint=str(tmp_path / "checkpoint"))
 
 

@@ -54,6 +54,7 @@ from penstock.runtime.cuts import write_stream_order
 from penstock.savepoints.rescaling import check_mode_change, evolve, finish_rescaling
 from penstock.savepoints.snapshot_capture import Capture, capture
 from penstock.spark.format_files import write_format_files
+from penstock.spark.format_sink import FormatSink
 from penstock.spark.run_memory import MemoryGauge
 from penstock.spark.session import OUTPUT_FILE, SessionSettings, open_session, ship_code
 from penstock.spark.startup.warm_up import warm_up
@@ -141,7 +142,7 @@ class JobRunner:
             prepared = self._prepare(stack, stop, hooks)
             hooks.on_begin()
             session = self._start_spark(stack, stop, prepared)
-            self._load_formats(session, prepared, hooks)
+            self._open_formats(session, prepared, hooks)
             for note in (
                 prepared.state_note,
                 *prepared.bound.notes,
@@ -237,8 +238,14 @@ class JobRunner:
         stack.callback(locked_by_jvm(folder, jvm, stop, self._settings.lock_timeout_s))
         return session
 
-    def _load_formats(self, session: SparkSession, prepared: _Prepared, hooks: RunHooks) -> None:
-        """Let Spark load the streams that are bound to its formats, at the first start of a checkpoint."""
+    def _open_formats(self, session: SparkSession, prepared: _Prepared, hooks: RunHooks) -> None:
+        """Check the formats of Spark that sinks write, and load the streams that it reads, at the first start.
+
+        Raises BindingError for a format that Spark does not know, or cannot load.
+        """
+        for sink, _, _ in prepared.bound.sinks.values():
+            if isinstance(sink, FormatSink):
+                sink.check(session)
         types = {source.name: source.record_type for source in self._job.graph.sources()}
         for name, binding in prepared.bound.formats.items():
             files = write_format_files(session, binding, types[name], prepared.checkpoint.inputs / name)

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -21,10 +21,17 @@ from penstock.sinks.base import SinkTask, TaskContext
 from penstock.sinks.part_files import PartWriter, part_writer
 from penstock.sinks.sink_notes import noting_errors
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 __all__ = ["FormatSink"]
 
 _MAX_REASON: Final = 300
 _ROWS: Final = "parquet"
+_JARS: Final = (
+    "If the format is not one of Spark's own, name its jars: --spark spark.jars=PATH, or "
+    "--spark spark.jars.packages=GROUP:NAME:VERSION."
+)
 
 
 class _Note(msgspec.Struct):
@@ -71,6 +78,22 @@ class FormatSink:
         known = self._read_note()
         self._note = known if known.lineage == lineage else _Note(lineage)
 
+    def check(self, session: SparkSession) -> None:
+        """Check that Spark knows the format. Raises BindingError, so that no micro-batch is processed in vain."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no stubs
+        from pyspark.errors import PySparkException
+
+        binding, jvm = self._binding, session._jvm  # noqa: SLF001  # only a write would tell otherwise
+        assert jvm is not None, "the session runs"
+        sources = jvm.org.apache.spark.sql.execution.datasources.DataSource
+        try:
+            sources.lookupDataSource(binding.format, session._jsparkSession.sessionState().conf())  # noqa: SLF001  # as above
+        except (PySparkException, Py4JJavaError) as e:
+            raise BindingError(
+                f"Sink {binding.stream!r}: Spark has no format {binding.format!r}. {_reason(e)} Correct the name in "
+                f"the URI. {_JARS}"
+            ) from e
+
     def task(self, context: TaskContext, record_type: RecordType) -> SinkTask:
         """Return a task that writes one file; none when there are no records."""
         name = f"{context.batch_id:010}-{context.partition:05}-{context.attempt}-{os.getpid()}.{_ROWS}"
@@ -92,7 +115,7 @@ class FormatSink:
 
     def _append(self, batch_id: int, files: Sequence[str]) -> None:
         # Workers, which also have this module, need neither.
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no stubs
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sf
@@ -106,13 +129,10 @@ class FormatSink:
             options = resolved_settings(binding.stream, binding.options)
             frame.write.format(binding.format).options(**options).mode("append").save()
         except (PySparkException, Py4JJavaError) as e:
-            told: Any = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else str(e)
-            reason = next(iter(str(told).strip().splitlines()), "")[:_MAX_REASON]
             raise ExternalSystemError(
                 f"Sink {binding.stream!r}: Spark cannot write micro-batch {batch_id} in the format "
-                f"{binding.format!r}: {reason} Correct the options in the URI, or start what it writes to; then start "
-                "the job again. If the format is not one of Spark's own, name its jars: --spark spark.jars=PATH, or "
-                "--spark spark.jars.packages=GROUP:NAME:VERSION."
+                f"{binding.format!r}: {_reason(e)} Correct the options in the URI, or start what it writes to; then "
+                f"start the job again. {_JARS}"
             ) from e
 
     def _prepared(self) -> str:
@@ -131,6 +151,13 @@ class FormatSink:
                 raise CheckpointError(
                     f"The checkpoint's {path} is damaged ({e}). Restore it, or delete it."
                 ) from e
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of what Spark says; formats raise errors of their own in Java."""
+    java = getattr(error, "java_exception", None)
+    told = str(error if java is None else java.getMessage())
+    return next(iter(told.strip().splitlines()), "")[:_MAX_REASON]
 
 
 class _FileTask:
