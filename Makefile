@@ -161,7 +161,7 @@ bench-lake-upserts: setup ## upserts into Delta Lake and Iceberg beside delta-rs
 bench-store-sink: setup ## values of Redis beside redis-py alone (ARGS="--url redis://HOST:PORT/DB", which is emptied)
 	@$(BIN)/python -m benchmarks.store_sink $(ARGS)
 
-bench-messages: setup ## RabbitMQ, MQTT and webhooks beside pika, paho and httpx alone (ARGS="--systems mqtt")
+bench-messages: setup ## Kafka, RabbitMQ, MQTT and webhooks beside their plain clients (ARGS="--systems mqtt")
 	@$(BIN)/python -m benchmarks.message_clients $(ARGS)
 
 bench-amazon: setup ## Kinesis and DynamoDB beside botocore alone (ARGS="--kinesis http://HOST:PORT --dynamodb http://HOST:PORT")

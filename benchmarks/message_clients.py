@@ -1,4 +1,4 @@
-"""RabbitMQ, MQTT and webhooks beside pika, paho and httpx alone doing the same work, in turns on one server.
+"""Kafka, RabbitMQ, MQTT and webhooks beside their plain clients doing the same work, in turns on one server.
 
 Brokers are started here. Sinks wait until the server has each message. Sources put what arrives on disk before they
 acknowledge it: penstock into its journal, the plain client into a file that it syncs as often.
@@ -7,148 +7,52 @@ acknowledge it: penstock into its journal, the plain client into a file that it 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import os
-import statistics
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httpx
 import paho.mqtt.client as paho
 import pika
 import pyarrow as pa
+from confluent_kafka import Consumer, Producer, TopicPartition
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from benchmarks.report import note, print_json, print_table
+from benchmarks.client_turns import (
+    GROUP,
+    READING,
+    Cost,
+    SyncedFile,
+    bodies_of,
+    check,
+    measure,
+    receive,
+    timed,
+    write,
+)
+from benchmarks.report import print_json, print_table
 from penstock.bindings.parse import parse_binding
-from penstock.bindings.types import MqttBinding, QueueBinding
-from penstock.jobs.job_sinks import open_sink
+from penstock.bindings.types import KafkaBinding, MqttBinding, QueueBinding
+from penstock.machine.kafka_broker import KafkaBroker
 from penstock.machine.local_server import free_port, listens
 from penstock.machine.mosquitto import LocalMosquitto
 from penstock.machine.rabbitmq_server import LocalRabbitMQ
 from penstock.mqtt.mqtt_receiver import MqttReceiver, session_of
 from penstock.rabbitmq.rabbitmq_queue import QueueReceiver
-from penstock.records.schemas import record_type
-from penstock.sinks.base import TaskContext
-from penstock.sources.journal import JournalLog, JournalWriter
-from penstock.sources.receiver import Receiver
+from penstock.sources.kafka_log import KafkaLog
+from penstock.sources.partition_names import PartitionNames
+from penstock.sources.topic_identity import KnownTopics
 
-READING: Final = record_type("sensor BIGINT NOT NULL, celsius DOUBLE, room STRING")
-_BLOCK: Final = 10_000
-_GROUP: Final = 1000
 _LOGIN: Final = "bench"
-
-
-class Cost(NamedTuple):
-    """What a turn took: by the clock, and of this process's processor time."""
-
-    seconds: float
-    cpu_s: float
-
-
-def blocks_of(records: int) -> list[pa.RecordBatch]:
-    """Return records of distinct sensors, in blocks."""
-    columns = [
-        pa.array(range(records)),
-        pa.array([20 + number % 7 / 10 for number in range(records)]),
-        pa.array([f"room {number % 100}" for number in range(records)]),
-    ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=READING.schema)
-    return [batch.slice(first, _BLOCK) for first in range(0, records, _BLOCK)]
-
-
-def bodies_of(blocks: Sequence[pa.RecordBatch]) -> list[bytes]:
-    """Return the records as a plain client would encode them."""
-    return [json.dumps(row).encode() for block in blocks for row in block.to_pylist()]
-
-
-def timed(work: Callable[[], object]) -> Cost:
-    """Do something and return what it took."""
-    begun_s, cpu_s = time.perf_counter(), time.process_time()
-    work()
-    return Cost(time.perf_counter() - begun_s, time.process_time() - cpu_s)
-
-
-def write(uri: str, blocks: Sequence[pa.RecordBatch]) -> Cost:
-    """Write all blocks with a sink of penstock, in one task."""
-    sink = open_sink(parse_binding("records", uri, "sink"), READING, None)
-    sink.prepare("bench", "")
-
-    def work() -> None:
-        task = sink.task(TaskContext(1, 0, 0, "bench"), READING)
-        for block in blocks:
-            task.write(block, None)
-        task.finish()
-
-    return timed(work)
-
-
-def receive(open_receiver: Callable[[JournalWriter], Receiver[Any]], records: int) -> Cost:
-    """Receive all records into a journal on disk; by the clock until the last is there.
-
-    A bounded receiver then waits for a moment, in case that more come.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        place, written_s = Path(folder), [0.0]
-
-        def note_time() -> None:
-            written_s[0] = time.perf_counter()
-
-        def work() -> None:
-            with open_receiver(JournalWriter(place, keep=note_time)) as receiver:
-                receiver.wait_for_end(threading.Event())
-
-        begun_s = time.perf_counter()
-        cost = timed(work)
-        log = JournalLog(place)
-        splits = log.splits(0, log.latest(0, limited=False), 1)
-        check(sum(len(chunk.offsets) for chunk in log.read(splits, READING)), records)
-    return Cost(written_s[0] - begun_s, cost.cpu_s)
-
-
-def check(found: int, expected: int) -> None:
-    """End the benchmark if records are missing."""
-    if found != expected:
-        raise SystemExit(f"There are {found} of {expected} records.")
-
-
-class SyncedFile:
-    """What a plain client that must not lose anything writes to, in groups."""
-
-    def __init__(self) -> None:
-        self._file: Final = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
-        self._group: list[bytes] = []
-        self.count = 0
-
-    def add(self, body: bytes) -> bool:
-        """Keep a message, and tell whether it and all before it are on disk."""
-        self._group.append(body)
-        self.count += 1
-        if len(self._group) < _GROUP:
-            return False
-        self.sync()
-        return True
-
-    def sync(self) -> None:
-        """Put the group on disk."""
-        self._file.write(b"\n".join(self._group) + b"\n")
-        self._file.flush()
-        os.fdatasync(self._file.fileno())
-        self._group.clear()
-
-    def close(self) -> None:
-        """Forget the file."""
-        self._file.close()
 
 
 class Rabbit:
@@ -212,7 +116,7 @@ class Rabbit:
     def _get(self, queue: str, records: int, file: SyncedFile) -> None:
         with self._broker.connect() as connection:
             channel = connection.channel()
-            channel.basic_qos(prefetch_count=_GROUP)
+            channel.basic_qos(prefetch_count=GROUP)
             for method, _, body in channel.consume(queue):
                 if file.add(body):
                     channel.basic_ack(method.delivery_tag, multiple=True)
@@ -240,7 +144,7 @@ class Mqtt:
         client.max_queued_messages_set(0)
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho does not annotate it
         properties.SessionExpiryInterval = 3600 if name else 0
-        properties.ReceiveMaximum = _GROUP
+        properties.ReceiveMaximum = GROUP
         client.connect("127.0.0.1", self._broker.port, clean_start=not name, properties=properties)
         return client
 
@@ -265,7 +169,7 @@ class Mqtt:
     def source(self, blocks: Sequence[pa.RecordBatch]) -> Cost:
         """The receiver, whose session has the messages."""
         topic = uuid.uuid4().hex
-        binding = parse_binding("records", f"{self._uri(topic)}?prefetch={_GROUP}", "data")
+        binding = parse_binding("records", f"{self._uri(topic)}?prefetch={GROUP}", "data")
         assert isinstance(binding, MqttBinding)
         session = session_of(binding, topic)
         self._subscribe(session, topic)
@@ -315,6 +219,78 @@ class Mqtt:
         return cost
 
 
+class Topic:
+    """A topic that is written and read."""
+
+    client = "confluent-kafka"
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker: Final = broker
+
+    def _new_topic(self) -> str:
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        self._broker.create_topic(name, 1)
+        return name
+
+    def _uri(self, topic: str) -> str:
+        return f"kafka://{self._broker.bootstrap}/{topic}?delivery=at-least-once"
+
+    def sink(self, blocks: Sequence[pa.RecordBatch]) -> Cost:
+        """The sink, at least once."""
+        return write(self._uri(self._new_topic()), blocks)
+
+    def put(self, blocks: Sequence[pa.RecordBatch]) -> Cost:
+        """The client, which waits at the end until the broker has all messages."""
+        topic = self._new_topic()
+        producer = Producer({"bootstrap.servers": self._broker.bootstrap, "enable.idempotence": True})
+
+        def work() -> None:
+            for body in bodies_of(blocks):
+                while True:
+                    try:
+                        producer.produce(topic, body)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+            check(producer.flush(), 0)
+
+        return timed(work)
+
+    def source(self, blocks: Sequence[pa.RecordBatch]) -> Cost:
+        """The reader of a task, from which a decoder takes whole chunks of values."""
+        topic = self._new_topic()
+        write(self._uri(topic), blocks)
+        binding = parse_binding("records", f"kafka://{self._broker.bootstrap}/{topic}?start=earliest", "data")
+        assert isinstance(binding, KafkaBinding)
+        names = PartitionNames(topic)
+        log = KafkaLog(binding, {}, KnownTopics(Path(), names, {names.of(topic, 0): 0}))
+
+        def work() -> None:
+            log.freeze()
+            begin = log.beginning()
+            splits = log.splits(begin, log.latest(begin, limited=False), 1)
+            check(sum(len(chunk.offsets) for chunk in log.read(splits, READING)), sum(map(len, blocks)))
+
+        cost = timed(work)
+        log.reader().close()
+        return cost
+
+    def get(self, blocks: Sequence[pa.RecordBatch]) -> Cost:
+        """The client, which takes up to 1000 messages at a time and their values."""
+        topic, records = self._new_topic(), sum(map(len, blocks))
+        write(self._uri(topic), blocks)
+
+        def work() -> None:
+            consumer = Consumer({"bootstrap.servers": self._broker.bootstrap, "group.id": topic})
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            values: list[bytes | None] = []
+            while len(values) < records:
+                values += [message.value() for message in consumer.consume(GROUP, 1)]
+            consumer.close()
+
+        return timed(work)
+
+
 class _Hook(BaseHTTPRequestHandler):
     """Takes what is posted, by connections that stay open."""
 
@@ -358,31 +334,6 @@ class Hook:
             return timed(work)
 
 
-def measure(
-    name: str, client: str, turns: Mapping[str, Callable[[Sequence[pa.RecordBatch]], Cost]], options: Any
-) -> dict[str, Any]:
-    """Return records per second of both, and the medians of the ratios of a round."""
-    blocks = blocks_of(options.records)
-    runs: list[dict[str, Cost]] = []
-    for number in range(options.rounds):
-        runs.append({who: turn(blocks) for who, turn in turns.items()})
-        rates = ", ".join(
-            f"{who} {options.records / cost.seconds:,.0f}/s, {cost.cpu_s:.2f} s of processor time"
-            for who, cost in runs[-1].items()
-        )
-        note(f"{name}: round {number + 1} of {options.rounds}: {rates}")
-    return {
-        "what": name,
-        "client": client,
-        "records": options.records,
-        "records_per_s": {
-            who: statistics.median(options.records / run[who].seconds for run in runs) for who in turns
-        },
-        "ratio": statistics.median(run["client"].seconds / run["penstock"].seconds for run in runs),
-        "cpu_ratio": statistics.median(run["client"].cpu_s / run["penstock"].cpu_s for run in runs),
-    }
-
-
 @contextmanager
 def hook_server() -> Iterator[int]:
     """Run the server of webhooks in a process of its own."""
@@ -399,16 +350,18 @@ def hook_server() -> Iterator[int]:
 def main() -> None:
     """Measure the sinks and sources that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--systems", nargs="*", default=["rabbitmq", "mqtt", "webhooks"])
+    parser.add_argument("--systems", nargs="*", default=["kafka", "rabbitmq", "mqtt", "webhooks"])
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     results = []
     with ExitStack() as stack:
-        found: dict[str, Rabbit | Mqtt | Hook] = {}
+        found: dict[str, Topic | Rabbit | Mqtt | Hook] = {}
         for name in options.systems:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            if name == "rabbitmq":
+            if name == "kafka":
+                found[name] = Topic(stack.enter_context(KafkaBroker()))
+            elif name == "rabbitmq":
                 found[name] = Rabbit(stack.enter_context(LocalRabbitMQ(folder, _LOGIN, _LOGIN)))
             elif name == "mqtt":
                 found[name] = Mqtt(stack.enter_context(LocalMosquitto(folder)))
