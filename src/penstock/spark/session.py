@@ -72,6 +72,7 @@ _SETTINGS: Final[dict[str, str]] = {
 # The setting of Spark for the process that workers are forked from.
 _DAEMON: Final = "spark.python.daemon.module"
 _OWN_DAEMON: Final = "penstock.spark.startup.worker_daemon"
+_ARCHIVE: Final = "penstock-code-"
 
 # PySpark looks here whether there is NumPy when it converts arguments for Java. With it comes pandas, in 0.25 s.
 _FOR_CALLS: Final = "pyspark.testing.utils"
@@ -371,6 +372,10 @@ def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Pat
     has_penstock = context.getConf().get(_DAEMON) == _OWN_DAEMON
     if job_modules or not has_penstock:
         context.addPyFile(str(code_archive(folder, job_modules, has_penstock=not has_penstock)))
+    # Those of earlier starts. Executors that this context still starts fetch all that it was given.
+    for archive in folder.glob(f"{_ARCHIVE}*.zip"):
+        if archive.name not in context._python_includes:  # noqa: SLF001  # nothing public has it
+            archive.unlink(missing_ok=True)
 
 
 def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock: bool) -> Path:
@@ -400,4 +405,4 @@ def code_archive(folder: Path, job_modules: Mapping[str, Path], *, has_penstock:
             if has_penstock and path.suffix == ".py" and compiled.is_file():
                 target.write(compiled, f"{name}c")
     digest = hashlib.sha256(new.read_bytes()).hexdigest()
-    return new.rename(folder / f"penstock-code-{digest[:16]}.zip")
+    return new.rename(folder / f"{_ARCHIVE}{digest[:16]}.zip")

@@ -9,12 +9,14 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.errors import JobDefinitionError, SchemaError
 from penstock.jobs.job_loader import load_job
-from penstock.spark.session import code_archive
+from penstock.spark.session import code_archive, ship_code
 
 JOB = "import penstock as ps\n{name} = ps.Job({name!r})\n"
 
@@ -143,6 +145,24 @@ def test_archives_of_one_name_are_equal(tmp_path: Path) -> None:
     assert touched.name != first.name == again.name
     assert first.read_bytes() == again.read_bytes()
     assert [path.name for path in (tmp_path / "first").iterdir()] == [first.name]
+
+
+def test_archives_of_earlier_starts_are_removed(tmp_path: Path) -> None:
+    """Those that the session was given stay, since executors that start later fetch them."""
+    module, folder, given = tmp_path / "kept.py", tmp_path / "code", list[str]()
+    context = SimpleNamespace(
+        getConf=lambda: {"spark.python.daemon.module": "penstock.spark.startup.worker_daemon"},
+        addPyFile=lambda path: given.append(Path(path).name),
+        _python_includes=given,
+    )
+    session: Any = SimpleNamespace(sparkContext=context)
+    for number in range(3):
+        module.write_text(f"number = {number}\n")
+        ship_code(session, folder, {"kept.py": module})
+        assert [path.name for path in sorted(folder.iterdir())] == sorted(given)
+        if number == 1:
+            given.clear()
+    assert len(given) == 1
 
 
 def test_a_job_may_come_from_a_neighbour(write: Write) -> None:
