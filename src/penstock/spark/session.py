@@ -374,7 +374,7 @@ def ship_code(session: SparkSession, folder: Path, job_modules: Mapping[str, Pat
         context.addPyFile(str(code_archive(folder, job_modules, has_penstock=not has_penstock)))
     # Those of earlier starts. Executors that this context still starts fetch all that it was given.
     for archive in folder.glob(f"{_ARCHIVE}*.zip"):
-        if archive.name not in context._python_includes:  # noqa: SLF001  # nothing public has it
+        if archive.name not in (context._python_includes or ()):  # noqa: SLF001  # nothing public has it
             archive.unlink(missing_ok=True)
 
 
