@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from integration_support import read_lines, write_lines
+from integration_support import kept_cuts, read_lines, write_lines
 
 import penstock as ps
 from penstock.errors import CheckpointError, StrictModeError
-from penstock.runtime.cuts import read_cuts
 from penstock.spark import query
 from penstock.spark.carried_bodies import remove_bodies
 
@@ -171,7 +170,7 @@ def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -
     assert [t["total"] for t in totals if t["customer"] == "bob"] == [50.0, 52.0]
     assert summary.records_in["purchases"] == 1
     assert summary.state["spending"] == 3
-    assert [cut.ends["purchases"] for cut in read_cuts(tmp_path / "checkpoint")] == [1, 2, 3]
+    assert [cut.ends["purchases"] for cut in kept_cuts(tmp_path / "checkpoint")] == [1, 2, 3]
 
 
 class Pairing(ps.ProcessFunction):

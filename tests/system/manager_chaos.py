@@ -26,7 +26,7 @@ from job_process import PATIENCE_S, await_true, kill, processes_of, workers_amon
 from reliability import Injected
 from rooms import read_folder, write_file
 
-from penstock.commands.job_receipts import read_receipts
+from penstock.commands.receipt_segments import NewReceipts
 from penstock.server.lifecycle.statuses import JobStatus
 from penstock.server.runs.definitions import Catalog
 from penstock.server.runs.directory import ServerDirectory
@@ -95,9 +95,8 @@ class Load:
     def check(self, checkpoint: Path) -> None:
         """Each command and each reading once, in receipts and outputs, and the sums are those of plain Python."""
         histories: dict[str, list[str]] = {}
-        for _, receipts in read_receipts(checkpoint):
-            for receipt in receipts:
-                histories.setdefault(receipt.id, []).append(receipt.status)
+        for receipt in NewReceipts(checkpoint, from_start=True).read():
+            histories.setdefault(receipt.id, []).append(receipt.status)
         assert histories == {
             c["id"]: ["ACCEPTED", "VALIDATED", "DEGRADED" if c["payload"] < 0 else "APPLIED"]
             for c in self.commands
