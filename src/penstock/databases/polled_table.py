@@ -39,7 +39,6 @@ class PolledTable:
     key: tuple[str, ...]
     row: str
     condition: str
-    relation: int
     writes: tuple[int, ...] | None
     is_indexed: bool
 
@@ -106,7 +105,6 @@ def polled_table(connection: Any, binding: PostgresBinding, shape: RowShape) -> 
         key=key,
         row=row_json(shape, columns),
         condition=_condition(binding, column),
-        relation=relation,
         writes=(relation, *sequences) if column.kind in _INTEGERS else None,
         is_indexed=any(index.columns[:1] == key[:1] for index in indexes),
     )
