@@ -152,7 +152,7 @@ class Life:
         patch(mock.patch.object(runner, "open_session", self._session))
         patch(mock.patch.object(runner, "ship_code", nothing))
         patch(mock.patch.object(runner, "warm_up", nothing))
-        patch(mock.patch.object(runner, "locked_by_jvm", mock.Mock()))
+        patch(mock.patch.object(runner, "lock_for_jvm", mock.Mock()))
         patch(mock.patch.object(runner, "MemoryGauge", NoGauge))
         patch(mock.patch.object(runner, "handle_signals", contextlib.nullcontext))
         patch(mock.patch.object(query, "_compile", model_compile))

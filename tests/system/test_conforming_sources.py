@@ -24,7 +24,7 @@ from penstock.bindings.parse import parse_binding
 from penstock.bindings.types import FilesBinding, KafkaBinding, SocketBinding
 from penstock.brokers import kafka_topics
 from penstock.lakes import lake_log
-from penstock.lakes.iceberg_catalog import existing_table
+from penstock.lakes.iceberg_catalog import open_existing_table
 from penstock.machine.local_server import free_port
 from penstock.mqtt import mqtt_connection
 from penstock.records.schemas import record_type
@@ -89,7 +89,7 @@ def test_tables_of_lakes(lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if lake == "delta":
             write_deltalake(tmp_path / "table", rows, mode="append")
         else:
-            existing_table(iceberg_binding(tmp_path)).append(rows)
+            open_existing_table(iceberg_binding(tmp_path)).append(rows)
 
     no_server = "it reads files, without a server"
     note_conformance(

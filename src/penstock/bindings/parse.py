@@ -36,7 +36,7 @@ from penstock.bindings.postgres_uri import parse_postgres
 from penstock.bindings.python_uri import parse_python
 from penstock.bindings.redis_uri import parse_redis
 from penstock.bindings.registry_parts import registry_of
-from penstock.bindings.secrets import redacted, without_logins
+from penstock.bindings.secrets import redact, without_logins
 from penstock.bindings.spark_uri import parse_spark
 from penstock.bindings.storage_parameters import S3_SCHEMES
 from penstock.bindings.types import (
@@ -81,7 +81,7 @@ def split_definition(definition: str) -> tuple[str, str]:
     stream, equals, uri = definition.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][\w.-]*", stream.strip()) or not uri.strip():
         raise BindingError(
-            f"-D {redacted(definition)!r} is not of the form NAME=URI. "
+            f"-D {redact(definition)!r} is not of the form NAME=URI. "
             "Write for example -D readings=jsonl:DIR, with the stream's name from the job file."
         )
     return stream.strip(), uri.strip()
@@ -101,7 +101,7 @@ def parse_binding(stream: str, uri: str, role: Role) -> Binding:
         scheme = uri.partition(":")[0].lower()
         forms = allowed_forms(role, scheme if scheme in dict(schemes(role)) else None)
         raise BindingError(
-            f"Stream {stream!r} cannot be bound to {redacted(uri)!r}: {without_logins(str(e))}. {forms}"
+            f"Stream {stream!r} cannot be bound to {redact(uri)!r}: {without_logins(str(e))}. {forms}"
         ) from None
 
 
@@ -167,7 +167,7 @@ def _query(text: str) -> list[tuple[str, str]]:
         name, equals, value = part.partition("=")
         name, value = urllib.parse.unquote(name), urllib.parse.unquote(value)
         if not equals or not name or not value:
-            raise ValueError(f"the parameter {redacted('?' + part)[1:]!r} must have the form name=value")
+            raise ValueError(f"the parameter {redact('?' + part)[1:]!r} must have the form name=value")
         if name in (known for known, _ in pairs):
             raise ValueError(f"the parameter {name} is given twice")
         pairs.append((name, value))
@@ -207,7 +207,7 @@ def _parse_delta(uri: UriParts) -> DeltaBinding:
     check_s3_settings(known)
     return DeltaBinding(
         uri.stream,
-        redacted(uri.uri),
+        redact(uri.uri),
         f"s3://{bucket}/{prefix}" if is_stored else _folder(uri),
         known.get("partition_by", ()),
         known.get("create_table", "true") == "true",
@@ -365,7 +365,7 @@ def _parse_queue(uri: UriParts) -> QueueBinding | ExchangeBinding:
         raise ValueError(f"prefetch={prefetch} must be at most {_MAX_UNACKNOWLEDGED}")
     return QueueBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         virtual_host=virtual_host,
         queue=queue,
         format=known.get("format", "json"),
@@ -389,7 +389,7 @@ def _exchange(uri: UriParts, virtual_host: RabbitVirtualHost, name: str) -> Exch
         raise ValueError(f"routing keys have at most {_MAX_NAME_BYTES} bytes")
     return ExchangeBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         virtual_host=virtual_host,
         exchange="" if routing_key is None else name,
         routing_key=name if routing_key is None else routing_key,
@@ -406,7 +406,7 @@ def _parse_rabbit_stream(uri: UriParts) -> RabbitStreamBinding:
     known = uri.known()
     return RabbitStreamBinding(
         stream=uri.stream,
-        uri=redacted(uri.uri),
+        uri=redact(uri.uri),
         virtual_host=virtual_host,
         name=name,
         format=known.get("format", "json"),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from penstock.records.types import Field, RecordType
 
-__all__ = ["JoinedRecords", "Side", "resolved_names"]
+__all__ = ["JoinedRecords", "Side", "resolve_names"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +65,6 @@ def _joined_again(given: tuple[tuple[Side, ...], tuple[Field, ...]]) -> JoinedRe
     return JoinedRecords(*given)
 
 
-def resolved_names(records: RecordType, names: list[str]) -> tuple[list[str], str]:
+def resolve_names(records: RecordType, names: list[str]) -> tuple[list[str], str]:
     """Return the names of an expression with that of the field first, and why they are ambiguous, else ""."""
     return records.resolve(names) if isinstance(records, JoinedRecords) else (names, "")

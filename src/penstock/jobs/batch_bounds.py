@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from penstock.base.sizes import bytes_text, counted
+from penstock.base.sizes import format_bytes, format_count
 from penstock.bindings.types import RECORDS_PER_BATCH
 from penstock.checkpoints.checkpoint import Checkpoint
 from penstock.errors import CheckpointError
@@ -109,8 +109,8 @@ class BatchBounds:
     def changes(self) -> list[str]:
         """Return a sentence for each limit that will change."""
         return [
-            f"A micro-batch of {stream!r} reads at most {counted(limit, 'records')} from now on, since a record has "
-            f"about {bytes_text(self._sizes[stream].mean_bytes or 0)}."
+            f"A micro-batch of {stream!r} reads at most {format_count(limit, 'records')} from now on, since a record "
+            f"has about {format_bytes(self._sizes[stream].mean_bytes or 0)}."
             for stream, limit in sorted(self._wanted.items())
             if limit != self.limits[stream]
         ]

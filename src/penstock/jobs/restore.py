@@ -14,7 +14,7 @@ from penstock.base.durable import make_folder, sync_folder
 from penstock.checkpoints.checkpoint import Checkpoint, Lineage, Origin
 from penstock.checkpoints.described_state import STATE_FILE, JobState, describe_state, read_described
 from penstock.checkpoints.evolution import Change, check_changes, plan_changes
-from penstock.checkpoints.ownership import locked
+from penstock.checkpoints.ownership import lock_checkpoint
 from penstock.errors import CheckpointError, SnapshotError, StateMismatchError
 from penstock.jobs.compile import wanted_lineage
 from penstock.jobs.settings import RunSettings
@@ -40,7 +40,7 @@ def put_aside(folder: Path, stop: threading.Event, timeout_s: float) -> Path | N
     """
     if not (folder / "lineage.json").exists():
         return None
-    with locked(folder, stop, timeout_s):
+    with lock_checkpoint(folder, stop, timeout_s):
         number = 1
         while (aside := folder.with_name(f"{folder.name}.before-{number}")).exists():
             number += 1

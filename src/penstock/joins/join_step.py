@@ -37,8 +37,8 @@ __all__ = [
     "earliest_by_clock",
     "earliest_by_event",
     "join_step",
+    "pair_with_none",
     "stored_due",
-    "unmatched",
 ]
 
 JOINS: Final = "@joins"
@@ -247,7 +247,7 @@ def _earliest(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
     return at_us, rows.column(0).filter(known)
 
 
-def unmatched(rows: Ints, side: int) -> tuple[Ints, Ints]:
+def pair_with_none(rows: Ints, side: int) -> tuple[Ints, Ints]:
     """Return rows of one side as the two columns of pairs that have no other row."""
     none = np.full(len(rows), NONE, np.int64)
     return (rows, none) if side == 0 else (none, rows)

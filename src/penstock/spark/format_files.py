@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type
 
 from penstock.base.durable import sync_file, sync_folder, write_atomically
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import SparkBinding
 from penstock.errors import BindingError
 from penstock.records.types import RecordType
@@ -48,7 +48,7 @@ def write_format_files(
     staging = folder.with_name(f".{stream}.loading")
     try:
         frame = (
-            session.read.format(binding.format).options(**resolved_settings(stream, binding.options)).load()
+            session.read.format(binding.format).options(**resolve_settings(stream, binding.options)).load()
         )
         _check_fields(binding, frame, record_type)
         session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")

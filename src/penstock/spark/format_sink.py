@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.base.durable import make_folder, write_atomically
-from penstock.bindings.secrets import resolved_settings
+from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import SparkBinding
 from penstock.errors import BindingError, CheckpointError, ExternalSystemError, PenstockError
 from penstock.records.types import RecordType
@@ -61,7 +61,7 @@ class FormatSink:
 
     def prepare(self, lineage: str, checkpoint_folder: str) -> None:
         """Make the folder for the files of tasks, and remove what an earlier run has left there."""
-        resolved_settings(self._binding.stream, self._binding.options)
+        resolve_settings(self._binding.stream, self._binding.options)
         folder = Path(checkpoint_folder) / "format-sinks" / urllib.parse.quote(self._binding.stream, safe="")
         with noting_errors(self._binding.stream):
             make_folder(folder)
@@ -103,7 +103,7 @@ class FormatSink:
             frame = session.read.parquet(*files).select(*(sf.col(f"`{name}`") for name in self._fields))
             if binding.batch_field is not None:
                 frame = frame.withColumn(binding.batch_field, sf.lit(batch_id).cast("bigint"))
-            options = resolved_settings(binding.stream, binding.options)
+            options = resolve_settings(binding.stream, binding.options)
             frame.write.format(binding.format).options(**options).mode("append").save()
         except (PySparkException, Py4JJavaError) as e:
             told: Any = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else str(e)

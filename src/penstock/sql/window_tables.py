@@ -17,7 +17,7 @@ from penstock.windows.assigners import (
     TumblingWindows,
 )
 
-__all__ = ["windowed"]
+__all__ = ["apply_window"]
 
 _USAGE: Final = {
     "TUMBLE": "TUMBLE(TABLE t, DESCRIPTOR(at), INTERVAL '5' MINUTE [, offset])",
@@ -28,7 +28,7 @@ _USAGE: Final = {
 _INTERVALS: Final = {"TUMBLE": (1, 2), "HOP": (2, 3), "CUMULATE": (2, 3), "SESSION": (1, 1)}
 
 
-def windowed(call: exp.Anonymous, relation: Relation, own: Expressions, keys: Any) -> Relation:
+def apply_window(call: exp.Anonymous, relation: Relation, own: Expressions, keys: Any) -> Relation:
     """Return a relation whose records are in the windows of a function. `keys` are the columns of PARTITION BY."""
     kind = str(call.this)
     given = call.expressions[1:]

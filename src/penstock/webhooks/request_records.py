@@ -14,7 +14,7 @@ import numpy as np
 from penstock.records.event_headers import EventHeaders, http_header_text, is_json_data
 from penstock.sources.journal_blocks import PackedRecords
 
-__all__ = ["event_in_request", "packed_records", "split_records"]
+__all__ = ["event_in_request", "pack_records", "split_records"]
 
 _BLANK = b" \t\r\n"
 _LINE_END: Final = 10
@@ -39,7 +39,7 @@ def event_in_request(events: EventHeaders, headers: Mapping[bytes, bytes], body:
     return events.as_json(given, body or None)
 
 
-def packed_records(body: bytes) -> PackedRecords:
+def pack_records(body: bytes) -> PackedRecords:
     """Return the records of a body, as `split_records` would. Many lines are looked at together."""
     return _all_lines(body.strip(_BLANK)) or PackedRecords.of(split_records(body))
 
