@@ -492,7 +492,7 @@ class _Conductor(threading.Event):
             self._done()
 
     def _check_savepoint(self, action: Action) -> None:
-        """Nobody goes on without the savepoint that was asked for."""
+        """No run continues without the savepoint that was requested."""
         if action.savepoint and self._request is not None:
             answer = answer_to(
                 self._life.root / self._life.scenario.runs[self._run].checkpoint, self._request

@@ -73,7 +73,7 @@ def labels(folder: Path, prefix: str) -> list[dict[str, Any]]:
 def run_until_named(
     spark: SparkSession, bindings: dict[str, str], checkpoint: Path, **more: Any
 ) -> list[str]:
-    """Run until all readings are named; gives what the user was told."""
+    """Run until all readings are named; gives the messages to the user."""
     stop = threading.Event()
     notes: list[str] = []
 

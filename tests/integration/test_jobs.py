@@ -132,7 +132,7 @@ def spending_job() -> ps.Job:
 def test_controls_side_outputs_and_chained_steps(run_job: Any, tmp_path: Path) -> None:
     """Several control streams steer one step; its side output goes to a sink and through a second keyed step.
 
-    A second run on the same checkpoint goes on with the state, and does not read files again.
+    A second run on the same checkpoint continues with the state, and does not read files again.
     """
     write_lines(
         tmp_path / "purchases",
@@ -209,7 +209,7 @@ def test_bad_records_stop_a_strict_job_and_are_else_set_aside(run_job: Any, tmp_
     """What does not decode and what user code refuses is in the dead letters, with its place and its bytes.
 
     With strict the job ends with a sentence that names the first, and writes nothing of that batch. Without it the
-    job then goes on from the same checkpoint, and nothing is missing.
+    job then continues from the same checkpoint, and nothing is missing.
     """
     lines = [
         '{"customer": "ann", "shop": 1, "amount": 5}',

@@ -383,7 +383,7 @@ class Arena:
         kill(pid, signal.SIGKILL)
 
     def stop_leader(self) -> None:
-        """The leader stands still until another leads, and goes on."""
+        """The leader stands still until another leads, and continues."""
         self.injected.add("leader that stands still beyond its lease")
         await_true(lambda: self.leader() is not None, self.log)
         leader, before = self.leader(), len(self._leads)
@@ -394,7 +394,7 @@ class Arena:
         self.results.stopped["manager"] += 1
 
     def stop_driver(self) -> None:
-        """All processes of a job stand still for some seconds, and go on."""
+        """All processes of a job stand still for some seconds, and continue."""
         job_id = self.chance.choice(sorted(self.loads))
         driver = self.driver(job_id)
         if driver is None:
@@ -429,7 +429,7 @@ class Arena:
         assert self.results.healthy_after_last_kill_s < within_s
 
     def cancel_and_continue(self) -> None:
-        """A job is canceled while it has to work; another goes on with its checkpoint."""
+        """A job is canceled while it has to work; another continues with its checkpoint."""
         job_id = self.chance.choice(sorted(self.loads))
         begun_s = time.monotonic()
         self.service.cancel(job_id, "ann")

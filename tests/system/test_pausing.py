@@ -32,7 +32,7 @@ Job = JobProcess | JobInSession
 def test_a_paused_step_stops_its_sources_and_loses_nothing(
     tmp_path: Path, kafka: KafkaBroker, spark: SparkSession
 ) -> None:
-    """Commands go on meanwhile."""
+    """Commands continue meanwhile."""
     pause_and_resume(TopicOfReadings(kafka), tmp_path, spark, kills=False)
 
 

@@ -1,4 +1,4 @@
-"""One Kafka broker for all processes of a test session, since a start costs 5 CPU-seconds, and an idle broker goes on.
+"""One Kafka broker for all processes of a test session: a start costs 5 CPU-seconds, and an idle broker keeps costing.
 
 The process that hands out tests listens on a socket. It starts the broker when the first process that runs tests asks
 for it, in a process of its own that ends with it.

@@ -145,19 +145,21 @@ def _parse(stream: str, uri: str, role: Role) -> Binding:
         only = " and ".join(f"{ROLE_NAMES[r]}s" for r in known.roles)
         raise ValueError(f"{scheme}: is only for {only}, and this is a {ROLE_NAMES[role]}")
     place, _, query = rest.partition("?")
-    _check_question_mark(scheme, place, query)
-    if scheme in RABBIT_SCHEMES:
-        _check_login(place, query)
+    _check_login(scheme, place, query)
     return known.parse(UriParts(stream, uri, role, scheme, place, _query(query)))
 
 
-def _check_question_mark(scheme: str, place: str, query: str) -> None:
-    """Refuse a password with a question mark, before messages show what follows as a parameter."""
-    authority = place.removeprefix("//")
-    is_login = place.startswith("//") and ":" in authority and "/" not in authority
-    if scheme in (*WEB_SCHEMES, "http-listen") and re.search(r":[0-9]+$", authority):
-        is_login = False
-    if is_login and "@" in query:
+def _check_login(scheme: str, place: str, query: str) -> None:
+    """Refuse a password that is not escaped, before a message shows a part of it as a path or a parameter."""
+    authority, slash, path = place.removeprefix("//").partition("/")
+    if scheme in RABBIT_SCHEMES:
+        is_cut = authority.count("@") > 1 or "@" in path or "@" in query
+    else:
+        # Only a question mark ends a password here. Behind the colon of a web address is its port.
+        has_port = scheme in (*WEB_SCHEMES, "http-listen") and re.search(r":[0-9]+$", authority)
+        is_login = place.startswith("//") and ":" in authority and not slash and not has_port
+        is_cut = is_login and "@" in query
+    if is_cut:
         raise ValueError(_UNESCAPED)
 
 
@@ -324,20 +326,14 @@ def _parse_socket(uri: UriParts) -> SocketBinding:
     return SocketBinding(uri.stream, uri.uri, host.strip("[]"), port)
 
 
-def _check_login(place: str, query: str) -> None:
-    """Refuse a password that is not escaped, before a part of it is mistaken for something that messages may show."""
-    authority = place.removeprefix("//").partition("/")[0]
-    if authority.count("@") > 1 or "@" in place.removeprefix("//")[len(authority) :] or "@" in query:
-        raise ValueError(_UNESCAPED)
-    if "@" not in authority:
-        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
-
-
 def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
     """Return the virtual host, and the name of the queue or stream in it."""
     authority, _, path = split_authority(uri.rest)
-    login, _, server = authority.partition("@")
+    login, at, server = authority.partition("@")
     user, colon, password = login.partition(":")
+    reference = uri.known().get("password")
+    if not at or (reference is None) == (not colon):
+        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
     host, port = parse_server(server)
     names = path.split("/")
     kind = "STREAM" if uri.scheme == "rabbitmq-stream" else "QUEUE"
@@ -348,9 +344,6 @@ def _virtual_host(uri: UriParts) -> tuple[RabbitVirtualHost, str]:
         raise ValueError("names of virtual hosts, queues and streams have at most 255 bytes")
     secure = uri.scheme == "amqps"
     user, password = urllib.parse.unquote(user), urllib.parse.unquote(password)
-    reference = uri.known().get("password")
-    if (reference is None) == (not colon):
-        raise ValueError("it needs USER:PASS@ before the host, or USER@ and password=env:NAME")
     password = password if reference is None else reference
     return RabbitVirtualHost(host.strip("[]"), port, user, password, vhost, secure), name
 

@@ -185,7 +185,7 @@ def _print_end(jobs: Sequence[Job]) -> None:
     shown = ", ".join(job.id for job in jobs[:_SHOWN_JOBS])
     more = f" and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else ""
     stderr.print(
-        f"penstock serve has ended. These jobs go on: {escape(shown)}{more}. The next penstock serve manages "
+        f"penstock serve has ended. These jobs continue: {escape(shown)}{more}. The next penstock serve manages "
         "them; penstock list shows them and penstock cancel JOB ends one, even without a server.",
         soft_wrap=True,
     )

@@ -67,8 +67,8 @@ def _of_job(wanted: Wanted) -> Iterator[Finding]:
     from penstock.doctor.checkpoints import check_fit
 
     assert wanted.job_file is not None
-    job, told = try_to_load(wanted.job_file)
-    yield told
+    job, finding = try_to_load(wanted.job_file)
+    yield finding
     if job is None:
         return
     if wanted.checkpoint is not None and (fit := check_fit(Checkpoint(wanted.checkpoint), job)) is not None:

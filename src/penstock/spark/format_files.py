@@ -18,13 +18,13 @@ from penstock.bindings.secrets import resolve_settings
 from penstock.bindings.types import SparkBinding
 from penstock.errors import BindingError
 from penstock.records.types import RecordType
+from penstock.spark.format_errors import format_reason
 from penstock.spark.types import SparkSession
 
 __all__ = ["write_format_files"]
 
 # Spark's older form of timestamps, its default, has no time zone that other readers would know.
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
-_MAX_REASON = 300
 # Prints each error with its stack to standard error, beside the sentence that the user gets.
 _NOISE = "DataFrameQueryContextLogger"
 
@@ -56,12 +56,10 @@ def write_format_files(
         frame.select(*wanted).write.mode("overwrite").parquet(str(staging))
     except (PySparkException, Py4JJavaError) as e:
         # Formats raise errors of their own in Java, which PySpark does not convert.
-        told = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else str(e)
-        reason = next(iter(str(told).strip().splitlines()), "")[:_MAX_REASON]
         raise BindingError(
-            f"Stream {stream!r}: Spark cannot load the format {binding.format!r}: {reason} Correct the options in the "
-            "URI. If the format is not one of Spark's own, name its jars: --spark "
-            "spark.jars=PATH, or --spark spark.jars.packages=GROUP:NAME:VERSION."
+            f"Stream {stream!r}: Spark cannot load the format {binding.format!r}: {format_reason(e)} Correct the "
+            "options in the URI. If the format is not one of Spark's own, name its jars: --spark spark.jars=PATH, or "
+            "--spark spark.jars.packages=GROUP:NAME:VERSION."
         ) from e
     # These are of an interrupted start; nothing has read them.
     for old in folder.iterdir():

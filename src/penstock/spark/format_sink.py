@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +23,6 @@ from penstock.sinks.sink_notes import noting_errors
 
 __all__ = ["FormatSink"]
 
-_MAX_REASON: Final = 300
 _ROWS: Final = "parquet"
 
 
@@ -97,6 +96,8 @@ class FormatSink:
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as sf
 
+        from penstock.spark.format_errors import format_reason
+
         binding = self._binding
         session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         try:
@@ -106,13 +107,11 @@ class FormatSink:
             options = resolve_settings(binding.stream, binding.options)
             frame.write.format(binding.format).options(**options).mode("append").save()
         except (PySparkException, Py4JJavaError) as e:
-            told: Any = e.java_exception.getMessage() if isinstance(e, Py4JJavaError) else str(e)
-            reason = next(iter(str(told).strip().splitlines()), "")[:_MAX_REASON]
             raise ExternalSystemError(
                 f"Sink {binding.stream!r}: Spark cannot write micro-batch {batch_id} in the format "
-                f"{binding.format!r}: {reason} Correct the options in the URI, or start what it writes to; then start "
-                "the job again. If the format is not one of Spark's own, name its jars: --spark spark.jars=PATH, or "
-                "--spark spark.jars.packages=GROUP:NAME:VERSION."
+                f"{binding.format!r}: {format_reason(e)} Correct the options in the URI, or start what it writes to; "
+                "then start the job again. If the format is not one of Spark's own, name its jars: --spark "
+                "spark.jars=PATH, or --spark spark.jars.packages=GROUP:NAME:VERSION."
             ) from e
 
     def _prepared(self) -> str:

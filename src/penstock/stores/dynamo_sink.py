@@ -33,7 +33,7 @@ from penstock.tables.changes import DELETE, change_codes, row_type
 __all__ = ["DELETED", "EXPIRES", "MARK", "DynamoSink", "check_table"]
 
 MARK: Final = "penstock_mark"
-"""The attribute with who has written an item, and when."""
+"""The attribute that says which run has written an item, and when."""
 DELETED: Final = "penstock_deleted"
 """The attribute of an item whose row is deleted."""
 EXPIRES: Final = "penstock_expires"

@@ -145,7 +145,7 @@ class HttpReceiver(Receiver[AbstractContextManager[Any]]):
 
 
 class _Arrived(NamedTuple):
-    """The records of a request, a digest that tells it apart, and who waits for what becomes of it."""
+    """The records of a request, a digest that identifies it, and the handler that waits for its outcome."""
 
     records: PackedRecords
     size: int

@@ -19,8 +19,8 @@ from penstock.errors import CheckpointError, FencedError
 HOLDER = """
 import sys, threading
 from pathlib import Path
-from penstock.checkpoints.ownership import locked
-with locked(Path(sys.argv[1]), threading.Event(), 0):
+from penstock.checkpoints.ownership import lock_checkpoint
+with lock_checkpoint(Path(sys.argv[1]), threading.Event(), 0):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -100,7 +100,7 @@ def test_a_run_in_the_same_process_is_refused_and_takes_no_lock_away(tmp_path: P
 
 
 def test_a_run_owns_a_checkpoint_until_another_begins(tmp_path: Path) -> None:
-    """The first is told; the second goes on."""
+    """The first gets an error; the second continues."""
     first = Ownership.take(tmp_path)
     first.check()
     second = Ownership.take(tmp_path)

@@ -142,7 +142,7 @@ def test_what_was_begun_is_never_planned_anew(
 
 
 class FakeQuery:
-    """A query that goes on until it is stopped; looks at it are counted."""
+    """A query that continues until it is stopped; looks at it are counted."""
 
     def __init__(self, on_look: Any) -> None:
         self._on_look = on_look

@@ -113,7 +113,7 @@ def test_a_log_with_partitions_conforms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Feed", "Inbox"])
 def test_a_receiver_conforms(tmp_path: Path, kind: str) -> None:
-    """One that goes on behind a position, and one whose system forgets what is acknowledged."""
+    """One that continues after a position, and one whose system forgets what is acknowledged."""
     place, names = tmp_path / "place", iter(range(10_000))
     if kind == "Feed":
         place.touch()

@@ -195,7 +195,7 @@ def job_file(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_job_file_is_loaded(job_file: Path) -> None:
-    """And its streams and sinks are told."""
+    """And its streams and sinks are listed."""
     job_file.write_text(JOB)
     job, finding = try_to_load(str(job_file))
     assert job is not None

@@ -37,7 +37,7 @@ def test_the_first_micro_batch_is_safe_for_the_largest_records() -> None:
     ],
 )
 def test_a_limit_follows_the_size_of_records(mean: float, limit: int, records: int, wanted: int) -> None:
-    """It falls as soon as it is twice too high, and rises where micro-batches are full, so that queries go on."""
+    """It falls as soon as it is twice too high, and rises where micro-batches are full, so that queries continue."""
     assert next_limit(BOUNDS, mean, limit, records) == wanted
 
 

@@ -60,7 +60,7 @@ class _Sink(MemorySink):
 
 
 class _Coordinator(Coordinator):
-    """A coordinator that also ends an interval when the test says so; the engines go on with the next one."""
+    """A coordinator that also ends an interval when the test says so; the engines continue with the next one."""
 
     _hastens = False
 
@@ -90,8 +90,8 @@ def with_own_functions(plan: JobPlan) -> JobPlan:
 class LiveRunner:
     """A job in real time. `states` has what was committed.
 
-    An interval ends `interval_s` after its first work, or once everything that was sent is read. Its engines go on with
-    the next one, or end with it if `ends_sessions`.
+    An interval ends `interval_s` after its first work, or once everything that was sent is read. Its engines continue
+    with the next one, or end with it if `ends_sessions`.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ def keys_of(stored: StoredJob, step: str) -> int:
 
 
 def test_versions_of_single_keys_never_go_back() -> None:
-    """After a rescaling every slot has them all, and only that of the key goes on."""
+    """After a rescaling every slot has them all, and only that of the key continues."""
 
     def register(version: int) -> bytes:
         found = Register()
@@ -213,7 +213,7 @@ def test_a_savepoint_without_what_it_needs_is_refused(
 def test_a_micro_batch_that_is_forgotten_while_it_is_read_gives_way_to_a_newer_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quick job beside a slow reader; but a micro-batch that was asked for is not replaced, and damage is told."""
+    """A quick job beside a slow reader; but a requested micro-batch is not replaced, and damage is an error."""
     rooms = committed_rooms(tmp_path / "cp", monkeypatch)
     commits = rooms.folder / "commits"
     read_step = snapshot_capture.read_step

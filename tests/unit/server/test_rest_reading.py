@@ -273,7 +273,7 @@ def savepoint(place: RestPlace, savepoint_id: str) -> Path:
 
 
 def test_a_savepoint_tells_what_it_holds(place: RestPlace) -> None:
-    """Its tables with their rows and sizes, and where streams go on."""
+    """Its tables with their rows and sizes, and where streams continue."""
     savepoint(place, "sp-1")
     found = place.ask("GET", "/v1/savepoints/sp-1").json()
     tables = {table["name"]: table for table in found["tables"]}

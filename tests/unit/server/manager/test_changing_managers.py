@@ -43,7 +43,7 @@ def test_another_manager_finds_the_drivers(place: ManagedPlace) -> None:
 def test_a_manager_that_dies_beside_an_effect_loses_nothing(
     place: ManagedPlace, monkeypatch: pytest.MonkeyPatch, effect: str, when: str
 ) -> None:
-    """Each time before or behind it; the next manager goes on."""
+    """Each time before or behind it; the next manager continues."""
 
     class KilledError(BaseException):
         pass
