@@ -115,11 +115,11 @@ def list_command(
     table = Table(*_COLUMNS)
     for model in found:
         for one in model["versions"] or [None]:
-            table.add_row(escape(model["step"]), escape(model["model"]), *_shown(one))
+            table.add_row(escape(model["step"]), escape(model["model"]), *_format_version(one))
     stdout.print(table)
 
 
-def _shown(version: dict[str, Any] | None) -> list[str]:
+def _format_version(version: dict[str, Any] | None) -> list[str]:
     if version is None:
         return []
     status, recent = version["status"], version["recent"] or version
@@ -244,7 +244,11 @@ def change(
     sending = _Sending(**options)
     with servers.job(job) as target:
         ends_s = time.monotonic() + sending.timeout
-        if what is Change.validate and sending.wait and _listed(target, model, version, sending) is not None:
+        if (
+            what is Change.validate
+            and sending.wait
+            and _find_version(target, model, version, sending) is not None
+        ):
             _await_examination(target, model, version, sending, ends_s)
             sending = replace(sending, timeout=max(1.0, ends_s - time.monotonic()))
         _send(target, f"{what.value}-model", model, payload, sending)
@@ -311,7 +315,7 @@ def _await_examination(
 ) -> dict[str, Any] | None:
     """Wait until a version is examined or could not be fetched, and return it; None if that takes too long."""
     while True:
-        found = _listed(target, model, version, sending)
+        found = _find_version(target, model, version, sending)
         if found is not None and (found["is_examined"] or found["failure"] is not None):
             return found
         if time.monotonic() > ends_s:
@@ -319,7 +323,9 @@ def _await_examination(
         time.sleep(_LOOK_EVERY_S)
 
 
-def _listed(target: JobTarget, model: str, version: str | None, sending: _Sending) -> dict[str, Any] | None:
+def _find_version(
+    target: JobTarget, model: str, version: str | None, sending: _Sending
+) -> dict[str, Any] | None:
     """Return a version as the list shows it, None if it is not in the list."""
     step = _step_of(target, model, sending.step)
     versions = next(

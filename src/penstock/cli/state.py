@@ -117,7 +117,7 @@ def get(
     """Show what a step holds for one key, after a committed micro-batch. Exit code 1 when it holds nothing."""
     with servers.job(job) as target:
         stored = target.find_key(step, key, batch)
-    found = None if stored is None else _shown_values(stored)
+    found = None if stored is None else _format_values(stored)
     if output is Output.json:
         print_json(found)
     elif found is None:
@@ -129,7 +129,7 @@ def get(
         raise typer.Exit(1)
 
 
-def _shown_values(stored: StoredKey) -> dict[str, Any]:
+def _format_values(stored: StoredKey) -> dict[str, Any]:
     """Return the values by state, with timers and open windows under names that no state has."""
     inner = {"@timers": stored.timers, "@windows": stored.windows}
     return {**(stored.values or {}), **{name: value for name, value in inner.items() if value is not None}}

@@ -118,7 +118,7 @@ def check_binding(name: str, binding: Binding, *, is_source: bool) -> Finding:
     if isinstance(binding, FilesBinding) and not is_source:
         return check_folder(Folder(check, Path(binding.directory), check, _MIN_BYTES, _GOOD_BYTES))
     if isinstance(binding, SocketBinding):
-        return _resolved(check, binding)
+        return _resolve(check, binding)
     careful = _not_created(binding)
     try:
         answer = _answer(careful, is_source=is_source)
@@ -267,7 +267,7 @@ def _matching(binding: KafkaBinding) -> str:
     return f"{binding.servers} has {shown}{more}, which match {binding.topic}"
 
 
-def _resolved(check: str, binding: SocketBinding) -> Finding:
+def _resolve(check: str, binding: SocketBinding) -> Finding:
     """Check that the host of a socket has an address. Does not connect, which would take lines from the job."""
     try:
         socket.getaddrinfo(binding.host, binding.port)

@@ -35,7 +35,7 @@ class JoinedRecords(RecordType):
             for side in sides
             for field in side.records.fields
         ]
-        rebuild: tuple[Any, Any] = (_joined_again, (sides, more))
+        rebuild: tuple[Any, Any] = (_join_again, (sides, more))
         super().__init__("Joined", [*fields, *more], object, rebuild)
 
     def resolve(self, names: list[str]) -> tuple[list[str], str]:
@@ -61,7 +61,7 @@ class JoinedRecords(RecordType):
         return found if alias is not None else [*found, *((field.name, field) for field in self._more)]
 
 
-def _joined_again(given: tuple[tuple[Side, ...], tuple[Field, ...]]) -> JoinedRecords:
+def _join_again(given: tuple[tuple[Side, ...], tuple[Field, ...]]) -> JoinedRecords:
     return JoinedRecords(*given)
 
 

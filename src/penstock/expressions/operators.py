@@ -160,7 +160,7 @@ def _of_decimals(sign: str, left: Node, right: Node, *, nullable: bool) -> Node 
     else:
         exact_scale = max(scale, other_scale)
         exact = (max(whole, other_whole) + exact_scale + 1, exact_scale)
-    kind = _limited(*exact)
+    kind = _limit(*exact)
     if exact[0] > 76 and sign != "/":
         return None
     if sign != "/" and exact[0] <= MAX_DIGITS:
@@ -179,7 +179,7 @@ def _places(kind: pa.DataType) -> tuple[int, int]:
     return kind.precision - kind.scale, kind.scale
 
 
-def _limited(precision: int, scale: int) -> pa.Decimal128Type:
+def _limit(precision: int, scale: int) -> pa.Decimal128Type:
     """Return the type of a result, which gives up digits after the point, down to six, to have 38 in all."""
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)

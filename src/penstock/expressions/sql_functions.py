@@ -80,13 +80,13 @@ def _whole(function: Callable[..., Any]) -> Callable[[Node], Node]:
         found = require_argument(number, "number")
         if pa.types.is_integer(found.type):
             return found
-        rounding = functools.partial(_rounded_to_integer, function=function)
+        rounding = functools.partial(_round_to_integer, function=function)
         return Call(BIGINT, number.nullable, rounding, (found,), True)
 
     return bind
 
 
-def _rounded_to_integer(value: Value, function: Callable[..., Any]) -> Value:
+def _round_to_integer(value: Value, function: Callable[..., Any]) -> Value:
     return pc.cast(function(value), BIGINT)
 
 

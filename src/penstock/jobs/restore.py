@@ -190,20 +190,20 @@ def _clear(checkpoint: Checkpoint) -> None:
     mark = checkpoint.folder / _MARK_FILE
     if not mark.exists():
         return
-    for folder in _filled_folders(checkpoint):
+    for folder in _find_filled_folders(checkpoint):
         shutil.rmtree(folder)
     sync_folder(checkpoint.folder)
     mark.unlink()
 
 
 def _check_empty(checkpoint: Checkpoint) -> None:
-    for folder in _filled_folders(checkpoint):
+    for folder in _find_filled_folders(checkpoint):
         raise CheckpointError(
             f"{folder} exists already, and was not made by penstock. Choose an empty folder with --checkpoint."
         )
 
 
-def _filled_folders(checkpoint: Checkpoint) -> list[Path]:
+def _find_filled_folders(checkpoint: Checkpoint) -> list[Path]:
     """Return the existing folders of a checkpoint that a snapshot fills."""
     folders = [checkpoint.seed, *(checkpoint.folder / name for name in OWN_FOLDERS)]
     return [folder for folder in folders if folder.exists()]

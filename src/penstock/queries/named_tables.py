@@ -105,14 +105,14 @@ def explain_names(error: QueryError, steps: Iterable[str], single: Sequence[str]
     """Return an error about an unknown name with the names that a query can use; any other error as it is."""
     if "does not exist" not in str(error) and "not found" not in str(error):
         return error
-    named = ", ".join(map(_shown, steps)) or "none"
+    named = ", ".join(map(_format_name, steps)) or "none"
     return QueryError(
         f"{error}\nSteps with keys are {named}. Each table has its own name, such as "
-        f"{_shown(single[0]) if single else 'none'}."
+        f"{_format_name(single[0]) if single else 'none'}."
     )
 
 
-def _shown(name: str) -> str:
+def _format_name(name: str) -> str:
     return f"{_SCHEMA}.{name if name.isidentifier() else quote(name)}"
 
 

@@ -39,7 +39,7 @@ def apply_window(call: exp.Anonymous, relation: Relation, own: Expressions, keys
         raise own.error(call, f"{kind} takes no PARTITION BY; GROUP BY names the keys.")
     if relation.window is not None:
         raise own.error(call, "These records are in windows already; group by those first.")
-    relation = _timed(given[0], relation, own, kind)
+    relation = _set_event_time(given[0], relation, own, kind)
     lengths = [own.duration(one, f"An argument of {kind}") for one in given[1:]]
     with own.errors_at(call):
         assigner = _assigner(kind, lengths)
@@ -60,7 +60,7 @@ def _assigner(kind: str, lengths: list[dt.timedelta]) -> GridWindows | SessionWi
     return SessionWindows(lengths[0])
 
 
-def _timed(descriptor: exp.Expression, relation: Relation, own: Expressions, kind: str) -> Relation:
+def _set_event_time(descriptor: exp.Expression, relation: Relation, own: Expressions, kind: str) -> Relation:
     """Return the relation with its event time in the column that DESCRIPTOR names."""
     named = descriptor.expressions if isinstance(descriptor, exp.Anonymous) else []
     if (

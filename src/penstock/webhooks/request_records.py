@@ -72,7 +72,7 @@ def split_records(body: bytes) -> list[bytes]:
     try:
         if text.startswith(b"["):
             return [bytes(record) for record in msgspec.json.decode(text, type=list[msgspec.Raw])]
-        return [_checked(text)]
+        return [_check(text)]
     except (msgspec.DecodeError, RecursionError) as e:
         reason = str(e)
     lines = [(number, line.strip(_BLANK)) for number, line in enumerate(text.split(b"\n"), 1)]
@@ -82,12 +82,12 @@ def split_records(body: bytes) -> list[bytes]:
     records = []
     for number, line in lines:
         try:
-            records.append(_checked(line))
+            records.append(_check(line))
         except (msgspec.DecodeError, RecursionError) as e:
             raise ValueError(f"neither the whole is JSON ({reason}), nor is line {number} ({e})") from None
     return records
 
 
-def _checked(text: bytes) -> bytes:
+def _check(text: bytes) -> bytes:
     _values.decode(text)
     return text
